@@ -66,7 +66,7 @@ def test_a_database_that_can_only_be_read_is_not_enough() -> None:
     assert health.store_answers()  # a poll that came a little late did not fail
     silent_s = 4.0
     assert not health.store_answers()
-    assert health.store_problem() == "not heard from for 4 s: it does not answer"
+    assert health.store_problem() == "this node has read nothing for 4 s: the database does not answer"
 
 
 def test_metrics_do_not_wait_for_a_database_that_is_silent() -> None:

@@ -33,8 +33,7 @@ def targets(server: ScriptedServer) -> list[str]:
 def test_the_server_completes_the_first_characters_of_an_id(scripted: Start, kind: str) -> None:
     """One call, with the kind of thing that the command is about."""
     server = scripted(matches(kind, WHOLE))
-    complete: Callable[[str], str] = getattr(session(server), f"{kind}_id")
-    assert complete("aaaaaaaa") == WHOLE
+    assert session(server).id_of(kind, "aaaaaaaa") == WHOLE
     assert targets(server) == [f"/v1/resolve?text=aaaaaaaa&kind={kind}"]
 
 
@@ -48,7 +47,7 @@ def test_the_server_finds_the_scope_of_a_machine(scripted: Start) -> None:
 def test_whole_names_and_ids_need_no_call(scripted: Start) -> None:
     """So they also work with a server that cannot resolve names."""
     server = scripted()
-    assert session(server).event_id(WHOLE.lower()) == WHOLE
+    assert session(server).id_of("event", WHOLE.lower()) == WHOLE
     assert session(server).machine("shop/web-0") == ("shop", "web-0")
     assert server.requests == []
 
@@ -59,7 +58,7 @@ def test_several_matches_are_listed(scripted: Start) -> None:
         session(scripted(matches("machine", "quiet/web-0", "shop/web-0"))).machine("web-0")
     assert str(machines.value) == "'web-0' matches several machines: quiet/web-0, shop/web-0; write scope/name"
     with pytest.raises(Refused) as events:
-        session(scripted(matches("event", WHOLE, OTHER, more=True))).event_id("AAAAAAAA")
+        session(scripted(matches("event", WHOLE, OTHER, more=True))).id_of("event", "AAAAAAAA")
     assert str(events.value) == f"'AAAAAAAA' matches several events: {WHOLE}, {OTHER} and more; write the whole id"
 
 
@@ -68,14 +67,14 @@ def test_no_match_says_where_to_look(scripted: Start) -> None:
     with pytest.raises(NotFound, match="'web-9' matches no machine: `forewarn machine list` shows"):
         session(scripted(matches("machine"))).machine("web-9")
     with pytest.raises(NotFound, match="'AAAAAAAA' matches no maintenance: `forewarn maintenance list` shows"):
-        session(scripted(matches("maintenance"))).maintenance_id("AAAAAAAA")
+        session(scripted(matches("maintenance"))).id_of("maintenance", "AAAAAAAA")
 
 
 def test_fewer_than_8_characters_are_wrong_usage(scripted: Start) -> None:
     """Nothing is sent."""
     server = scripted()
     with pytest.raises(InvalidSettings, match="'AAAAAAA' is too short for an id: write at least its first 8"):
-        session(server).event_id("AAAAAAA")
+        session(server).id_of("event", "AAAAAAA")
     assert server.requests == []
 
 
@@ -90,4 +89,4 @@ def test_an_older_server_is_named_as_the_reason(scripted: Start) -> None:
 def test_another_404_is_not_taken_for_an_older_server(scripted: Start) -> None:
     """A server that is not forewarn gets the usual message."""
     with pytest.raises(Failed, match="is this a forewarn server"):
-        session(scripted(response(404, b"<html>", "text/html"))).event_id("AAAAAAAA")
+        session(scripted(response(404, b"<html>", "text/html"))).id_of("event", "AAAAAAAA")

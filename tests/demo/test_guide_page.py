@@ -33,11 +33,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def test_the_guide_leads_to_a_started_event(demo: DemoProcess, browser: Browser) -> None:
-    """From the first page a user restarts web-0, sees the plan, confirms, approves, and sees the start, without typing."""
+    """From the first page a user restarts web-0, sees the plan, confirms, approves, and sees the start, without typing.
+
+    The preview warns that web-0 has a scheduled event already, and has a box that accepts this."""
     page = browser.new_page()
     page.goto(demo.operator)
     page.get_by_role("link", name="restart web-0").click()
     page.get_by_role("button", name="Show preview").click()
+    page.get_by_role("checkbox", name="I have read the warnings").check()
     page.get_by_role("button", name="Confirm").click()
     page.get_by_role("button", name="Approve").click()
     expect(page.locator("main")).to_contain_text("its order is being carried out", timeout=30_000)

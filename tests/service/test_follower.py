@@ -59,7 +59,7 @@ def test_a_silent_database_is_reported_after_three_seconds() -> None:
     now_s += UNREADY_AFTER_S
     assert follower.complaint() == ""
     now_s += 0.1
-    assert "not heard from for 3 s" in follower.complaint()
+    assert "this node has read nothing for 3 s" in follower.complaint()
     follower.poll(0.0)
     assert follower.complaint() == ""
 

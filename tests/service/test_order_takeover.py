@@ -37,7 +37,7 @@ def test_only_the_holder_of_the_lease_ticks() -> None:
     assert other.next_wakeup() is None
     assert second.calls == []
     assert holder.cycle_until_idle()
-    holder.leave()
+    holder.leases.release_ticker()
     other.leases.renew_at_s = 0.0
     reboot(service)
     other.cycle_until_idle()
@@ -69,7 +69,7 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     assert (order.node, order.attempt, order.deadline) == ("scripted on a:1", begun.attempt, begun.deadline)
     cycle_with_due_leases(ticker)
     assert len(executor.calls) == 2
-    assert ticker.taken_over == 1
+    assert ticker.orders.taken_over == 1
 
 
 def test_a_node_that_drains_starts_nothing_and_saves_its_reports() -> None:
@@ -111,7 +111,7 @@ def order_in_doubt() -> tuple[Service, LeasedMemoryStore, Order]:
     for _ in range(3):
         cycle_with_due_leases(ticker)
     assert executor.calls == ["status"]
-    assert ticker.taken_over == 0
+    assert ticker.orders.taken_over == 0
     return service, store, begun
 
 

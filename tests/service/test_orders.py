@@ -360,7 +360,7 @@ def test_a_running_order_that_a_failover_lost_does_not_hold_up_a_takeover(what: 
     )
     assert ticker.cycle()
     assert executor.calls == ["status", "watch"]
-    assert ticker.taken_over == 1
+    assert ticker.orders.taken_over == 1
 
 
 @pytest.mark.parametrize("what", ["order", "event"])

@@ -16,7 +16,6 @@ from forewarn.store import AuditQuery, Store
 from forewarn.store.audit_chain import ChainCheck, entry_hash
 from forewarn.store.memory import MemoryStore
 from forewarn.store.postgres import schema
-from forewarn.store.postgres.dsn import Dsn
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import migrations
 from forewarn.store.sqlite import file
@@ -226,12 +225,12 @@ def test_entries_from_before_the_upgrade_are_not_chained(tmp_path: Path, monkeyp
     with monkeypatch.context() as before:
         before.setattr(file, "migrations", lambda _: migrations("sqlite")[:9])
         before.setattr(file, "SCHEMA_VERSION", 9)
-        file.migrate_file(path)
+        file.SqliteDatabase(path).migrate()
     with closing(sqlite3.connect(path)) as connection:
         for _ in range(3):
             connection.execute("INSERT INTO audit VALUES (NULL, '2029-01-01', 'a', 'b', '', '', '', '', '')")
         connection.commit()
-    file.migrate_file(path)
+    file.SqliteDatabase(path).migrate()
     with closing(SqliteStore(path)) as store:
         fill(store)
         checking = ChainCheck(store.audit_chain())
@@ -250,11 +249,11 @@ def test_the_chain_of_an_upgraded_shared_database_begins_after_its_entries(monke
     with monkeypatch.context() as before:
         before.setattr(schema, "migrations", lambda _: migrations("postgres")[:3])
         before.setattr(schema, "SCHEMA_VERSION", 3)
-        schema.migrate(Dsn(address))
+        schema.PostgresDatabase(address).migrate()
     with psycopg.connect(address, options="-c search_path=forewarn") as connection:
         columns = "at, who, action, origin, scope, maintenance_id, event_id, detail"
         connection.execute(f"INSERT INTO audit ({columns}) VALUES (now(), 'a', 'b', '', '', '', '', '')".encode())
-    assert schema.migrate(Dsn(address)) == ["0004 audit_chain"]
+    assert schema.PostgresDatabase(address).migrate() == ["0004 audit_chain"]
     with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as store:
         fill(store)
         assert store.audit_chain().start.id == 1

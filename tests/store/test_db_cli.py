@@ -359,7 +359,7 @@ def test_an_old_backup_is_brought_up_to_date_and_held(path: Path, monkeypatch: p
         before.setattr(file, "migrations", lambda _: migrations("sqlite")[:7])
         before.setattr(file, "SCHEMA_VERSION", 7)
         copy.touch()
-        file.migrate_file(copy)
+        file.SqliteDatabase(copy).migrate()
     assert db(path, "restore", copy, "--yes").returncode == DONE
     with closing(SqliteStore(path)) as store:
         assert store.snapshot(Focus()).store_hold is not None

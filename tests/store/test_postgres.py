@@ -145,7 +145,7 @@ def test_another_version_is_not_touched(address: str) -> None:
     with pytest.raises(StoreUnavailable, match=r"made by a newer forewarn.*upgrade forewarn"):
         PostgresStore(address)
     with pytest.raises(StoreUnavailable, match="made by a newer forewarn"):
-        schema.migrate(Dsn(address))
+        schema.PostgresDatabase(address).migrate()
 
 
 def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +160,9 @@ def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) ->
         PostgresStore(address)
     monkeypatch.setattr(schema, "migrations", lambda _: (*migrations("postgres"), bad))
     with pytest.raises(StoreUnavailable):
-        schema.migrate(Dsn(address))
+        schema.PostgresDatabase(address).migrate()
     monkeypatch.setattr(schema, "migrations", lambda _: (*migrations("postgres"), good))
-    assert schema.migrate(Dsn(address)) == [f"{last + 1:04d} good"]
+    assert schema.PostgresDatabase(address).migrate() == [f"{last + 1:04d} good"]
     with psycopg.connect(address) as connection:
         found = connection.execute("SELECT to_regclass('forewarn.half'), to_regclass('forewarn.whole')").fetchone()
     assert found == (None, "forewarn.whole")

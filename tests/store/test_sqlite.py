@@ -26,6 +26,14 @@ from tests.support.records import UNICODE, at, change, entry, event, maintenance
 KILOBYTE = "x" * 1_024
 
 
+def describe(path: Path) -> object:
+    return file.SqliteDatabase(path).describe()
+
+
+def migrate(path: Path) -> object:
+    return file.SqliteDatabase(path).migrate()
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[SqliteStore]:
     with closing(SqliteStore(path)) as store:
@@ -73,7 +81,7 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     raw(path, "CREATE TABLE notes (text)", "INSERT INTO notes VALUES ('mine')")
     before = path.read_bytes()
-    for use in (SqliteStore, file.describe, file.migrate_file):
+    for use in (SqliteStore, describe, migrate):
         with pytest.raises(StoreUnavailable, match=r"is a database of some other program: name another file"):
             use(path)
     with pytest.raises(StoreUnavailable, match="some other program"):
@@ -96,7 +104,7 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     SqliteStore(path).close()
     raw(path, "PRAGMA user_version = 99")
-    for use in (SqliteStore, file.migrate_file):
+    for use in (SqliteStore, migrate):
         with pytest.raises(StoreUnavailable, match=r"has schema 99, made by a newer forewarn.*upgrade forewarn"):
             use(path)
 
@@ -267,7 +275,7 @@ def test_a_read_only_folder_is_refused_with_advice(tmp_path: Path) -> None:
     file.backup(path, tmp_path / "copy.db")
     advice = "check that its folder exists and may be written"
     with read_only(path.parent):
-        for use in (SqliteStore, file.migrate_file, lambda p: file.restore(tmp_path / "copy.db", p, change())):
+        for use in (SqliteStore, migrate, lambda p: file.restore(tmp_path / "copy.db", p, change())):
             with pytest.raises(StoreUnavailable, match=advice):
                 use(path)
         with pytest.raises(StoreUnavailable, match=advice):
@@ -358,13 +366,17 @@ def test_close_lets_go_of_the_store(tmp_path: Path) -> None:
     with opened(path) as store:
         store.claim()
         with pytest.raises(StoreInUse):
-            file.migrate_file(path)
+            file.SqliteDatabase(path).migrate()
 
 
 def test_what_needs_a_database_does_not_make_one(tmp_path: Path) -> None:
     """A mistyped path is an error, not a new empty database."""
     missing = tmp_path / "typo.db"
-    for use in (file.describe, file.migrate_file, lambda p: file.backup(p, tmp_path / "copy.db")):
+    for use in (
+        describe,
+        migrate,
+        lambda p: file.backup(p, tmp_path / "copy.db"),
+    ):
         with pytest.raises(NotFound, match="there is no database"):
             use(missing)
     assert list(tmp_path.iterdir()) == []

@@ -48,7 +48,7 @@ def _plain(sql: str | None) -> str:
 
 def migrated(path: Path) -> list[str]:
     path.touch()
-    return file.migrate_file(path)
+    return file.SqliteDatabase(path).migrate()
 
 
 def test_a_migrated_database_is_like_a_fresh_one(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         connection.execute(put())
         connection.execute(put(id="'E2'", position=2, resources="""'["web-8"]'"""))
         connection.execute("INSERT INTO orders VALUES ('E1', '2030', NULL, 'open', 1, '', NULL, NULL, '', '')")
-    assert file.migrate_file(path) == [
+    assert file.SqliteDatabase(path).migrate() == [
         "0003 operator_side",
         "0004 sightings",
         "0005 clock_hold",
@@ -99,7 +99,7 @@ def test_migrating_twice_does_nothing(tmp_path: Path) -> None:
     """A database that is up to date stays as it is."""
     migrated(tmp_path / "x.db")
     before = shape(tmp_path / "x.db")
-    assert file.migrate_file(tmp_path / "x.db") == []
+    assert file.SqliteDatabase(tmp_path / "x.db").migrate() == []
     assert shape(tmp_path / "x.db") == before
 
 
@@ -113,11 +113,11 @@ def test_a_failing_step_rolls_back_whole(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(file, "SCHEMA_VERSION", version + 2)
     monkeypatch.setattr(file, "migrations", lambda _: (*migrations("sqlite"), replace(bad, number=version + 1)))
     with pytest.raises(StoreUnavailable, match="nowhere"):
-        file.migrate_file(path)
+        file.SqliteDatabase(path).migrate()
     assert shape(path) == before
     monkeypatch.setattr(file, "migrations", lambda _: (*migrations("sqlite"), good, bad))
     with pytest.raises(StoreUnavailable, match="nowhere"):
-        file.migrate_file(path)
+        file.SqliteDatabase(path).migrate()
     after = shape(path)
     assert after["user_version"] == version + 1
     assert "colour" in str(after["table scopes"])

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from forewarn.app.guest_server import GuestServer
 from forewarn.app.operator_server import operator_listener
@@ -103,10 +103,11 @@ def running(
     """
     check_tls(service.settings)
     token = "" if service.settings.token_free else environment_token()
+    follower = service.follower
     with (
         _guest_server(service, connection) as guest_server,
         # The follower starts after the endpoint has loaded its documents and listens for changes.
-        _follower(service),
+        _in_thread("follower", follower.run, follower.stop) if follower is not None else nullcontext(),
         ticking(service),
         operator_listener(service, guest_server, token, calls) as operator_url,
         findable(service, operator_url) if write_address and service.settings.role != "guest" else nullcontext(),
@@ -132,36 +133,28 @@ def _guest_server(service: Service, connection: ConnectionFactory) -> Iterator[G
         guest_server.stop()
 
 
-@contextmanager
-def _follower(service: Service) -> Iterator[None]:
-    follower = service.follower
-    if follower is None:
-        yield
-        return
-    thread = threading.Thread(target=follower.run, name="follower", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        follower.stop()
-        thread.join(timeout=STOP_WITHIN_S)
-
-
-@contextmanager
-def ticking(service: Service, stop_within_s: float = STOP_WITHIN_S) -> Iterator[None]:
+def ticking(service: Service, stop_within_s: float = STOP_WITHIN_S) -> AbstractContextManager[None]:
     """Run the ticker in a thread."""
 
     def tick() -> None:
         service.ticker.run()
-        service.ticker.leave()
+        service.ticker.leases.release_ticker()
 
-    thread = threading.Thread(target=tick, name="ticker", daemon=True)
+    # Its current work is one transaction, which ends soon or is safely not saved. Its lease ends by itself.
+    return _in_thread("ticker", tick, service.ticker.stop, stop_within_s)
+
+
+@contextmanager
+def _in_thread(
+    name: str, run: Callable[[], None], stop: Callable[[], None], stop_within_s: float = STOP_WITHIN_S
+) -> Iterator[None]:
+    """Run `run` in a thread. At the end of the block call `stop` and wait for the thread."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        service.ticker.stop()
-        # Its current work is one transaction, which ends soon or is safely not saved. Its lease ends by itself.
+        stop()
         thread.join(timeout=stop_within_s)
 
 

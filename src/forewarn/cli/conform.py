@@ -3,7 +3,7 @@
 import json
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from forewarn.cli.options import cannot_write, usage
 from forewarn.cli.output import Output
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid
+
+if TYPE_CHECKING:
+    from forewarn.testing.conform.report import Report
 
 
 def conform(
@@ -57,21 +60,11 @@ def conform(
     The exit code is 1 if the agent lacks a behaviour that it claims.
     """
     from forewarn.testing import conform as kit
-    from forewarn.testing.conform.behaviours import BEHAVIOURS
-    from forewarn.testing.conform.report import FAILED, NOT_REACHED, BehaviourRow
-    from forewarn.testing.conform.trial import CLAIMS
 
     out = Output()
     if listing:
-        rows = [(each.name, ", ".join(each.claims), each.checks, each.why) for each in BEHAVIOURS]
-        out.table(("name", "claims", "what is tested", "why"), rows)
-        out.heading("Claims")
-        out.table(("claim", "means that"), list(CLAIMS.items()))
+        _list_behaviours(out)
         return
-
-    def show(row: BehaviourRow) -> None:
-        out.aside(f"{row.outcome:<11} {row.behaviour.name}")
-
     _clean_up_at_signals()
     _write(json_file, b"")  # fail now, not after the tests, if the file cannot be written
     _write(junit_file, b"")
@@ -84,10 +77,29 @@ def conform(
             parallel=parallel,
             patience_s=parse_duration(patience),
             delays=kit.REAL_TIME if real_time else kit.SHORTENED,
-            on_row=show,
+            on_row=lambda row: out.aside(f"{row.outcome:<11} {row.behaviour.name}"),
         )
     except Invalid as error:
         raise usage(str(error)) from None
+    _print_report(out, report)
+    _write(json_file, json.dumps(report.json(), indent=2).encode() + b"\n")
+    _write(junit_file, report.junit())
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _list_behaviours(out: Output) -> None:
+    from forewarn.testing.conform.behaviours import BEHAVIOURS
+    from forewarn.testing.conform.trial import CLAIMS
+
+    rows = [(each.name, ", ".join(each.claims), each.checks, each.why) for each in BEHAVIOURS]
+    out.table(("name", "claims", "what is tested", "why"), rows)
+    out.heading("Claims")
+    out.table(("claim", "means that"), list(CLAIMS.items()))
+
+
+def _print_report(out: Output, report: "Report") -> None:
+    from forewarn.testing.conform.report import FAILED, NOT_REACHED
+
     table = [(row.behaviour.name, row.outcome, f"{row.seconds:.1f}", row.reason) for row in report.rows]
     out.table(("behaviour", "outcome", "seconds", "what was seen"), table)
     failed = [row for row in report.rows if row.outcome == FAILED]
@@ -98,9 +110,6 @@ def conform(
         for line in row.output.splitlines():
             out.say(f"  | {line}")
     out.heading(str(report))
-    _write(json_file, json.dumps(report.json(), indent=2).encode() + b"\n")
-    _write(junit_file, report.junit())
-    raise typer.Exit(0 if report.ok else 1)
 
 
 def _clean_up_at_signals() -> None:

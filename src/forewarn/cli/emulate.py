@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from forewarn.cli.scenario import read_scenario
 from forewarn.core.document import NEWEST
 from forewarn.core.errors import InvalidSettings
 from forewarn.core.formatting import printable
+
+if TYPE_CHECKING:
+    from forewarn.testing.emulator import Emulator
 
 PORT = 8169
 DOCUMENT_PATH = "/metadata/scheduledevents?api-version="
@@ -69,17 +72,7 @@ def emulate(
 
     It prints a line that begins with `ready` once it accepts connections, then lines to paste into a shell.
     """
-    if machines is not None and fleet is not None:
-        raise InvalidSettings("--machines: the machines are those of the fleet file: leave out --machines or --fleet")
-    if scenario is not None and fleet is not None:
-        raise InvalidSettings(
-            "--scenario: the machines are those of the scenario: leave out --fleet, or use --machines"
-        )
-    for name, value in (("--machines", machines), ("--fleet", fleet), ("--scenario", scenario)):
-        if replay is not None and value is not None:
-            raise InvalidSettings(
-                f"--replay: the recording determines all events and its one machine: leave out {name}"
-            )
+    _check_combination(machines, fleet, scenario, replay)
     import signal
 
     from forewarn.app.server import StopSignal, tune_process
@@ -99,23 +92,43 @@ def emulate(
         stopping = StopSignal(signal.SIGTERM, signal.SIGINT)
         logs.set_up(log_level)
         tune_process()
-        print(f"ready guest={emulator.endpoint} operator={emulator.operator_url}")
-        for name, value in emulator.environment.items():
-            print(f"export {name}={value}")
-        replayed = emulator.replay
-        version = replayed.recording.head.api_version if replayed is not None else NEWEST
-        print(f"curl -H Metadata:true '{emulator.endpoint}{DOCUMENT_PATH}{version}'")
-        machine = emulator.machine_names()[0]
-        if replayed is None:
-            _say(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes")
-        else:
-            replayed.say = _say
-            _say(f"# replays {replay} for {machine}, beginning with the first poll")
+        _print_introduction(emulator, replay)
+        if emulator.replay is not None:
+            emulator.replay.say = _say
         if faults is not None and seed is None:
             _say(f"# to repeat the same faults of {faults}: --seed {emulator.seed}")
         if played is not None:
             play_on(emulator.service, played, say=_say)
         stopping.wait()
+
+
+def _check_combination(machines: int | None, fleet: Path | None, scenario: str | None, replay: Path | None) -> None:
+    if machines is not None and fleet is not None:
+        raise InvalidSettings("--machines: the machines are those of the fleet file: leave out --machines or --fleet")
+    if scenario is not None and fleet is not None:
+        raise InvalidSettings(
+            "--scenario: the machines are those of the scenario: leave out --fleet, or use --machines"
+        )
+    for name, value in (("--machines", machines), ("--fleet", fleet), ("--scenario", scenario)):
+        if replay is not None and value is not None:
+            raise InvalidSettings(
+                f"--replay: the recording determines all events and its one machine: leave out {name}"
+            )
+
+
+def _print_introduction(emulator: "Emulator", replay: Path | None) -> None:
+    """Print that all is ready, and lines to paste into a shell."""
+    print(f"ready guest={emulator.endpoint} operator={emulator.operator_url}")
+    for name, value in emulator.environment.items():
+        print(f"export {name}={value}")
+    replayed = emulator.replay
+    version = replayed.recording.head.api_version if replayed is not None else NEWEST
+    print(f"curl -H Metadata:true '{emulator.endpoint}{DOCUMENT_PATH}{version}'")
+    machine = emulator.machine_names()[0]
+    if replayed is None:
+        _say(f"forewarn maintenance schedule --type Reboot --machine {machine} --yes")
+    else:
+        _say(f"# replays {replay} for {machine}, beginning with the first poll")
 
 
 def _say(line: str) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import Json, path_of
+from forewarn.cli.client import Json
 from forewarn.cli.formatting import full_time, missing_approvals, reasons, update_domain_name, when, why
 from forewarn.cli.live_events import watch_all, watch_one
 from forewarn.cli.options import moment
@@ -59,13 +59,13 @@ def list_events(
 @command(app, "show")
 def show(session: Session, event: Id) -> None:
     """Show an event, what it waits for, and its history."""
-    show_event(session, session.api.get(path_of("events", session.event_id(event))))
+    show_event(session, session.api.get(session.path_to("event", event)))
 
 
 @command(app, "why")
 def why_event(session: Session, event: Id) -> None:
     """Print one sentence: why an event waits, or how it ended."""
-    _print_sentence(session, session.api.get(path_of("events", session.event_id(event))))
+    _print_sentence(session, session.api.get(session.path_to("event", event)))
 
 
 @command(app, "watch")
@@ -80,7 +80,7 @@ def watch(
     if event is None:
         watch_all(session, scope)
     else:
-        watch_one(session, session.event_id(event))
+        watch_one(session, session.id_of("event", event))
 
 
 @command(app, "approve")
@@ -114,7 +114,7 @@ def abandon(session: Session, event: Id) -> None:
 
 
 def _apply(session: Session, event: str, verb: str) -> None:
-    _print_sentence(session, session.api.post(path_of("events", session.event_id(event), verb)))
+    _print_sentence(session, session.api.post(session.path_to("event", event, verb)))
 
 
 def _print_sentence(session: Session, event: Json) -> None:

@@ -11,11 +11,14 @@ from forewarn.cli.session import Session
 AWAY_S = 60.0
 AWAY_RETRY_S = 1.0
 
+# Shows a thing; it gets the thing as it was shown before, None at first, and as it is now.
+Show = Callable[[Json | None, Json], None]
+
 
 def follow(
     session: Session,
     path: str,
-    show: Callable[[Json], None],
+    show: Show,
     ended: Callable[[Json], bool],
     *,
     query: Query | None = None,
@@ -24,10 +27,12 @@ def follow(
 ) -> Json:
     """Fetch `path` and show it, again at changes that concern it, until it has ended or time is up; return it."""
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    before: Json | None = None
     with Changes(session.api) as changes:
         while True:
             current = get_when_back(session, path, query)
-            show(current)
+            show(before, current)
+            before = current
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if ended(current) or (left_s is not None and left_s <= 0):
                 return current

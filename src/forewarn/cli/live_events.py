@@ -63,7 +63,7 @@ def _watch_on_terminal(session: Session, scope: str | None) -> None:
         live.follow(
             session,
             "/v1/events",
-            lambda page: screen.update(picture(page, recent, session.now()), refresh=True),
+            lambda _, page: screen.update(picture(page, recent, session.now()), refresh=True),
             lambda _: False,
             query={"status": ("Scheduled", "Started"), "scope": scope, "limit": MAX_EVENTS},
             concerns=concerns,
@@ -92,16 +92,14 @@ def picture(page: Json, recent: list[Json], now: str) -> RenderableType:
 
 def watch_one(session: Session, event_id: str) -> None:
     """Print the sentence about an event each time it changes, until the event has ended."""
-    before: object = None
 
-    def show(event: Json) -> None:
-        nonlocal before
-        state = _state(event)
-        if state != before and session.out.as_json:
+    def show(before: Json | None, event: Json) -> None:
+        if before is not None and _state(before) == _state(event):
+            return
+        if session.out.as_json:
             session.out.json(event, line=True)
-        elif state != before:
+        else:
             session.out.say(why(event, session.now()))
-        before = state
 
     # Changes of other events concern it too: it may wait for them.
     live.follow(session, path_of("events", event_id), show, lambda event: event["status"] in ENDED)

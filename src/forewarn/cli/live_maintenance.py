@@ -1,11 +1,7 @@
-"""Live views of a maintenance: progress per wave on a terminal, a line per change elsewhere.
-
-A view is shown the same maintenance again and again, and prints what changed since the last time.
-"""
+"""Live views of a maintenance: progress per wave on a terminal, a line per change elsewhere."""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Protocol
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -16,7 +12,7 @@ from rich.text import Text
 from forewarn.cli import live
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.formatting import distance, full_time, unresolved, update_domain_name, when
-from forewarn.cli.output import STYLES, Output
+from forewarn.cli.output import STYLES
 from forewarn.cli.plan_text import events_of
 from forewarn.cli.session import Session
 from forewarn.core.formatting import count, names, printable
@@ -28,61 +24,30 @@ MAX_EVENTS = 12
 BAR_CHARS = 24
 
 
-class LiveView(Protocol):
-    def show(self, maintenance: Json) -> None: ...
-
-
-class NoView:
-    """For --json: the command prints the maintenance at the end."""
-
-    def show(self, maintenance: Json) -> None:
-        del maintenance
-
-
-class JsonLinesView:
-    """For --json with --follow: the whole maintenance at each change, one per line."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._before: Json | None = None
-
-    def show(self, maintenance: Json) -> None:
-        if maintenance != self._before:
-            self._out.json(maintenance, line=True)
-        self._before = maintenance
-
-
-class LinesView:
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._before: Json | None = None
-
-    def show(self, maintenance: Json) -> None:
-        for line in differences(self._before, maintenance):
-            self._out.say(line)
-        self._before = maintenance
-
-
-class ScreenView:
-    def __init__(self, screen: Live, session: Session) -> None:
-        self._screen = screen
-        self._session = session
-
-    def show(self, maintenance: Json) -> None:
-        now = live.get_when_back(self._session, "/v1/clock")["now"]
-        self._screen.update(picture(maintenance, now), refresh=True)
-
-
 @contextlib.contextmanager
-def _view(session: Session, *, json_lines: bool) -> Iterator[LiveView]:
+def _view(session: Session, *, json_lines: bool) -> Iterator[live.Show]:
+    """Yield the function that shows the maintenance again and again."""
     out = session.out
+
+    def print_json(before: Json | None, after: Json) -> None:
+        if json_lines and after != before:
+            out.json(after, line=True)
+
+    def print_differences(before: Json | None, after: Json) -> None:
+        for line in differences(before, after):
+            out.say(line)
+
+    def update_screen(_: Json | None, after: Json) -> None:
+        now = live.get_when_back(session, "/v1/clock")["now"]
+        screen.update(picture(after, now), refresh=True)
+
     if out.as_json:
-        yield JsonLinesView(out) if json_lines else NoView()
+        yield print_json
     elif out.terminal:
         with Live(console=out.console, auto_refresh=False, transient=False) as screen:
-            yield ScreenView(screen, session)
+            yield update_screen
     else:
-        yield LinesView(out)
+        yield print_differences
 
 
 def follow(
@@ -95,11 +60,11 @@ def follow(
 ) -> Json:
     """Show a maintenance until it has `started` or is `done`; return it. Raise Failed if that takes too long."""
     try:
-        with _view(session, json_lines=json_lines) as view:
+        with _view(session, json_lines=json_lines) as show:
             maintenance = live.follow(
                 session,
                 path_of("maintenances", maintenance_id),
-                view.show,
+                show,
                 lambda current: reached(current, until),
                 concerns=lambda change: change["maintenance_id"] == maintenance_id,
                 timeout_s=timeout_s,

@@ -143,7 +143,7 @@ def show(
     ] = False,
 ) -> None:
     """Show a maintenance and its waves, once or until it is done."""
-    maintenance_id = session.maintenance_id(maintenance)
+    maintenance_id = session.id_of("maintenance", maintenance)
     if follow_it:
         follow(session, maintenance_id, json_lines=True)
     else:
@@ -161,7 +161,11 @@ def wait_for(
 ) -> None:
     """Follow a maintenance to its end; the exit code is 0 only if it completed."""
     timeout_s = seconds("--timeout", timeout) if timeout is not None else None
-    _end(session, follow(session, session.maintenance_id(maintenance), until=until.value, timeout_s=timeout_s), until)
+    _end(
+        session,
+        follow(session, session.id_of("maintenance", maintenance), until=until.value, timeout_s=timeout_s),
+        until,
+    )
 
 
 @command(app, "cancel")
@@ -218,7 +222,7 @@ def _end(session: Session, maintenance: Json, until: Until) -> None:
 
 
 def _apply(session: Session, maintenance: str, verb: str) -> None:
-    changed = session.api.post(path_of("maintenances", session.maintenance_id(maintenance), verb))
+    changed = session.api.post(session.path_to("maintenance", maintenance, verb))
     session.out.result(changed, f"maintenance {changed['id']} is {changed['status']}")
 
 

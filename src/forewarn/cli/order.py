@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import Json, path_of
+from forewarn.cli.client import Json
 from forewarn.cli.formatting import full_time
 from forewarn.cli.options import cannot_read, usage
 from forewarn.cli.output import Rows
@@ -53,7 +53,7 @@ def list_orders(
 @command(app, "start")
 def start(session: Session, order: Id) -> None:
     """Take an order, before you begin its work."""
-    _show(session, session.api.post(path_of("orders", session.order_id(order), "start")))
+    _show(session, session.api.post(session.path_to("order", order, "start")))
 
 
 @command(app, "finish")
@@ -71,7 +71,7 @@ def finish(
 ) -> None:
     """Report that the work is done, and the new hosts of machines that moved."""
     body = {"new_hosts": _new_hosts(new_host or []), "output": _read_end(output)}
-    _show(session, session.api.post(path_of("orders", session.order_id(order), "finish"), body))
+    _show(session, session.api.post(session.path_to("order", order, "finish"), body))
 
 
 @command(app, "fail")
@@ -83,7 +83,7 @@ def fail(
 ) -> None:
     """Report that the work failed; the maintenance's on_failure decides how the rest continues."""
     body = {"reason": reason, "output": _read_end(output)}
-    _show(session, session.api.post(path_of("orders", session.order_id(order), "fail"), body))
+    _show(session, session.api.post(session.path_to("order", order, "fail"), body))
 
 
 def _new_hosts(options: list[str]) -> dict[str, str]:

@@ -62,14 +62,9 @@ class Session:
 
     # -- names and ids that people may shorten
 
-    def event_id(self, text: str) -> str:
-        return self._id("event", text)
-
-    def maintenance_id(self, text: str) -> str:
-        return self._id("maintenance", text)
-
-    def order_id(self, text: str) -> str:
-        return self._id("order", text)
+    def path_to(self, kind: str, text: str, *more: str) -> str:
+        """Return the API's path of the event, maintenance or order with this id."""
+        return path_of(f"{kind}s", self.id_of(kind, text), *more)
 
     def token_id(self, text: str) -> str:
         """Return a token's id; the server finds it by the token's name, or by the first characters of the id."""
@@ -85,7 +80,7 @@ class Session:
         scope, name = self.machine(text)
         return path_of("scopes", scope, "machines", name, *more)
 
-    def _id(self, kind: str, text: str) -> str:
+    def id_of(self, kind: str, text: str) -> str:
         """Return a whole id as it is; the server completes the first characters of one."""
         if len(text) >= ID_CHARS:
             return text.upper()

@@ -21,7 +21,7 @@ class Caller(msgspec.Struct, gc=False):
     fault_domain: int
     identities: tuple[tuple[str, str], ...]
     instance_id: str
-    spent_until_s: float = 0.0  # the end of its requests, each at its share of a second, laid end to end
+    spent_until_s: float = 0.0  # when its requests so far would end if each took its share of a second
     connections: int = 0
     waiting: int = 0
     remembered: tuple[bytes, ...] = ()
@@ -29,7 +29,7 @@ class Caller(msgspec.Struct, gc=False):
     shown_state: DocumentState | None = None  # the document it last got
     fleet_read: int = 0  # the number of the last read of the whole fleet that found it unchanged
     seen_queued: bool = False  # its last-seen time waits to be written
-    # A tag newer than the document it was compared with, which no node gave, and that document.
+    # A tag that no node sent, newer than the document it was compared with, and that document.
     unknown_tag: tuple[str, DocumentState] | None = None
 
 

@@ -143,9 +143,8 @@ class Documents:
     def next_due(self) -> datetime | None:
         return self.now().at if self._pending else None
 
-    def do(self, now: datetime) -> int:
+    def do(self, _: datetime) -> int:
         """Repeat the reads that failed."""
-        del now
         if not self._pending:
             return 0
         self._read_named(PendingReads(), {})

@@ -156,9 +156,8 @@ class Loop:
             self._call(self._soon.popleft())
         return len(events)
 
-    def ready(self, event: int) -> None:
+    def ready(self, _: int) -> None:
         """Reset the wake-up descriptor, to which `call_from_thread` wrote."""
-        del event
         os.eventfd_read(self._wakeup)
 
     def _drop(self, fd: int, watcher: Watcher) -> None:

@@ -235,9 +235,8 @@ class Listener:
             self._loop.forget(self._socket.fileno())
             self._socket.close()
 
-    def ready(self, event: int) -> None:
+    def ready(self, _: int) -> None:
         """Accept later in this turn: a new socket must not get the number of a socket for which events of this turn are left."""
-        del event
         self._loop.call_soon(self._accept)
 
     def _accept(self) -> None:

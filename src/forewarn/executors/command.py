@@ -139,8 +139,7 @@ class CommandExecutor(Executor):
             raise InvalidSettings(f"command: {problem}")
         return executor
 
-    def connect(self, nudge: Callable[[], None], listen: Callable[[Callable[[Change], None]], None]) -> None:
-        del listen
+    def connect(self, nudge: Callable[[], None], _: Callable[[Callable[[Change], None]], None]) -> None:
         self._nudge = nudge
 
     def status(self, work: Work) -> Progress | Outcome | Unknown:
@@ -179,8 +178,7 @@ class CommandExecutor(Executor):
         if (work.order.id, work.order.attempt) not in self._watched:
             self._await_in_thread(work, None)
 
-    def reports(self, now: datetime) -> list[OrderReport]:
-        del now
+    def reports(self, _: datetime) -> list[OrderReport]:
         ended = []
         while not self._ended.empty():
             ended.append(self._ended.get())

@@ -41,16 +41,13 @@ class SimulatedExecutor(Executor):
         self._reported_by_others: set[tuple[str, int]] = set()
 
     @classmethod
-    def from_settings(cls, settings: SimulatedSettings, state_dir: Path) -> "SimulatedExecutor":
-        del state_dir
+    def from_settings(cls, settings: SimulatedSettings, _: Path) -> "SimulatedExecutor":
         return cls(work_s=settings.work_s, freeze_work_s=settings.freeze_work_s, failures=settings.failures)
 
-    def connect(self, nudge: Callable[[], None], listen: Callable[[Callable[[Change], None]], None]) -> None:
-        del nudge
+    def connect(self, _: Callable[[], None], listen: Callable[[Callable[[Change], None]], None]) -> None:
         listen(self._drop_ended)
 
-    def status(self, work: Work) -> Progress | Outcome:
-        del work
+    def status(self, _: Work) -> Progress | Outcome:
         return Progress.RUNNING
 
     def take(self, work: Work) -> None:

@@ -20,14 +20,17 @@ _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def check_keys(table: Any, known: Iterable[str], where: str) -> None:
-    """Raise ConfigError for an unknown key, which is a misspelt one."""
+def check_keys(table: Any, known: Iterable[str], where: str, **required: str) -> None:
+    """Raise ConfigError for an unknown key, which is a misspelt one, and for a missing key; `required` says what to write."""
     names = list(known)
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: write a table with {', '.join(names)}")
     for key in table:
         if key not in names:
             raise ConfigError(f"{where}.{key}: unknown key; the keys here are {', '.join(names)}")
+    for key, what in required.items():
+        if key not in table:
+            raise ConfigError(f"{where}: {key} is missing: {what}")
 
 
 def read_values(table: Mapping[str, Any], where: str, **readers: Callable[[Any, str], Any]) -> Dict[str, Any]:

@@ -157,8 +157,7 @@ def _notify_unless_urgent(plan: Plan, me: Me, state: State, view: View) -> Optio
     return None if urgent else _notify(plan, me, state, view)
 
 
-def _notify(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
-    del me
+def _notify(plan: Plan, _: Me, state: State, view: View) -> Optional[Action]:
     for message in state.messages:
         step = plan.step(message.step)
         if step is None or message.attempts >= MAX_NOTIFY_ATTEMPTS:
@@ -268,8 +267,7 @@ def _may_return(state: State, view: View) -> bool:
     return view.document is not None and not any(known.do != "ignore" for known in state.events.values())
 
 
-def _recover_unneeded_step(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
-    del me
+def _recover_unneeded_step(plan: Plan, _: Me, state: State, view: View) -> Optional[Action]:
     if view.document is None and not _may_return(state, view):
         return None
     needed = {step.name for known in state.events.values() if known.prepares for step in plan.preparing(known.event)}
@@ -286,8 +284,7 @@ def _recover_unneeded_step(plan: Plan, me: Me, state: State, view: View) -> Opti
     return None
 
 
-def _check_health(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
-    del me
+def _check_health(plan: Plan, _: Me, state: State, view: View) -> Optional[Action]:
     dirty = any(step.dirty for step in state.steps.values())
     under_way = any(known.open and known.started and known.do != "ignore" for known in state.events.values())
     if not (state.out_of_service and _may_return(state, view)) or dirty or under_way:

@@ -98,17 +98,14 @@ class Run:
 
     def wait_until(self, condition: Condition, every_s: float) -> str:
         """Check until the condition holds and return ""; at the end of the time return what was seen instead."""
-        while True:
-            good, seen = condition()
-            if good:
-                return ""
-            if self.left_s() <= max(every_s, CHECK_NEEDS_S):
-                return seen
-            self.pause(every_s)
+        return self._check_until(max(every_s, CHECK_NEEDS_S), every_s, condition)
 
     def wait_at_most(self, most_s: float, every_s: float, condition: Condition) -> str:
         """Check until the condition holds and return ""; after `most_s`, or half of the time left, return what was seen."""
-        end_s = self.left_s() - min(most_s, self.left_s() / 2)
+        return self._check_until(self.left_s() - min(most_s, self.left_s() / 2), every_s, condition)
+
+    def _check_until(self, end_s: float, every_s: float, condition: Condition) -> str:
+        """Check until the condition holds and return ""; when `end_s` of the time are left, return what was seen instead."""
         while True:
             holds, seen = condition()
             if holds:
@@ -117,11 +114,11 @@ class Run:
                 return seen
             self.pause(every_s)
 
-    def require(self, condition: Condition, every_s: float) -> None:
-        """Check until the condition holds; raise OutOfTime with what was seen instead."""
+    def require(self, condition: Condition, every_s: float, failure: str = "") -> None:
+        """Check until the condition holds; raise OutOfTime with `failure` and what was seen instead."""
         why = self.wait_until(condition, every_s)
         if why:
-            raise OutOfTime(why)
+            raise OutOfTime(f"{failure}: {why}" if failure else why)
 
     def command(
         self,

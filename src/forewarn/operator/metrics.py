@@ -74,14 +74,18 @@ class GuestMetrics:
 
     def collect(self) -> Iterable[Metric]:
         counts = self._counts()
-        by_status = {str(status): count for status, count in sorted(counts.by_status.items())}
-        yield _counts("forewarn_guest_requests", "Requests of guests, by status.", "status", by_status)
-        lanes = {"remembered": counts.remembered, "parsed": counts.parsed}
-        yield _counts("forewarn_guest_lane", "Requests answered from memory, and parsed.", "lane", lanes)
-        yield _gauge("forewarn_guest_connections", "Open connections of guests.", counts.connections)
-        yield _gauge("forewarn_guest_waiting", "Long polls that wait for a change.", counts.waiting)
-        refused_text = "Connections closed at once, by the limit they were over."
-        yield _counts("forewarn_guest_connections_refused", refused_text, "limit", counts.refused)
+        requests = CounterMetricFamily("forewarn_guest_requests", "Requests of guests, by status.", labels=["status"])
+        yield _by_label(requests, {str(status): count for status, count in sorted(counts.by_status.items())})
+        text = "Requests answered from memory, and parsed."
+        answers = CounterMetricFamily("forewarn_guest_lane", text, labels=["lane"])
+        yield _by_label(answers, {"remembered": counts.remembered, "parsed": counts.parsed})
+        yield from _gauges(
+            ("forewarn_guest_connections", "Open connections of guests.", counts.connections),
+            ("forewarn_guest_waiting", "Long polls that wait for a change.", counts.waiting),
+        )
+        text = "Connections closed at once, by the limit they were over."
+        refused = CounterMetricFamily("forewarn_guest_connections_refused", text, labels=["limit"])
+        yield _by_label(refused, counts.refused)
         for name, text, count in (
             ("connections_accepted", "Connections accepted.", counts.accepted),
             ("connections_paused", "Times a connection was not read because of rejected requests.", counts.paused),
@@ -128,11 +132,13 @@ class OperatorMetrics:
             self._failed_authentications(),
         )
         connections, prefix = self._open_connections, "forewarn_operator_connections"
-        yield _gauge(prefix, "Open connections of operators.", connections.count)
+        yield GaugeMetricFamily(prefix, "Open connections of operators.", connections.count)
         refused_text = "Connections of operators closed at once, by the limit they were over."
-        yield _counts(f"{prefix}_refused", refused_text, "limit", connections.refused)
+        refused = CounterMetricFamily(f"{prefix}_refused", refused_text, labels=["limit"])
+        yield _by_label(refused, connections.refused)
         dropped_text = "Connections that waited for an operator and were closed, by reason."
-        yield _counts(f"{prefix}_dropped", dropped_text, "reason", connections.dropped)
+        dropped = CounterMetricFamily(f"{prefix}_dropped", dropped_text, labels=["reason"])
+        yield _by_label(dropped, connections.dropped)
         overloaded_text = "Requests of operators answered 503 because too many were under way."
         yield CounterMetricFamily("forewarn_operator_overloaded", overloaded_text, connections.overloaded)
 
@@ -152,9 +158,7 @@ class NodeMetrics:
 
     def collect(self) -> Iterable[Metric]:
         ready = GaugeMetricFamily("forewarn_ready", "1 where a check of /readyz passes.", labels=["check"])
-        for name, result in self._checks().items():
-            ready.add_metric([name], result == "ok")
-        yield ready
+        yield _by_label(ready, {name: result == "ok" for name, result in self._checks().items()})
         if self._facts is not None:
             facts = self._facts()
             yield from _node(facts)
@@ -167,21 +171,23 @@ def _node(facts: Facts) -> Iterator[Metric]:
     info = GaugeMetricFamily("forewarn_info", "What this node is; always 1.", labels=["version", "role", "store"])
     info.add_metric([__version__, facts.role, facts.store], 1)
     yield info
-    yield _gauge("forewarn_scopes", "Scopes this node knows.", facts.scopes)
-    yield _gauge("forewarn_machines", "Machines this node knows.", facts.machines)
-    yield _gauge("forewarn_ticker_leads", "1 where this node moves events and hands out orders.", facts.leads)
-    if facts.ticked_ago_s is not None:
-        text = "Seconds since the ticker completed a cycle."
-        yield _gauge("forewarn_ticker_silent_seconds", text, facts.ticked_ago_s)
+    yield from _gauges(
+        ("forewarn_scopes", "Scopes this node knows.", facts.scopes),
+        ("forewarn_machines", "Machines this node knows.", facts.machines),
+        ("forewarn_ticker_leads", "1 where this node moves events and hands out orders.", facts.leads),
+        ("forewarn_ticker_silent_seconds", "Seconds since the ticker completed a cycle.", facts.ticked_ago_s),
+    )
     yield CounterMetricFamily(
         "forewarn_orders_taken_over", "Orders of dead nodes that this node took over.", facts.taken_over
     )
-    if facts.clock_held is not None:
-        text = "1 while a jump of the clock holds unapproved starts."
-        yield _gauge("forewarn_clock_held", text, facts.clock_held)
-    if facts.store_held is not None:
-        text = "1 while the store is held: nothing starts and no order is handed out."
-        yield _gauge("forewarn_store_held", text, facts.store_held)
+    yield from _gauges(
+        ("forewarn_clock_held", "1 while a jump of the clock holds unapproved starts.", facts.clock_held),
+        (
+            "forewarn_store_held",
+            "1 while the store is held: nothing starts and no order is handed out.",
+            facts.store_held,
+        ),
+    )
 
 
 def _work(facts: Facts) -> Iterator[Metric]:
@@ -189,44 +195,41 @@ def _work(facts: Facts) -> Iterator[Metric]:
     if backlog is None:
         return
     statuses = {"Planned": backlog.planned, "Scheduled": backlog.scheduled, "Started": backlog.started}
-    yield _gauges("forewarn_events", "Open events, by status.", "status", statuses)
+    yield _by_label(GaugeMetricFamily("forewarn_events", "Open events, by status.", labels=["status"]), statuses)
     states = {"open": backlog.open, "running": backlog.running, "in-doubt": backlog.in_doubt, "failed": backlog.failed}
-    yield _gauges("forewarn_orders", "Orders that have not ended well, by state.", "state", states)
-    if facts.overdue_s is not None:
-        text = "How long the event that should have started first is past its NotBefore."
-        yield _gauge("forewarn_overdue_start_seconds", text, facts.overdue_s)
-    if facts.due_s is not None:
-        yield _gauge("forewarn_due_seconds", "How long the ticker has left waiting what is due.", facts.due_s)
-
-
-def _following(following: Following) -> Iterator[Metric]:
-    yield _gauge("forewarn_store_silent_seconds", "Age of what this node knows of the database.", following.silent_s)
-    yield _gauge("forewarn_store_away", "1 while the database is away, and writes are refused.", following.away)
-    text = "1 where a synchronous standby is known to be attached."
-    yield _gauge("forewarn_store_synchronous", text, following.synchronous)
-    yield _gauge("forewarn_store_timeline", "The database's timeline: grows with each failover.", following.timeline)
-    connections = {"used": following.connections.used, "idle": following.connections.idle}
-    yield _gauges("forewarn_store_connections", "Connections of the pool, by state.", "state", connections)
-    yield _gauge(
-        "forewarn_store_connections_limit", "The most connections the pool makes.", following.connections.limit
+    text = "Orders that have not ended well, by state."
+    yield _by_label(GaugeMetricFamily("forewarn_orders", text, labels=["state"]), states)
+    overdue = "How long the event that should have started first is past its NotBefore."
+    yield from _gauges(
+        ("forewarn_overdue_start_seconds", overdue, facts.overdue_s),
+        ("forewarn_due_seconds", "How long the ticker has left waiting what is due.", facts.due_s),
     )
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value)
+def _following(following: Following) -> Iterator[Metric]:
+    pool = following.connections
+    yield from _gauges(
+        ("forewarn_store_silent_seconds", "Age of what this node knows of the database.", following.silent_s),
+        ("forewarn_store_away", "1 while the database is away, and writes are refused.", following.away),
+        ("forewarn_store_synchronous", "1 where a synchronous standby is known to be attached.", following.synchronous),
+        ("forewarn_store_timeline", "The database's timeline: grows with each failover.", following.timeline),
+    )
+    text = "Connections of the pool, by state."
+    connections = GaugeMetricFamily("forewarn_store_connections", text, labels=["state"])
+    yield _by_label(connections, {"used": pool.used, "idle": pool.idle})
+    yield GaugeMetricFamily("forewarn_store_connections_limit", "The most connections the pool makes.", pool.limit)
 
 
-def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for each, value in values.items():
-        family.add_metric([each], value)
-    return family
+def _gauges(*figures: tuple[str, str, float | None]) -> Iterator[Metric]:
+    """Yield a gauge for each name, help text and value; leave out values that are not known."""
+    for name, text, value in figures:
+        if value is not None:
+            yield GaugeMetricFamily(name, text, value)
 
 
-def _counts(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for each, value in values.items():
-        family.add_metric([each], value)
+def _by_label(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
+    for label, value in values.items():
+        family.add_metric([label], value)
     return family
 
 

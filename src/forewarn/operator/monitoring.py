@@ -39,6 +39,10 @@ def _framework_error(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": {"code": code, "message": message}}, status, headers)
 
 
+async def _healthz(_: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok", "version": __version__})
+
+
 def operator_app(
     *,
     ticked_at_s: Callable[[], float | None],
@@ -77,12 +81,7 @@ def operator_app(
     requests = OperatorMetrics(open_connections or OpenConnections(), failed_authentications)
     registry = registry_of(GuestMetrics(guest_counts), requests, NodeMetrics(checks, facts))
 
-    def healthz(request: Request) -> JSONResponse:
-        del request
-        return JSONResponse({"status": "ok", "version": __version__})
-
-    def readyz(request: Request) -> JSONResponse:
-        del request
+    def readyz(_: Request) -> JSONResponse:
         results = checks()
         ready = all(result == "ok" for result in results.values())
         body = {"ready": ready, "checks": results}
@@ -90,25 +89,28 @@ def operator_app(
             body["warnings"] = dict(active)
         return JSONResponse(body, status_code=200 if ready else 503)
 
-    def metrics(request: Request) -> Response:
-        del request
+    def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def guarded(page: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                if guard is not None and page is not healthz:
+                if guard is not None:
                     # In asyncio's own threads: the API's threads may all be busy.
                     await asyncio.to_thread(guard, request.headers, request.client.host if request.client else "")
             except ForewarnError as error:
                 return JSONResponse({"error": {"code": error.code, "message": str(error)}}, error.status)
-            return page(request) if page is healthz else await run_in_threadpool(page, request)
+            return await run_in_threadpool(page, request)
 
         return endpoint
 
-    monitoring = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
     app = Starlette(
-        routes=[*(Route(path, guarded(page)) for path, page in monitoring.items()), *pages],
+        routes=[
+            Route("/healthz", _healthz),
+            Route("/readyz", guarded(readyz)),
+            Route("/metrics", guarded(metrics)),
+            *pages,
+        ],
         middleware=[
             Middleware(requests.count),
             Middleware(require_tls_of_browsers, max_age_s=hsts_s),

@@ -48,9 +48,8 @@ class Once:
 RenderReceipt = Callable[[Once, Any], tuple[int, str]]
 
 
-def render_nothing(once: Once, made: object) -> tuple[int, str]:
+def render_nothing(*_: object) -> tuple[int, str]:
     """Save an empty response."""
-    del once, made
     return 200, ""
 
 

@@ -104,7 +104,7 @@ class Follower:
         silent_s = self.silent_s()
         if silent_s <= UNREADY_AFTER_S:
             return ""
-        return f"not heard from for {silent_s:.0f} s: {self._trouble or 'it does not answer'}"
+        return f"this node has read nothing for {silent_s:.0f} s: {self._trouble or 'the database does not answer'}"
 
     def _log_trouble(self, error: Exception) -> None:
         """Log the first failure and each failure that differs from the last."""

@@ -67,7 +67,7 @@ class Orders:
         # Orders that may be ours: the store failed while it saved them, or our lease ended. If they are ours, no other
         # node will hand them to its executor. True if this node was the first to take it: then its work has not begun.
         self._unconfirmed: dict[str, bool] = {}
-        self.taken_over = 0
+        self.taken_over = 0  # how many orders of dead nodes
         # False while `recover` waits until the store is resumed.
         self._recovered = True
 

@@ -26,6 +26,13 @@ from forewarn.executors.settings import (
     setting,
     whole_number,
 )
+from forewarn.service.setting_readers import (
+    read_addresses,
+    read_host_names,
+    read_listeners,
+    read_own_address,
+    read_postgres,
+)
 from forewarn.store.opening import is_shared
 
 PREFIX = "FOREWARN_"
@@ -48,87 +55,8 @@ MIN_STALE_S, MAX_STALE_S = 5, 3_600
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
-# -- readers
-
-
 def _executor(value: object) -> str:
     return one_of(*registry.names())(value)
-
-
-def _address(value: object) -> str:
-    text = read_text(value)
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
-        raise Invalid(f"{text!r} is not HOST:PORT: write it like 127.0.0.1:8170, or [::1]:8170")
-    return text
-
-
-def _own_address(value: object) -> str:
-    """Read an address to bind to. A host name is refused: whether the address is loopback decides what is safe."""
-    text = _address(value)
-    host = text.rpartition(":")[0].strip("[]")
-    try:
-        if host != "localhost":
-            ipaddress.ip_address(host)
-    except ValueError:
-        raise Invalid(
-            f"{text!r} begins with a name: write an IP address of this machine or localhost, like 127.0.0.1:8170"
-        ) from None
-    return text
-
-
-def _listeners(value: object) -> tuple[str, ...]:
-    """Read one or several HOST:PORT[@INTERFACE]; a text may hold several, separated by spaces."""
-    return tuple(_listener(text) for text in _texts(value))
-
-
-def _listener(text: str) -> str:
-    address, at, interface = text.partition("@")
-    if at and not interface:
-        raise Invalid(f"{text!r} names no interface after the @: write it like 169.254.169.254:80@tap3")
-    host = _address(address).rpartition(":")[0].strip("[]")
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        raise Invalid(f"{text!r} does not begin with an IP address: write it like 127.0.0.1:8169") from None
-    return text
-
-
-def _texts(value: object) -> list[str]:
-    if isinstance(value, str):
-        value = value.split()
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each for each in value):
-        raise Invalid("write a list of texts")
-    return list(value)
-
-
-def _addresses(value: object) -> tuple[str, ...]:
-    try:
-        return tuple(str(ipaddress.ip_address(text)) for text in _texts(value))
-    except ValueError as error:
-        raise Invalid(str(error)) from None
-
-
-def _host_names(value: object) -> tuple[str, ...]:
-    host_names = tuple(text.lower() for text in _texts(value))
-    for name in host_names:
-        if "*" in name:
-            raise Invalid(f"{name!r} names no host: write each name in full")
-    return host_names
-
-
-def _postgres(value: object) -> str:
-    text = read_text(value)
-    try:
-        shared = is_shared(text)
-    except InvalidSettings:
-        shared = False
-    if not shared:
-        raise Invalid("this is no address of a database: write it like postgresql://user@host:5432/database")
-    return text
-
-
-# -- the settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +74,7 @@ class Settings:
     )
     store_direct: str = setting(
         "",
-        _postgres,
+        read_postgres,
         "the address of the same database without a connection pooler. Set it if `store` goes through a pooler: some"
         " connections must not be pooled",
     )
@@ -182,7 +110,7 @@ class Settings:
     )
     guest: tuple[str, ...] = setting(
         ("127.0.0.1:8169",),
-        _listeners,
+        read_listeners,
         "where to listen for guests: one or several `HOST:PORT` or `HOST:PORT@INTERFACE`",
     )
     allow_any_interface: bool = setting(
@@ -190,13 +118,13 @@ class Settings:
     )
     every_caller: str = setting("", read_machine, "treat every caller as this machine, `scope/name`; for emulators")
     trusted_proxies: tuple[str, ...] = setting(
-        (), _addresses, "addresses of proxies that sign the instance id of the caller (`X-Instance-ID`)"
+        (), read_addresses, "addresses of proxies that sign the instance id of the caller (`X-Instance-ID`)"
     )
     proxy_secret_file: Path | None = setting(
         None, read_path, "the file with the secret shared with `trusted_proxies`; only its owner and group may read it"
     )
     allowed_hosts: tuple[str, ...] = setting(
-        (), _host_names, "host names that guests may use in the `Host` header, besides IP addresses and `localhost`"
+        (), read_host_names, "host names that guests may use in the `Host` header, besides IP addresses and `localhost`"
     )
     first_call_delay_s: int = setting(
         0, parse_duration, "how long to delay the first responses of a newly enabled scope; the cloud delays up to `2m`"
@@ -231,7 +159,7 @@ class Settings:
         "the IP TTL of packets to guests; `1` keeps bridged containers out, `0` uses the system's default",
     )
     operator: str = setting(
-        "127.0.0.1:8170", _own_address, "where to listen for operators and their tools, `HOST:PORT`"
+        "127.0.0.1:8170", read_own_address, "where to listen for operators and their tools, `HOST:PORT`"
     )
     tls_cert: Path | None = setting(None, read_path, "the certificate chain (PEM) of the operator listener")
     tls_key: Path | None = setting(
@@ -244,7 +172,7 @@ class Settings:
     )
     operator_proxies: tuple[str, ...] = setting(
         ("127.0.0.1", "::1"),
-        _addresses,
+        read_addresses,
         "with `behind_tls_proxy`: addresses of proxies whose `X-Forwarded-For` is trusted for the operator's address",
     )
     hsts_s: int = setting(

@@ -77,7 +77,7 @@ class Ticker:
         self._nudged = threading.Event()
         self._stopping = threading.Event()
         self.leases = NodeLeases(shared, node, may_tick=may_tick, monotonic=monotonic)
-        self._orders = Orders(
+        self.orders = Orders(
             control, store, clock, executor, self.leases, node=node, stopping=self._stopping, alone=alone
         )
         self._pruner = Pruner(store, shared, retain_history_s=retain_history_s)
@@ -120,10 +120,6 @@ class Ticker:
         self._stopping.set()
         self.nudge()
 
-    def leave(self) -> None:
-        """Let another node tick at once."""
-        self.leases.release_ticker()
-
     def drain(self) -> None:
         """Move no more events and hand out no more orders. Continue to save reports and to renew this node's lease."""
         with self._cycling:
@@ -131,17 +127,12 @@ class Ticker:
 
     def at_work(self) -> int:
         """Return how many orders are under way on this node."""
-        return self._orders.at_work()
+        return self.orders.at_work()
 
     @property
     def leads(self) -> bool:
         """Whether this node moves events and hands out orders, as far as it knows."""
         return self.leases.leads
-
-    @property
-    def taken_over(self) -> int:
-        """How many orders of dead nodes this node has taken over."""
-        return self._orders.taken_over
 
     def nudge(self) -> None:
         """Start the next cycle now: something changed."""
@@ -153,7 +144,7 @@ class Ticker:
     def recover(self) -> None:
         """After a start, ask the executor about the orders that were running."""
         with self._cycling:
-            self._orders.recover()
+            self.orders.recover()
 
     def complaint(self) -> str:
         """Return "", or why other nodes will treat this node as dead: it has saved nothing for too long."""
@@ -169,15 +160,15 @@ class Ticker:
         with self._cycling:
             self._clock.now()
             self._control.watch_clock()
-            self._orders.recover_if_resumed()
-            done = self._orders.take_over() if self.leases.renew() else Counter[str]()
+            self.orders.recover_if_resumed()
+            done = self.orders.take_over() if self.leases.renew() else Counter[str]()
             # A report counts before a time limit: work that has ended has not timed out.
-            done += self._orders.save_reports()
+            done += self.orders.save_reports()
             due = self._due() if self.leads else []
             done += self._tick(due) if due else Counter[str]()
-            self._orders.resume_unconfirmed()
+            self.orders.resume_unconfirmed()
             if self.leads:
-                done += self._orders.hand_out()
+                done += self.orders.hand_out()
             for call in self._periodic_calls:
                 if count := call.do(self._clock.now()):
                     done["did {} other thing(s)"] += count

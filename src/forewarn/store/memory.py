@@ -2,11 +2,13 @@
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import wraps
 from itertools import islice, takewhile
 from threading import RLock
+from typing import Any, TypeVar, cast
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
@@ -48,14 +50,26 @@ from forewarn.store import (
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark, chained
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 _UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
+
+
+def _locked(method: Method) -> Method:
+    """Hold the lock of the store while the method runs."""
+
+    @wraps(method)
+    def locked_method(self: "MemoryStore", *arguments: Any, **keywords: Any) -> Any:
+        with self.lock:
+            return method(self, *arguments, **keywords)
+
+    return cast(Method, locked_method)
 
 
 class MemoryStore:
     """Implements `Store` in memory."""
 
     def __init__(self) -> None:
-        self._lock = RLock()
+        self.lock = RLock()
         self._scopes: dict[str, Scope] = {}
         self._machines: dict[str, dict[str, Machine]] = defaultdict(dict)
         self._identities: dict[object, tuple[str, str]] = {}
@@ -81,339 +95,333 @@ class MemoryStore:
         self._hold: ClockHold | None = None
         self._store_hold: StoreHold | None = None
 
+    @_locked
     def snapshot(self, focus: Focus) -> Snapshot:
-        with self._lock:
-            machines = self._machines_for(focus)
-            names = {*focus.scopes, *(scope for scope, _ in machines), *(scope for scope, _ in focus.machines)}
-            for maintenance_id in focus.maintenances:
-                names |= {e.scope for e in self._events_of_maintenance(maintenance_id) if e.status in OPEN}
-            names |= {self._events[i].scope for i in focus.events if i in self._events}
-            events: dict[str, Event] = {}
-            for name in sorted(names) if focus.open_events else ():
-                events |= {i: self._events[i] for i in self._open_of_scope.get(name, ())}
-            events |= {i: self._events[i] for i in focus.events if i in self._events}
-            maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
-            if focus.whole_maintenances:
-                events |= {
-                    e.id: e for maintenance_id in maintenance_ids for e in self._events_of_maintenance(maintenance_id)
-                }
-            clock_hold = None if focus.document_only else self._hold
-            store_hold = None if focus.document_only else self._store_hold
-            return Snapshot(
-                scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
-                machines=machines,
-                maintenances={
-                    i: self._maintenances[i]
-                    for i in maintenance_ids
-                    if i in self._maintenances and not focus.document_only
-                },
-                events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
-                orders={i: self._orders[i] for i in events if i in self._orders and not focus.document_only},
-                hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
-                confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
-                store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
-                resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
-            )
+        machines = self._machines_for(focus)
+        names = {*focus.scopes, *(scope for scope, _ in machines), *(scope for scope, _ in focus.machines)}
+        for maintenance_id in focus.maintenances:
+            names |= {e.scope for e in self._events_of_maintenance(maintenance_id) if e.status in OPEN}
+        names |= {self._events[i].scope for i in focus.events if i in self._events}
+        events: dict[str, Event] = {}
+        for name in sorted(names) if focus.open_events else ():
+            events |= {i: self._events[i] for i in self._open_of_scope.get(name, ())}
+        events |= {i: self._events[i] for i in focus.events if i in self._events}
+        maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
+        if focus.whole_maintenances:
+            events |= {
+                e.id: e for maintenance_id in maintenance_ids for e in self._events_of_maintenance(maintenance_id)
+            }
+        clock_hold = None if focus.document_only else self._hold
+        store_hold = None if focus.document_only else self._store_hold
+        return Snapshot(
+            scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
+            machines=machines,
+            maintenances={
+                i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.document_only
+            },
+            events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
+            orders={i: self._orders[i] for i in events if i in self._orders and not focus.document_only},
+            hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
+            confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
+            store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
+            resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
+        )
 
+    @_locked
     def scopes(self) -> dict[str, Scope]:
-        with self._lock:
-            return dict(sorted(self._scopes.items()))
+        return dict(sorted(self._scopes.items()))
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         for m in self.inventory().machines.values():
             yield MachineIdentity(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
+    @_locked
     def inventory(self) -> Inventory:
-        with self._lock:
-            machines = {m.key: m for by_name in self._machines.values() for m in by_name.values()}
-            return Inventory(dict(self._scopes), machines)
+        machines = {m.key: m for by_name in self._machines.values() for m in by_name.values()}
+        return Inventory(dict(self._scopes), machines)
 
+    @_locked
     def apply(self, change: Change) -> None:
-        with self._lock:
-            self._check(change)
-            for key in change.removed_machines:
-                self._remove_machine(key)
-                self._last_seen.pop(key, None)
-            for name in change.removed_scopes:
-                self._scopes.pop(name, None)
-            for scope in change.scopes:
-                self._scopes[scope.name] = replace(scope, version=scope.version + 1)
-            for machine in change.machines:
-                self._remove_machine(machine.key)
-            for machine in change.machines:
-                self._put_machine(machine)
-            for event in change.events:
-                self._put_event(event)
-            for approval in change.approvals:
-                event = self._events[approval.event_id]
-                self._events[event.id] = replace(event, approvals=(*event.approvals, approval))
-            for order in change.orders:
-                self._put_order(order)
-            for maintenance in change.maintenances:
-                self._put_maintenance(maintenance)
-            for maintenance_id in change.wakes:
-                known = self._maintenances.get(maintenance_id)
-                if known is not None and known.ended is None:
-                    self._put_maintenance(replace(known, wake_at=change.at))
-            self._add_audit(change.audit)
-            for token_id in change.removed_tokens:
-                self._tokens.pop(token_id, None)
-                self._token_uses.pop(token_id, None)
-                self._sessions = {d: s for d, s in self._sessions.items() if s.token_id != token_id}
-            self._tokens |= {token.id: token for token in change.tokens}
-            self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
-            self._put_hold(change)
-            self._put_store_hold(change)
+        self._check(change)
+        for key in change.removed_machines:
+            self._remove_machine(key)
+            self._last_seen.pop(key, None)
+        for name in change.removed_scopes:
+            self._scopes.pop(name, None)
+        for scope in change.scopes:
+            self._scopes[scope.name] = replace(scope, version=scope.version + 1)
+        for machine in change.machines:
+            self._remove_machine(machine.key)
+        for machine in change.machines:
+            self._put_machine(machine)
+        for event in change.events:
+            self._put_event(event)
+        for approval in change.approvals:
+            event = self._events[approval.event_id]
+            self._events[event.id] = replace(event, approvals=(*event.approvals, approval))
+        for order in change.orders:
+            self._put_order(order)
+        for maintenance in change.maintenances:
+            self._put_maintenance(maintenance)
+        for maintenance_id in change.wakes:
+            known = self._maintenances.get(maintenance_id)
+            if known is not None and known.ended is None:
+                self._put_maintenance(replace(known, wake_at=change.at))
+        self._add_audit(change.audit)
+        for token_id in change.removed_tokens:
+            self._tokens.pop(token_id, None)
+            self._token_uses.pop(token_id, None)
+            self._sessions = {d: s for d, s in self._sessions.items() if s.token_id != token_id}
+        self._tokens |= {token.id: token for token in change.tokens}
+        self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
+        self._put_hold(change)
+        self._put_store_hold(change)
 
+    @_locked
     def begin_anew(self, change: Change) -> None:
-        with self._lock:
-            for scope in [s for s in self._scopes.values() if s.epoch]:
-                self._scopes[scope.name] = replace(
-                    scope, epoch=scope.epoch + 1, incarnation=1, version=scope.version + 1
-                )
-            self._sessions.clear()
-            self._put_store_hold(change)
-            self._add_audit(change.audit)
+        for scope in [s for s in self._scopes.values() if s.epoch]:
+            self._scopes[scope.name] = replace(scope, epoch=scope.epoch + 1, incarnation=1, version=scope.version + 1)
+        self._sessions.clear()
+        self._put_store_hold(change)
+        self._add_audit(change.audit)
 
+    @_locked
     def due(self, now: datetime, limit: int) -> list[str]:
-        with self._lock:
-            waiting = sorted((at, i) for i, at in self._waking.items() if at <= now)
-            return [i for _, i in waiting[:limit]]
+        waiting = sorted((at, i) for i, at in self._waking.items() if at <= now)
+        return [i for _, i in waiting[:limit]]
 
+    @_locked
     def next_wakeup(self) -> datetime | None:
-        with self._lock:
-            return min(self._waking.values(), default=None)
+        return min(self._waking.values(), default=None)
 
+    @_locked
     def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
-        with self._lock:
-            known = self._unfinished if _UNFINISHED.issuperset(states) else self._orders
-            matching = (o for i in known if (o := self._orders[i]).state in states)
-            return heapq.nsmallest(limit, matching, key=lambda o: (o.issued, o.id))
+        known = self._unfinished if _UNFINISHED.issuperset(states) else self._orders
+        matching = (o for i in known if (o := self._orders[i]).state in states)
+        return heapq.nsmallest(limit, matching, key=lambda o: (o.issued, o.id))
 
+    @_locked
     def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
-        with self._lock:
-            for s in seen:
-                if s.name in self._machines.get(s.scope, ()):
-                    key = (s.scope, s.name)
-                    self._last_seen[key] = max(s.at, self._last_seen.get(key, s.at))
+        for s in seen:
+            if s.name in self._machines.get(s.scope, ()):
+                key = (s.scope, s.name)
+                self._last_seen[key] = max(s.at, self._last_seen.get(key, s.at))
 
+    @_locked
     def record_first_seen(self, first_seen: Collection[EventFirstSeen]) -> None:
-        with self._lock:
-            for record in first_seen:
-                if record.event_id in self._events:
-                    self._first_seen.setdefault(record.event_id, {}).setdefault(record.machine, record.at)
+        for record in first_seen:
+            if record.event_id in self._events:
+                self._first_seen.setdefault(record.event_id, {}).setdefault(record.machine, record.at)
 
+    @_locked
     def first_seen(self, event_id: str) -> dict[str, datetime]:
-        with self._lock:
-            return dict(sorted(self._first_seen.get(event_id, {}).items()))
+        return dict(sorted(self._first_seen.get(event_id, {}).items()))
 
+    @_locked
     def counts(self, within: tuple[str, ...] | None) -> Counts:
-        with self._lock:
-            names = [name for name in self._scopes if within is None or name in within]
-            events = [self._events[i] for name in names for i in self._open_of_scope.get(name, ())]
-            held = Counter(event.status for event in events)
-            started = (self._orders.get(event.id) for event in events if event.status is Status.STARTED)
-            states = Counter(order.state for order in started if order is not None)
-            return Counts(
-                planned=held[Status.PLANNED],
-                scheduled=held[Status.SCHEDULED],
-                started=held[Status.STARTED],
-                failed=states[OrderState.FAILED],
-                in_doubt=states[OrderState.IN_DOUBT],
-                scopes=len(names),
-                machines=sum(len(self._machines.get(name, ())) for name in names),
-            )
+        names = [name for name in self._scopes if within is None or name in within]
+        events = [self._events[i] for name in names for i in self._open_of_scope.get(name, ())]
+        held = Counter(event.status for event in events)
+        started = (self._orders.get(event.id) for event in events if event.status is Status.STARTED)
+        states = Counter(order.state for order in started if order is not None)
+        return Counts(
+            planned=held[Status.PLANNED],
+            scheduled=held[Status.SCHEDULED],
+            started=held[Status.STARTED],
+            failed=states[OrderState.FAILED],
+            in_doubt=states[OrderState.IN_DOUBT],
+            scopes=len(names),
+            machines=sum(len(self._machines.get(name, ())) for name in names),
+        )
 
+    @_locked
     def backlog(self) -> Backlog:
         counts = self.counts(None)
-        with self._lock:
-            orders = Counter(order.state for order in self._orders.values())
-            scheduled = [self._events[i] for ids in self._open_of_scope.values() for i in ids]
-            starts = [e.not_before for e in scheduled if e.status is Status.SCHEDULED and e.not_before is not None]
-            return Backlog(
-                planned=counts.planned,
-                scheduled=counts.scheduled,
-                started=counts.started,
-                failed=counts.failed,
-                in_doubt=counts.in_doubt,
-                open=orders[OrderState.OPEN],
-                running=orders[OrderState.RUNNING],
-                earliest_start=min(starts, default=None),
-                earliest_wake=self.next_wakeup(),
-            )
+        orders = Counter(order.state for order in self._orders.values())
+        scheduled = [self._events[i] for ids in self._open_of_scope.values() for i in ids]
+        starts = [e.not_before for e in scheduled if e.status is Status.SCHEDULED and e.not_before is not None]
+        return Backlog(
+            planned=counts.planned,
+            scheduled=counts.scheduled,
+            started=counts.started,
+            failed=counts.failed,
+            in_doubt=counts.in_doubt,
+            open=orders[OrderState.OPEN],
+            running=orders[OrderState.RUNNING],
+            earliest_start=min(starts, default=None),
+            earliest_wake=self.next_wakeup(),
+        )
 
+    @_locked
     def machines_named(self, name: str, limit: int = 4) -> list[Machine]:
-        with self._lock:
-            return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:limit]
+        return [by_name[name] for _, by_name in sorted(self._machines.items()) if name in by_name][:limit]
 
+    @_locked
     def ids_starting(self, kind: IdKind, prefix: str, within: tuple[str, ...] | None, limit: int) -> list[str]:
         scopes = selected_scopes("", within)
-        with self._lock:
-            known: dict[IdKind, Iterable[str]] = {
-                "event": self._events,
-                "maintenance": self._maintenances,
-                "order": self._orders,
-            }
-            matching = (i for i in known[kind] if i.startswith(prefix) and self._lies_within(kind, i, scopes))
-            return heapq.nsmallest(limit, matching)
+        known: dict[IdKind, Iterable[str]] = {
+            "event": self._events,
+            "maintenance": self._maintenances,
+            "order": self._orders,
+        }
+        matching = (i for i in known[kind] if i.startswith(prefix) and self._lies_within(kind, i, scopes))
+        return heapq.nsmallest(limit, matching)
 
     def _lies_within(self, kind: IdKind, id_: str, scopes: tuple[str, ...] | None) -> bool:
         events = self._events_of_maintenance(id_) if kind == "maintenance" else [self._events[id_]]
         return scopes is None or any(event.scope in scopes for event in events)
 
+    @_locked
     def last_seen_by_scope(self, scopes: Collection[str]) -> dict[str, datetime]:
-        with self._lock:
-            latest: dict[str, datetime] = {}
-            for (scope, _), at in self._last_seen.items():
-                if scope in scopes:
-                    latest[scope] = max(at, latest.get(scope, at))
-            return latest
+        latest: dict[str, datetime] = {}
+        for (scope, _), at in self._last_seen.items():
+            if scope in scopes:
+                latest[scope] = max(at, latest.get(scope, at))
+        return latest
 
+    @_locked
     def last_seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
-        with self._lock:
-            return {key: self._last_seen[key] for key in machines if key in self._last_seen}
+        return {key: self._last_seen[key] for key in machines if key in self._last_seen}
 
+    @_locked
     def scopes_page(self, query: ScopeQuery) -> list[Scope]:
         scopes = selected_scopes("", query.within)
-        with self._lock:
-            matching = (s for s in self._scopes.values() if s.name > query.after and _lies_in(s.name, scopes))
-            return heapq.nsmallest(query.limit, matching, key=lambda s: s.name)
+        matching = (s for s in self._scopes.values() if s.name > query.after and _lies_in(s.name, scopes))
+        return heapq.nsmallest(query.limit, matching, key=lambda s: s.name)
 
+    @_locked
     def machines_page(self, query: MachineQuery) -> list[Machine]:
         scopes = selected_scopes(query.scope, query.within)
-        with self._lock:
-            matching = (
-                m
-                for by_name in self._machines.values()
-                for m in by_name.values()
-                if (query.after is None or m.key > query.after)
-                and query.host in ("", m.host)
-                and _lies_in(m.scope, scopes)
-            )
-            return heapq.nsmallest(query.limit, matching, key=lambda m: m.key)
+        matching = (
+            m
+            for by_name in self._machines.values()
+            for m in by_name.values()
+            if (query.after is None or m.key > query.after) and query.host in ("", m.host) and _lies_in(m.scope, scopes)
+        )
+        return heapq.nsmallest(query.limit, matching, key=lambda m: m.key)
 
+    @_locked
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         scopes = selected_scopes("", query.within)
-        with self._lock:
-            matching = (
-                m
-                for m in self._maintenances.values()
-                if m.status in query.statuses
-                and (query.before is None or (m.created, m.id) < query.before)
-                and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._events_of_maintenance(m.id)))
-            )
-            return heapq.nlargest(query.limit, matching, key=lambda m: (m.created, m.id))
+        matching = (
+            m
+            for m in self._maintenances.values()
+            if m.status in query.statuses
+            and (query.before is None or (m.created, m.id) < query.before)
+            and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._events_of_maintenance(m.id)))
+        )
+        return heapq.nlargest(query.limit, matching, key=lambda m: (m.created, m.id))
 
+    @_locked
     def orders_page(self, query: OrderQuery) -> list[Order]:
         scopes = selected_scopes("", query.within)
-        with self._lock:
-            matching = (
-                o
-                for o in self._orders.values()
-                if o.state in query.states
-                and (query.before is None or (o.issued, o.id) < query.before)
-                and _lies_in(self._events[o.id].scope, scopes)
-            )
-            return heapq.nlargest(query.limit, matching, key=lambda o: (o.issued, o.id))
+        matching = (
+            o
+            for o in self._orders.values()
+            if o.state in query.states
+            and (query.before is None or (o.issued, o.id) < query.before)
+            and _lies_in(self._events[o.id].scope, scopes)
+        )
+        return heapq.nlargest(query.limit, matching, key=lambda o: (o.issued, o.id))
 
+    @_locked
     def events(self, query: EventQuery) -> Page:
         scopes = selected_scopes(query.scope, query.within)
-        with self._lock:
-            matching = (e for e in reversed(self._events.values()) if self._matches(e, query, scopes))
-            page = list(islice(matching, query.limit + 1))
-            more = len(page) > query.limit
-            page = page[: query.limit]
-            return Page(tuple(page), self._numbers[page[-1].id] if more else None)
+        matching = (e for e in reversed(self._events.values()) if self._matches(e, query, scopes))
+        page = list(islice(matching, query.limit + 1))
+        more = len(page) > query.limit
+        page = page[: query.limit]
+        return Page(tuple(page), self._numbers[page[-1].id] if more else None)
 
+    @_locked
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
         scopes = selected_scopes(query.scope, query.within)
-        with self._lock:
-            matching = (
-                entry
-                for entry in (reversed(self._audit) if query.after is None else self._audit)
-                if (query.before is None or entry.id < query.before)
-                and (query.after is None or entry.id > query.after)
-                and _lies_in(entry.scope, scopes)
-                and query.maintenance_id in ("", entry.maintenance_id)
-                and query.event_id in ("", entry.event_id)
-            )
-            return list(islice(matching, query.limit))
+        matching = (
+            entry
+            for entry in (reversed(self._audit) if query.after is None else self._audit)
+            if (query.before is None or entry.id < query.before)
+            and (query.after is None or entry.id > query.after)
+            and _lies_in(entry.scope, scopes)
+            and query.maintenance_id in ("", entry.maintenance_id)
+            and query.event_id in ("", entry.event_id)
+        )
+        return list(islice(matching, query.limit))
 
+    @_locked
     def maintenance(self, maintenance_id: str) -> Maintenance | None:
-        with self._lock:
-            return self._maintenances.get(maintenance_id)
+        return self._maintenances.get(maintenance_id)
 
+    @_locked
     def prune(self, before: datetime, limit: int) -> int:
-        with self._lock:
-            old = [m.id for m in self._maintenances.values() if m.ended is not None and m.ended < before][:limit]
-            events = [(i, event_id) for i in old for event_id in self._event_ids_of.get(i, ())][:limit]
-            for maintenance_id, event_id in events:
-                self._event_ids_of[maintenance_id].remove(event_id)
-                del self._events[event_id], self._numbers[event_id]
-                self._orders.pop(event_id, None)
-                self._first_seen.pop(event_id, None)
-            empty = [i for i in old if not self._event_ids_of.get(i)]
-            for maintenance_id in empty:
-                self._event_ids_of.pop(maintenance_id, None)
-                del self._maintenances[maintenance_id]
-            oldest = list(takewhile(lambda entry: entry.at < before, self._audit[:limit]))
-            if oldest:
-                del self._audit[: len(oldest)]
-                self._chain_start = ChainMark(oldest[-1].id, oldest[-1].hash)
-            return len(events) + len(empty) + len(oldest)
+        old = [m.id for m in self._maintenances.values() if m.ended is not None and m.ended < before][:limit]
+        events = [(i, event_id) for i in old for event_id in self._event_ids_of.get(i, ())][:limit]
+        for maintenance_id, event_id in events:
+            self._event_ids_of[maintenance_id].remove(event_id)
+            del self._events[event_id], self._numbers[event_id]
+            self._orders.pop(event_id, None)
+            self._first_seen.pop(event_id, None)
+        empty = [i for i in old if not self._event_ids_of.get(i)]
+        for maintenance_id in empty:
+            self._event_ids_of.pop(maintenance_id, None)
+            del self._maintenances[maintenance_id]
+        oldest = list(takewhile(lambda entry: entry.at < before, self._audit[:limit]))
+        if oldest:
+            del self._audit[: len(oldest)]
+            self._chain_start = ChainMark(oldest[-1].id, oldest[-1].hash)
+        return len(events) + len(empty) + len(oldest)
 
+    @_locked
     def audit_chain(self) -> AuditChain:
-        with self._lock:
-            return self._chain()
+        return self._chain()
 
+    @_locked
     def tokens(self) -> list[Token]:
-        with self._lock:
-            return sorted(self._tokens.values(), key=lambda t: (t.created, t.id), reverse=True)
+        return sorted(self._tokens.values(), key=lambda t: (t.created, t.id), reverse=True)
 
+    @_locked
     def record_token_uses(self, uses: Mapping[str, datetime]) -> None:
-        with self._lock:
-            for token_id, at in uses.items():
-                if token_id in self._tokens:
-                    self._token_uses[token_id] = max(at, self._token_uses.get(token_id, at))
+        for token_id, at in uses.items():
+            if token_id in self._tokens:
+                self._token_uses[token_id] = max(at, self._token_uses.get(token_id, at))
 
+    @_locked
     def token_uses(self) -> dict[str, datetime]:
-        with self._lock:
-            return dict(self._token_uses)
+        return dict(self._token_uses)
 
+    @_locked
     def add_session(self, session: LoginSession) -> None:
-        with self._lock:
-            if session.digest in self._sessions:
-                raise Conflict("a login with this session id exists already")
-            self._sessions[session.digest] = session
-            same = [s for s in self._sessions.values() if s.token_id == session.token_id]
-            for last in sorted(same, key=lambda s: s.expires, reverse=True)[MAX_SESSIONS_PER_TOKEN:]:
-                del self._sessions[last.digest]
+        if session.digest in self._sessions:
+            raise Conflict("a login with this session id exists already")
+        self._sessions[session.digest] = session
+        same = [s for s in self._sessions.values() if s.token_id == session.token_id]
+        for last in sorted(same, key=lambda s: s.expires, reverse=True)[MAX_SESSIONS_PER_TOKEN:]:
+            del self._sessions[last.digest]
 
+    @_locked
     def session(self, digest: str) -> LoginSession | None:
-        with self._lock:
-            return self._sessions.get(digest)
+        return self._sessions.get(digest)
 
+    @_locked
     def end_session(self, digest: str) -> None:
-        with self._lock:
-            self._sessions.pop(digest, None)
+        self._sessions.pop(digest, None)
 
+    @_locked
     def forget_sessions(self, before: datetime, limit: int) -> int:
-        with self._lock:
-            ended = [digest for digest, session in self._sessions.items() if session.expires < before][:limit]
-            for digest in ended:
-                del self._sessions[digest]
-            return len(ended)
+        ended = [digest for digest, session in self._sessions.items() if session.expires < before][:limit]
+        for digest in ended:
+            del self._sessions[digest]
+        return len(ended)
 
+    @_locked
     def receipt(self, token_id: str, key: str) -> Receipt | None:
-        with self._lock:
-            return self._receipts.get((token_id, key))
+        return self._receipts.get((token_id, key))
 
+    @_locked
     def forget_receipts(self, before: datetime, limit: int) -> int:
-        with self._lock:
-            old = heapq.nsmallest(limit, ((r.at, key) for key, r in self._receipts.items() if r.at < before))
-            for _, key in old:
-                del self._receipts[key]
-            return len(old)
+        old = heapq.nsmallest(limit, ((r.at, key) for key, r in self._receipts.items() if r.at < before))
+        for _, key in old:
+            del self._receipts[key]
+        return len(old)
 
     def position(self) -> StorePosition | None:
         """Return None: this store ends with the process."""

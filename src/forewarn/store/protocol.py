@@ -122,19 +122,6 @@ class Feed(Protocol):
     def close(self) -> None: ...
 
 
-class Leases(Protocol):
-    """Leases that decide which node does a job. The store's clock counts."""
-
-    def take_lease(self, name: str, node: str, seconds: float) -> bool:
-        """Take or renew a lease for so many seconds from now; return whether the node holds it."""
-
-    def drop_lease(self, name: str, node: str) -> None:
-        """Give up a lease that the node holds."""
-
-    def live_nodes(self, past_s: float = 0.0) -> set[str]:
-        """Return the nodes whose own lease, `node NAME`, has not ended, or ended at most `past_s` seconds ago."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """The numbers of open events by status, of Started events with a failed order or one in doubt, of scopes and of machines."""
@@ -321,7 +308,7 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class SharedStore(Store, Leases, Protocol):
+class SharedStore(Store, Protocol):
     """A store that several processes write to."""
 
     def feed(self) -> Feed:
@@ -335,3 +322,14 @@ class SharedStore(Store, Leases, Protocol):
 
     def forget_changes(self, limit: int) -> int:
         """Delete up to `limit` changes that every node has long read; return their number."""
+
+    # Leases, which decide which node does a job. The store's clock counts.
+
+    def take_lease(self, name: str, node: str, seconds: float) -> bool:
+        """Take or renew a lease for so many seconds from now; return whether the node holds it."""
+
+    def drop_lease(self, name: str, node: str) -> None:
+        """Give up a lease that the node holds."""
+
+    def live_nodes(self, past_s: float = 0.0) -> set[str]:
+        """Return the nodes whose own lease, `node NAME`, has not ended, or ended at most `past_s` seconds ago."""

@@ -42,8 +42,7 @@ class RecordedState(DocumentState):
         self.enabled = True  # a poll need not enable the scope
         self.etag = protocol.plain_tag(line.etag) or ""  # "" matches no request
 
-    def body(self, version: int) -> bytes:
-        del version
+    def body(self, _: int) -> bytes:
         return self.line.raw
 
 

@@ -183,7 +183,7 @@ def test_an_error_nobody_foresaw_is_logged_and_told_alike(caplog: pytest.LogCapt
     """A bell that breaks does not make what was saved unsaved."""
     service = make_service(MemoryStore())
     service.control.listen(lambda _: {}["nothing"])  # type: ignore[index]
-    with pytest.raises(StoreUnavailable, match="it is saved"):
+    with pytest.raises(StoreUnavailable, match="the change is saved"):
         reboot(service)
     assert "KeyError" in caplog.text
 

@@ -40,9 +40,7 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    check_keys(table, Spec._fields, where)
-    if "file" not in table:
-        raise ConfigError(f"{where}: file is missing: write where the program saves its state")
+    check_keys(table, Spec._fields, where, file="write where the program saves its state")
     spec = Spec(**read_values(table, where, command=strings, restore=strings, stable_for=seconds))
     if bool(spec.command) == bool(spec.signal):
         raise ConfigError(f"{where}: write either `command`, or `signal` and `pid_file`")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from forewarn.guest.config_values import check_keys, text
-from forewarn.guest.errors import ConfigError, StepFailed
+from forewarn.guest.errors import StepFailed
 from forewarn.guest.handlers.http_registrar import (
     Change,
     Expectation,
@@ -39,10 +39,8 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    check_keys(table, Spec._fields, where)
-    for key in ("prepare", "verify", "recover"):
-        if key not in table:
-            raise ConfigError(f"{where}: {key} is missing: write `prepare`, `recover` and `verify`")
+    what = "write `prepare`, `recover` and `verify`"
+    check_keys(table, Spec._fields, where, prepare=what, verify=what, recover=what)
     return Spec(
         parse_change(table["prepare"], f"{where}.prepare"),
         parse_expectation(table["verify"], f"{where}.verify"),

@@ -69,9 +69,8 @@ def _facility(spec: Spec) -> Optional[int]:
     return getattr(syslog, f"LOG_{spec.syslog.upper()}", None)
 
 
-def do_nothing(spec: object, run: Run) -> None:
+def do_nothing(*_: object) -> None:
     """Stand in for a function that a handler without preparation does not need."""
-    del spec, run
 
 
 prepare = verify = recover = do_nothing

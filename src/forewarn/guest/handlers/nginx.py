@@ -11,7 +11,7 @@ import logging
 from typing import Any, List, Mapping, NamedTuple, Tuple
 
 from forewarn.guest.config_values import check_keys, count, read_values, seconds, strings
-from forewarn.guest.errors import ConfigError, StepFailed
+from forewarn.guest.errors import StepFailed
 from forewarn.guest.handlers.nginx_include import Upstream, read, write
 from forewarn.guest.handlers.pid_files import command_line, running_pid
 from forewarn.guest.processes import POLL_S, children, start_ticks
@@ -44,12 +44,8 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    check_keys(table, Spec._fields, where)
-    for key in ("file", "servers"):
-        if key not in table:
-            raise ConfigError(
-                f"{where}: {key} is missing: write the include file, and which of its servers this machine is"
-            )
+    what = "write the include file, and which of its servers this machine is"
+    check_keys(table, Spec._fields, where, file=what, servers=what)
     return Spec(
         **read_values(table, where, servers=strings, test=strings, reload=strings, drain_for=seconds, keep=count)
     )

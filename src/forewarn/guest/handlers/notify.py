@@ -27,9 +27,7 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    check_keys(table, Spec._fields, where)
-    if "url_file" not in table:
-        raise ConfigError(f"{where}: url_file is missing: the address is a secret and belongs in a file of its own")
+    check_keys(table, Spec._fields, where, url_file="the address is a secret and belongs in a file of its own")
     spec = Spec(**{key: text(value, f"{where}.{key}") for key, value in table.items()})
     if spec.shape not in SHAPES:
         raise ConfigError(f"{where}.shape: {spec.shape!r} is unknown: use one of {', '.join(SHAPES)}")

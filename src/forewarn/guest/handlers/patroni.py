@@ -32,13 +32,13 @@ REFUSED, NOT_POSSIBLE = range(400, 500), 412
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    check_keys(table, Spec._fields, where)
-    for key, what in (
-        ("url", "where this machine's Patroni answers"),
-        ("member", "this machine's name in the cluster"),
-    ):
-        if key not in table:
-            raise ConfigError(f"{where}: {key} is missing: write {what}")
+    check_keys(
+        table,
+        Spec._fields,
+        where,
+        url="write where this machine's Patroni answers",
+        member="write this machine's name in the cluster",
+    )
     spec = Spec(**read_values(table, where, url=_url, max_lag=_bytes))
     if spec.candidate == spec.member:
         raise ConfigError(f"{where}.candidate: {spec.member!r} is this machine itself: name another member")
@@ -74,9 +74,7 @@ def verify(spec: Spec, run: Run) -> Optional[bool]:
 
 
 def recover(spec: Spec, run: Run) -> None:
-    why = run.wait_until(lambda: _is_back(spec, run), POLL_S)
-    if why:
-        raise OutOfTime(f"{spec.member} is not back: {why}")
+    run.require(lambda: _is_back(spec, run), POLL_S, f"{spec.member} is not back")
 
 
 def _leads(spec: Spec, run: Run) -> bool:

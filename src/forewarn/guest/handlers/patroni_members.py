@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.config_values import read_secret
-from forewarn.guest.errors import EndpointError, OutOfTime, StepFailed
+from forewarn.guest.errors import EndpointError, StepFailed
 from forewarn.guest.steps import Run
 from forewarn.guest.transport import Transport, request_once
 
@@ -108,9 +108,7 @@ def candidates(spec: Spec, run: Run) -> List[str]:
             raise StepFailed(why)
         return bool(able_members), why
 
-    why = run.wait_until(any_able, POLL_S)
-    if why:
-        raise OutOfTime(why)
+    run.require(any_able, POLL_S)
     return [each.name for each in sorted(able_members, key=_rank)]
 
 

@@ -42,9 +42,7 @@ class Spec(NamedTuple):
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    check_keys(table, Spec._fields, where)
-    if "pid_file" not in table:
-        raise ConfigError(f"{where}: pid_file is missing: write where the program keeps its pid")
+    check_keys(table, Spec._fields, where, pid_file="write where the program keeps its pid")
     spec = Spec(**read_values(table, where, kill_after=seconds, start=strings, foreground=flag, up_for=seconds))
     if not hasattr(signal, f"SIG{spec.signal}"):
         raise ConfigError(f"{where}.signal: {spec.signal!r} is not a signal: write it like TERM or USR1")
@@ -71,8 +69,7 @@ def prepare(spec: Spec, run: Run) -> None:
             raise OutOfTime(f"process {target.pid} did not end in time after SIG{spec.signal}") from None
 
 
-def verify(spec: Spec, run: Run) -> Optional[bool]:
-    del run
+def verify(spec: Spec, _: Run) -> Optional[bool]:
     return not _running_pid(spec)
 
 

@@ -27,11 +27,8 @@ UNDOES_AGAIN = True
 
 
 def parse(table: Mapping[str, Any], where: str) -> Spec:
-    check_keys(table, Spec._fields, where)
-    if "address" not in table:
-        raise ConfigError(
-            f'{where}: address is missing: write where this machine\'s Redis listens, like "10.0.0.4:6379"'
-        )
+    what = 'write where this machine\'s Redis listens, like "10.0.0.4:6379"'
+    check_keys(table, Spec._fields, where, address=what)
     spec = Spec(**read_values(table, where, address=address, replica=address, sentinels=strings))
     for number, each in enumerate(spec.sentinels):
         address(each, f"{where}.sentinels[{number}]")
@@ -83,9 +80,7 @@ def verify(spec: Spec, run: Run) -> Optional[bool]:
 
 
 def recover(spec: Spec, run: Run) -> None:
-    why = run.wait_until(lambda: _is_back(spec, run), POLL_S)
-    if why:
-        raise OutOfTime(f"{spec.address} is not back: {why}")
+    run.require(lambda: _is_back(spec, run), POLL_S, f"{spec.address} is not back")
 
 
 def _another_is_master(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:

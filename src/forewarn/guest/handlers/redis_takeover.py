@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import List, Optional, Tuple
 
-from forewarn.guest.errors import OutOfTime, StepFailed
+from forewarn.guest.errors import StepFailed
 from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
     RESPONSE_WITHIN_S,
@@ -59,9 +59,7 @@ def take_over_by_sentinel(spec: Spec, run: Run) -> None:
     if not _sentinels_name_another(spec, run, own)[0]:
         _promote(spec, run)
     # From here on our server would lose what it acknowledges: writes stay paused until it follows the new master.
-    why = run.wait_until(lambda: _pause_writes(spec, run) or _follow_new_master(spec, run, own), POLL_S)
-    if why:
-        raise OutOfTime(f"no replica took over: {why}")
+    run.require(lambda: _pause_writes(spec, run) or _follow_new_master(spec, run, own), POLL_S, "no replica took over")
     _unpause(spec)
 
 
@@ -112,9 +110,7 @@ def _online_replicas(spec: Spec, run: Run) -> List[str]:
             raise StepFailed(why)
         return bool(online), why
 
-    why = run.wait_until(any_online, POLL_S)
-    if why:
-        raise OutOfTime(why)
+    run.require(any_online, POLL_S)
     return online
 
 

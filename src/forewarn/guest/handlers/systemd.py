@@ -30,8 +30,7 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
     return Spec(units, flag(table.get("user", False), f"{where}.user"))
 
 
-def check(spec: Spec) -> List[str]:
-    del spec
+def check(_: Spec) -> List[str]:
     return [] if shutil.which("systemctl") else ["this machine has no systemctl"]
 
 

@@ -129,7 +129,7 @@ def post_token(api: Api, context: CallContext) -> Result:
     )
     once = context.once(SaveToken(sealed(context.caller, token.id, secret)))
     api.control.add_token(token, context.caller.actor, once=once)
-    return _new_token(views.token_out(token), secret)
+    return _new_token(views.body_of(bodies.TokenOut, token), secret)
 
 
 def repeat_token(context: CallContext, saved: str) -> Result:
@@ -158,8 +158,7 @@ def delete_token(api: Api, context: CallContext) -> Result:
 # -- the clock
 
 
-def get_clock(api: Api, context: CallContext) -> Result:
-    del context
+def get_clock(api: Api, _: CallContext) -> Result:
     hold = api.control.clock_hold()
     held = None if hold is None else bodies.HeldOut(trusted=hold.trusted, noticed=hold.noticed, jumped_s=hold.jumped_s)
     kinds: dict[str, Literal["system", "manual"]] = {"system": "system", "manual": "manual"}

@@ -68,8 +68,7 @@ def api_routes(
         """Make the description when it is first requested: most services never need it."""
         return msgspec.json.encode(openapi(calls))
 
-    async def openapi_json(request: Request) -> Response:
-        del request
+    async def openapi_json(_: Request) -> Response:
         return Response(description(), media_type=JSON, headers=HEADERS)
 
     async def docs(request: Request) -> Response:

@@ -43,7 +43,7 @@ def list_scopes(api: Api, context: CallContext) -> Result:
     after = read_cursor(query.cursor, tuple[str]) or ("",)
     rows = api.store.scopes_page(ScopeQuery(within=context.caller.within, after=after[0], limit=query.limit + 1))
     page, last = split_page(rows, query.limit)
-    return page_of(map(views.scope_out, page), cursor_of(last.name) if last else None)
+    return page_of([views.body_of(bodies.ScopeOut, scope) for scope in page], cursor_of(last.name) if last else None)
 
 
 def get_scope(api: Api, context: CallContext) -> Result:
@@ -56,7 +56,7 @@ def _scope_out(api: Api, name: str) -> bodies.ScopeOut:
     ).scopes.get(name)
     if scope is None:
         raise NotFound(f"there is no scope {name!r}")
-    return views.scope_out(scope)
+    return views.body_of(bodies.ScopeOut, scope)
 
 
 def get_document(api: Api, context: CallContext) -> Result:
@@ -65,7 +65,7 @@ def get_document(api: Api, context: CallContext) -> Result:
 
 
 def get_counts(api: Api, context: CallContext) -> Result:
-    return Result(200, views.counts_out(api.store.counts(context.caller.within)))
+    return Result(200, views.body_of(bodies.CountsOut, api.store.counts(context.caller.within)))
 
 
 def put_scope(api: Api, context: CallContext) -> Result:

@@ -70,7 +70,10 @@ def list_maintenances(api: Api, context: CallContext) -> Result:
         )
     )
     page, last = split_page(rows, query.limit)
-    return page_of(map(views.maintenance_row, page), cursor_of(last.created, last.id) if last else None)
+    return page_of(
+        [views.body_of(bodies.MaintenanceRow, each) for each in page],
+        cursor_of(last.created, last.id) if last else None,
+    )
 
 
 def get_maintenance(api: Api, context: CallContext) -> Result:

@@ -58,7 +58,7 @@ def _response(wanted: object, made: Submission | Difference | Token) -> tuple[in
         case Submission(), SaveEvent(within=within):
             return 202, views.only_event(views.submission_out(made, within))
         case Token(), SaveToken(sealed=sealed):
-            return 201, SavedToken(token=views.token_out(made), sealed=sealed, digest=made.digest)
+            return 201, SavedToken(token=views.body_of(bodies.TokenOut, made), sealed=sealed, digest=made.digest)
         case Difference(), None:
             return 200, views.change_out(made, dry_run=False)
     raise TypeError(f"no response to save for {type(made).__name__} and {wanted!r}")

@@ -16,7 +16,6 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     Machine,
-    Maintenance,
     MaintenanceStatus,
     Order,
     OrderState,
@@ -29,7 +28,6 @@ from forewarn.core.planning import due_notice_s
 from forewarn.core.waiting import Waiting, waiting_for_each
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
-from forewarn.store import Counts
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
 # Reasons to wait whose cause is another maintenance, or the store as a whole.
@@ -39,25 +37,21 @@ OUTSIDE_SCOPES = "it waits for something outside your scopes"
 S = TypeVar("S")
 
 
-def _as(shape: type[S], thing: object) -> S:
-    """Read the fields of `shape` from attributes of the same names."""
+def body_of(shape: type[S], thing: object) -> S:
+    """Return a body of the type `shape` with the attributes of the same names."""
     return msgspec.convert(thing, shape, from_attributes=True)
 
 
-def scope_out(scope: Scope) -> bodies.ScopeOut:
-    return _as(bodies.ScopeOut, scope)
-
-
 def machine_out(machine: Machine, last_seen: datetime | None) -> bodies.MachineOut:
-    body = _as(bodies.MachineOut, machine)
+    body = body_of(bodies.MachineOut, machine)
     body.last_seen = last_seen
     return body
 
 
 def fleet_out(stated: fleet.Fleet) -> bodies.Fleet:
     return bodies.Fleet(
-        scopes=[_as(bodies.FleetScope, scope) for scope in stated.scopes.values()],
-        machines=[_as(bodies.FleetMachine, machine) for machine in stated.machines.values()],
+        scopes=[body_of(bodies.FleetScope, scope) for scope in stated.scopes.values()],
+        machines=[body_of(bodies.FleetMachine, machine) for machine in stated.machines.values()],
     )
 
 
@@ -148,10 +142,6 @@ class EventBodies:
         return all(e is not None and self._within is not None and e.scope in self._within for e in events)
 
 
-def maintenance_row(maintenance: Maintenance) -> bodies.MaintenanceRow:
-    return _as(bodies.MaintenanceRow, maintenance)
-
-
 def maintenance_out(
     snapshot: Snapshot,
     maintenance_id: str,
@@ -174,7 +164,7 @@ def maintenance_out(
     waves: dict[int, list[bodies.EventOut]] = {}
     for event in events[part]:
         waves.setdefault(event.wave, []).append(builder.event(event))
-    row = maintenance_row(maintenance)
+    row = body_of(bodies.MaintenanceRow, maintenance)
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},
         event_counts=dict(Counter(event.status for event in events)),
@@ -185,7 +175,7 @@ def maintenance_out(
 def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     body = maintenance_out(submission.snapshot, submission.maintenance_id, within=within, now=submission.at)
     return bodies.SubmittedMaintenance(
-        **msgspec.structs.asdict(body), warnings=[_as(bodies.Problem, each) for each in submission.warnings]
+        **msgspec.structs.asdict(body), warnings=[body_of(bodies.Problem, each) for each in submission.warnings]
     )
 
 
@@ -268,30 +258,26 @@ def order_out(order: Order, event: Event) -> bodies.OrderOut:
 
 def audit_out(entry: AuditEntry, within: Collection[str] | None = None) -> bodies.AuditOut:
     """Show an audit entry; an owner is not shown where requests came from."""
-    body = _as(bodies.AuditOut, entry)
+    body = body_of(bodies.AuditOut, entry)
     if within is not None:
         body.origin = ""
     return body
 
 
-def counts_out(counts: Counts) -> bodies.CountsOut:
-    return _as(bodies.CountsOut, counts)
-
-
 def token_out(token: Token, last_used: datetime | None = None) -> bodies.TokenOut:
-    body = _as(bodies.TokenOut, token)
+    body = body_of(bodies.TokenOut, token)
     body.last_used = last_used
     return body
 
 
 def store_hold_out(hold: StoreHold | None) -> bodies.StoreHoldOut | None:
-    return None if hold is None else _as(bodies.StoreHoldOut, hold)
+    return None if hold is None else body_of(bodies.StoreHoldOut, hold)
 
 
 def resume_effects_out(effects: ResumeEffects) -> bodies.ResumeEffectsOut:
     return bodies.ResumeEffectsOut(
         held=store_hold_out(effects.hold),
-        starts=[_as(bodies.StartOut, event) for event in effects.starts],
+        starts=[body_of(bodies.StartOut, event) for event in effects.starts],
         orders=[order_out(order, event) for order, event in effects.orders],
         more=effects.more,
     )

@@ -31,10 +31,37 @@ class PostgresDatabase:
         self.name = self._dsn.shown
 
     def describe(self) -> list[tuple[str, str]]:
-        return describe(self._dsn)
+        """Return the schema version, size and row counts for `forewarn db`."""
+        with _working(self._dsn) as connection:
+            version = _version(connection)
+            size = connection.execute("SELECT pg_database_size(current_database()) AS bytes").fetchone()
+            facts = [
+                ("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"),
+                ("size", f"{size['bytes'] if size else 0:,} bytes"),
+            ]
+            if version != SCHEMA_VERSION:
+                return facts
+            counts = {
+                "scopes": "SELECT count(*) FROM scopes",
+                "machines": "SELECT count(*) FROM machines",
+                "open": "SELECT count(*) FROM events WHERE ended IS NULL",
+                "events": "SELECT count(*) FROM events",
+                "audit": "SELECT count(*) FROM audit",
+                "nodes": "SELECT count(*) FROM leases WHERE name = 'node ' || node AND until >= clock_timestamp()",
+            }
+            for name, query in counts.items():
+                row = connection.execute(query).fetchone()
+                facts.append((name, f"{row['count'] if row else 0:,}"))
+            held = connection.execute("SELECT detail FROM store_hold WHERE resumed IS NULL").fetchone()
+            return facts + ([("held", str(held["detail"]))] if held else [])
 
     def migrate(self) -> list[str]:
-        return migrate(self._dsn)
+        """Bring an old or empty database up to date; return the names of the steps."""
+        with _working(self._dsn) as connection:
+            version = _version(connection)
+            if version > SCHEMA_VERSION:
+                raise _newer(version, self._dsn)
+            return _apply(connection, version)
 
 
 def require_schema(dsn: Dsn) -> None:
@@ -56,41 +83,6 @@ def require_version(version: int, dsn: Dsn) -> None:
             f"{dsn.shown} has schema {version}, this forewarn needs {SCHEMA_VERSION}: make a backup with pg_dump, stop every"
             " node, then run 'forewarn db migrate --store postgresql://…'"
         )
-
-
-def migrate(dsn: Dsn) -> list[str]:
-    """Bring an old or empty database up to date; return the names of the steps."""
-    with _working(dsn) as connection:
-        version = _version(connection)
-        if version > SCHEMA_VERSION:
-            raise _newer(version, dsn)
-        return _apply(connection, version)
-
-
-def describe(dsn: Dsn) -> list[tuple[str, str]]:
-    """Return the schema version, size and row counts for `forewarn db`."""
-    with _working(dsn) as connection:
-        version = _version(connection)
-        size = connection.execute("SELECT pg_database_size(current_database()) AS bytes").fetchone()
-        facts = [
-            ("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"),
-            ("size", f"{size['bytes'] if size else 0:,} bytes"),
-        ]
-        if version != SCHEMA_VERSION:
-            return facts
-        counts = {
-            "scopes": "SELECT count(*) FROM scopes",
-            "machines": "SELECT count(*) FROM machines",
-            "open": "SELECT count(*) FROM events WHERE ended IS NULL",
-            "events": "SELECT count(*) FROM events",
-            "audit": "SELECT count(*) FROM audit",
-            "nodes": "SELECT count(*) FROM leases WHERE name = 'node ' || node AND until >= clock_timestamp()",
-        }
-        for name, query in counts.items():
-            row = connection.execute(query).fetchone()
-            facts.append((name, f"{row['count'] if row else 0:,}"))
-        held = connection.execute("SELECT detail FROM store_hold WHERE resumed IS NULL").fetchone()
-        return facts + ([("held", str(held["detail"]))] if held else [])
 
 
 @contextmanager

@@ -28,9 +28,9 @@ from forewarn.store.postgres.pool import FLEET_WITHIN_S, MAX_CONNECTIONS, Connec
 from forewarn.store.postgres.schema import COMMIT_LOCK, require_schema, require_version
 from forewarn.store.sql.rows import NATIVE_ROWS, Row, Values, without_nul
 from forewarn.store.sql.scripts import queries
-from forewarn.store.sql.store import (
-    SqlSession,
-    SqlStore,
+from forewarn.store.sql.session import SqlSession
+from forewarn.store.sql.store import SqlStore
+from forewarn.store.sql.writing import (
     check_not_held,
     check_versions,
     query_held,

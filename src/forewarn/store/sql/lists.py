@@ -7,9 +7,8 @@ updated when their status changes.
 
 import heapq
 from collections.abc import Collection, Iterable
-from datetime import datetime
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forewarn.core.model import ENDED, OPEN, EventType, Status
 from forewarn.store import (
@@ -25,9 +24,7 @@ from forewarn.store import (
     selected_scopes,
 )
 from forewarn.store.sql.rows import Row, Values
-
-if TYPE_CHECKING:
-    from forewarn.store.sql.store import SqlSession
+from forewarn.store.sql.session import SqlSession
 
 # Up to so many events that ended since a moment are collected and sorted. If there are more, they lie close together among the
 # newest numbers, and a scan from there soon finds a page of them.
@@ -37,7 +34,7 @@ _NEWEST_NUMBER = 2**62
 Scopes = tuple[str, ...] | None
 
 
-def counts(reader: "SqlSession", within: Scopes) -> Counts:
+def counts(reader: SqlSession, within: Scopes) -> Counts:
     names = ("count_open", "count_scopes", "count_machines")
     if within is not None:
         names = ("count_open_of_scopes", "count_scopes_of", "count_machines_of")
@@ -48,7 +45,7 @@ def counts(reader: "SqlSession", within: Scopes) -> Counts:
     return Counts(**found)
 
 
-def backlog(reader: "SqlSession") -> Backlog:
+def backlog(reader: SqlSession) -> Backlog:
     (events,), (rest,) = reader.query("count_open"), reader.query("backlog")
     start, wake = rest["earliest_start"], rest["earliest_wake"]
     return Backlog(
@@ -60,7 +57,7 @@ def backlog(reader: "SqlSession") -> Backlog:
     )
 
 
-def scopes(reader: "SqlSession", query: ScopeQuery) -> Iterable[Row]:
+def scopes(reader: SqlSession, query: ScopeQuery) -> Iterable[Row]:
     wanted = selected_scopes("", query.within)
     if wanted is None:
         return reader.query("scopes_page", after=query.after, limit=query.limit)
@@ -68,7 +65,7 @@ def scopes(reader: "SqlSession", query: ScopeQuery) -> Iterable[Row]:
     return list(found)[: query.limit]
 
 
-def machines(reader: "SqlSession", query: MachineQuery) -> list[Row]:
+def machines(reader: SqlSession, query: MachineQuery) -> list[Row]:
     wanted = selected_scopes(query.scope, query.within)
     scope, name = query.after or ("", "")
     if query.host:
@@ -84,21 +81,15 @@ def machines(reader: "SqlSession", query: MachineQuery) -> list[Row]:
     return found
 
 
-def maintenances(reader: "SqlSession", query: MaintenanceQuery) -> list[Row]:
-    wanted = selected_scopes("", query.within)
-    ids = _newest(reader, "maintenance_keys", wanted, query.statuses, query.before, query.limit)
-    found = {row["id"]: row for row in reader.query("maintenances_by_id", ids=reader.as_list(ids))}
-    return [found[i] for i in ids]
+def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
+    return _newest(reader, "maintenance_keys", "maintenances_by_id", query, query.statuses)
 
 
-def orders(reader: "SqlSession", query: OrderQuery) -> list[Row]:
-    wanted = selected_scopes("", query.within)
-    ids = _newest(reader, "order_keys", wanted, query.states, query.before, query.limit)
-    found = {row["id"]: row for row in reader.query("orders_of_events", ids=reader.as_list(ids))}
-    return [found[i] for i in ids]
+def orders(reader: SqlSession, query: OrderQuery) -> list[Row]:
+    return _newest(reader, "order_keys", "orders_of_events", query, query.states)
 
 
-def ids_starting(reader: "SqlSession", kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
+def ids_starting(reader: SqlSession, kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
     """Return the ids with this prefix, by one search in the index of ids."""
     # Ids are ASCII and are compared byte by byte: DEL comes after every id that starts with the prefix.
     values = {"prefix": prefix, "after": prefix + "\x7f", "scopes": _optional_list(reader, selected_scopes("", within))}
@@ -106,29 +97,32 @@ def ids_starting(reader: "SqlSession", kind: IdKind, prefix: str, within: Scopes
 
 
 def _newest(
-    reader: "SqlSession",
-    name: str,
-    scopes: Scopes,
+    reader: SqlSession,
+    keys_query: str,
+    rows_query: str,
+    query: MaintenanceQuery | OrderQuery,
     kinds: Collection[str],
-    before: tuple[datetime, str] | None,
-    limit: int,
-) -> list[str]:
-    """Return the ids of a page, newest first by (time, id)."""
+) -> list[Row]:
+    """Return the rows of a page, newest first by (time, id)."""
+    scopes, before, limit = selected_scopes("", query.within), query.before, query.limit
     at, id_ = (reader.rows.time(before[0]), before[1]) if before else (reader.rows.ever, "")
     keys: set[tuple[Any, str]] = set()
     for kind in kinds:
         if scopes is None:
-            keys.update((row["at"], row["id"]) for row in reader.query(name, kind=kind, at=at, id=id_, limit=limit))
-        for scope in scopes or ():
-            found = reader.query(f"{name}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit)
+            found = reader.query(keys_query, kind=kind, at=at, id=id_, limit=limit)
             keys.update((row["at"], row["id"]) for row in found)
-    return [i for _, i in heapq.nlargest(limit, keys)]
+        for scope in scopes or ():
+            found = reader.query(f"{keys_query}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit)
+            keys.update((row["at"], row["id"]) for row in found)
+    ids = [i for _, i in heapq.nlargest(limit, keys)]
+    rows = {row["id"]: row for row in reader.query(rows_query, ids=reader.as_list(ids))}
+    return [rows[i] for i in ids]
 
 
 # -- events
 
 
-def event_numbers(reader: "SqlSession", query: EventQuery) -> list[int]:
+def event_numbers(reader: SqlSession, query: EventQuery) -> list[int]:
     """Return the event numbers of a page, newest first, and one more if there is a next page."""
     scopes = selected_scopes(query.scope, query.within)
     if scopes == ():
@@ -161,7 +155,7 @@ def event_numbers(reader: "SqlSession", query: EventQuery) -> list[int]:
     return heapq.nlargest(query.limit + 1, found)
 
 
-def _ended_of_kinds(reader: "SqlSession", query: EventQuery, wheres: Iterable[Values], values: Values) -> list[int]:
+def _ended_of_kinds(reader: SqlSession, query: EventQuery, wheres: Iterable[Values], values: Values) -> list[int]:
     """Search once for each requested scope, ended status and type."""
     found: list[int] = []
     for where, status, type_ in product(wheres, ENDED.intersection(query.statuses), set(query.types)):
@@ -170,18 +164,18 @@ def _ended_of_kinds(reader: "SqlSession", query: EventQuery, wheres: Iterable[Va
     return found
 
 
-def _few_ended_since(reader: "SqlSession", since: object) -> bool:
+def _few_ended_since(reader: SqlSession, since: object) -> bool:
     return not list(reader.query("more_ended_since", since=since, most=MAX_GATHERED))
 
 
-def _numbers(reader: "SqlSession", name: str, values: Values) -> list[int]:
+def _numbers(reader: SqlSession, name: str, values: Values) -> list[int]:
     return [row["number"] for row in reader.query(name, **values)]
 
 
 # -- audit
 
 
-def audit(reader: "SqlSession", query: AuditQuery) -> Iterable[Row]:
+def audit(reader: SqlSession, query: AuditQuery) -> Iterable[Row]:
     scopes = selected_scopes(query.scope, query.within)
     name = "audit" if query.after is None else "audit_stream"
     values: Values = {
@@ -204,5 +198,5 @@ def audit(reader: "SqlSession", query: AuditQuery) -> Iterable[Row]:
     return [found[i] for i in ids[: query.limit]]
 
 
-def _optional_list(reader: "SqlSession", scopes: Scopes) -> object:
+def _optional_list(reader: SqlSession, scopes: Scopes) -> object:
     return None if scopes is None else reader.as_list(scopes)

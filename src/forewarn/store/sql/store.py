@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import groupby, takewhile
 from operator import attrgetter, itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
+from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
     MAX_SESSIONS_PER_TOKEN,
     Approval,
@@ -46,37 +46,9 @@ from forewarn.store import (
     StorePosition,
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark
-from forewarn.store.sql import lists
-from forewarn.store.sql.rows import Row, Rows, Values
-
-
-class SqlSession(Protocol):
-    """An open transaction that runs named queries on one connection."""
-
-    rows: Rows
-
-    def query(self, name: str, /, **values: object) -> Iterable[Row]:
-        """Return the rows. Queries sent before the rows of any are read may share a round trip: send first, then read."""
-
-    def stream(self, name: str, /) -> Iterable[Any]:
-        """Yield the rows of a possibly huge result one by one, by position."""
-
-    def execute(self, name: str, /, **values: object) -> int:
-        """Run the query; return the number of rows it changed."""
-
-    def execute_many(
-        self, name: str, values: Iterable[Values], /, error_if_unchanged: ForewarnError | None = None
-    ) -> None:
-        """Run the query for each set of values. Raise `error_if_unchanged`, if given, unless each changed one row."""
-
-    def check_row_counts(self) -> None:
-        """Raise the `error_if_unchanged` of a query that did not change its rows."""
-
-    def as_list(self, values: Iterable[object], /) -> object:
-        """Return names, ids or numbers in the form a query takes."""
-
-    def as_pairs(self, keys: Iterable[tuple[str, str]], /) -> object:
-        """Return the keys of machines in the form a query takes."""
+from forewarn.store.sql import lists, writing
+from forewarn.store.sql.rows import Row
+from forewarn.store.sql.session import SqlSession
 
 
 class SqlStore:
@@ -98,9 +70,9 @@ class SqlStore:
 
     def _prepare(self, writer: SqlSession, change: Change) -> None:
         """Check that what the change relied on still holds, and lock it, in order, if other processes can write."""
-        held = query_held(writer, change)
-        check_versions(change, query_versions(writer, change))
-        check_not_held(held)
+        held = writing.query_held(writer, change)
+        writing.check_versions(change, writing.query_versions(writer, change))
+        writing.check_not_held(held)
 
     def _add_audit(self, writer: SqlSession, entries: Sequence[AuditEntry]) -> None:
         """Add audit entries to the end of the chain."""
@@ -168,10 +140,11 @@ class SqlStore:
     def apply(self, change: Change) -> None:
         with self._writing() as writer:
             self._prepare(writer, change)
-            _write_inventory(writer, change)
-            _write_maintenances(writer, change)
+            writing.write_inventory(writer, change)
+            writing.write_maintenances(writer, change)
+            used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
             writer.execute_many(
-                "put_event", (writer.rows.event.encode(e) for e in change.events), error_if_unchanged=_used_event_id()
+                "put_event", (writer.rows.event.encode(e) for e in change.events), error_if_unchanged=used_id
             )
             recorded = Conflict("the same approval is already recorded")
             writer.execute_many(
@@ -181,9 +154,9 @@ class SqlStore:
             writer.execute_many(
                 "wake_maintenance", ({"id": i, "at": writer.rows.time(change.at)} for i in change.wakes)
             )
-            _write_tokens(writer, change)
-            _write_hold(writer, change)
-            write_store_hold(writer, change)
+            writing.write_tokens(writer, change)
+            writing.write_hold(writer, change)
+            writing.write_store_hold(writer, change)
             self._announce(writer, change)
             self._add_audit(writer, change.audit)
 
@@ -439,108 +412,3 @@ def _with_approvals(reader: SqlSession, found: Mapping[str, Row], approved: Iter
         event_id: reader.rows.event.decode(row, approvals=tuple(approvals.get(event_id, ())))
         for event_id, row in found.items()
     }
-
-
-# -- writing
-
-
-def query_versions(writer: SqlSession, change: Change) -> Iterable[Row]:
-    return writer.query("versions", names=writer.as_list(name for name, _ in change.expect)) if change.expect else ()
-
-
-def check_versions(change: Change, found: Iterable[Row]) -> None:
-    known = {row["name"]: row["version"] for row in found}
-    for name, version in change.expect:
-        if known.get(name, 0) != version:
-            raise Conflict(f"scope {name} was changed by another request or node")
-
-
-def query_held(writer: SqlSession, change: Change) -> Iterable[Row]:
-    return writer.query("lock_store_hold") if change.begins_work else ()
-
-
-def check_not_held(found: Iterable[Row]) -> None:
-    if any(row["held"] for row in found):
-        raise Conflict("the store has been held meanwhile")
-
-
-def _write_inventory(writer: SqlSession, change: Change) -> None:
-    writer.execute_many("remove_machine", ({"scope": scope, "name": name} for scope, name in change.removed_machines))
-    new = {name for name, version in change.expect if version == 0}
-    added = [writer.rows.scope.encode(s) for s in change.scopes if s.name in new]
-    writer.execute_many(
-        "add_scope", added, error_if_unchanged=Conflict("a scope that the change creates exists already")
-    )
-    writer.execute_many("put_scope", (writer.rows.scope.encode(s) for s in change.scopes if s.name not in new))
-    keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines]
-    writer.execute_many("clear_addresses", keys)
-    writer.execute_many("clear_instance_id", keys)
-    writer.execute_many("put_machine", (writer.rows.machine.encode(m) for m in change.machines))
-    writer.execute_many(
-        "put_address",
-        (
-            {"interface": interface, "address": address, "scope": m.scope, "name": m.name}
-            for m in change.machines
-            for interface, address in m.identities
-        ),
-    )
-    writer.execute_many("remove_scope", ({"name": name} for name in change.removed_scopes))
-
-
-def _write_maintenances(writer: SqlSession, change: Change) -> None:
-    by_id = sorted(change.maintenances, key=attrgetter("id"))
-    added = [writer.rows.maintenance.encode(m) for m in by_id if not m.version]
-    writer.execute_many(
-        "add_maintenance", added, error_if_unchanged=Conflict("a maintenance that the change creates exists already")
-    )
-    updated = [writer.rows.maintenance.encode(m) for m in by_id if m.version]
-    writer.execute_many(
-        "update_maintenance",
-        updated,
-        error_if_unchanged=Conflict("a maintenance was changed by another request or node"),
-    )
-
-
-def _write_tokens(writer: SqlSession, change: Change) -> None:
-    writer.execute_many("end_sessions_of_token", ({"token_id": token_id} for token_id in change.removed_tokens))
-    writer.execute_many("remove_token", ({"id": token_id} for token_id in change.removed_tokens))
-    tokens = [writer.rows.token.encode(t) for t in change.tokens]
-    writer.execute_many(
-        "add_token", tokens, error_if_unchanged=Conflict("a token with this id or secret exists already")
-    )
-    receipts = [writer.rows.receipt.encode(r) for r in change.receipts]
-    writer.execute_many(
-        "add_receipt", receipts, error_if_unchanged=Conflict("a request with this key was answered already")
-    )
-
-
-def _used_event_id() -> InvariantBroken:
-    return InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
-
-
-def _write_hold(writer: SqlSession, change: Change) -> None:
-    if change.hold is not None:
-        writer.execute("hold_clock", **writer.rows.hold.encode(change.hold))
-    if change.releases_hold is not None:
-        hold = writer.rows.hold.encode(change.releases_hold)
-        released = {"at": writer.rows.time(change.at), "trusted": hold["trusted"], "noticed": hold["noticed"]}
-        writer.execute_many(
-            "release_clock",
-            [released],
-            error_if_unchanged=Conflict("the clock is held for another jump than the one confirmed"),
-        )
-        writer.execute("wake_everything", at=writer.rows.time(change.at))
-
-
-def write_store_hold(writer: SqlSession, change: Change) -> None:
-    if change.store_hold is not None:
-        writer.execute("hold_store", **writer.rows.store_hold.encode(change.store_hold))
-    if change.resumes_store is not None:
-        # Maintenances before the hold: changes that begin work lock them in this order.
-        writer.execute("wake_everything", at=writer.rows.time(change.at))
-        resumed = {"at": writer.rows.time(change.at), "held": writer.rows.time(change.resumes_store.held)}
-        writer.execute_many(
-            "resume_store",
-            [resumed],
-            error_if_unchanged=Conflict("the store is held for another reason than the one that was resumed"),
-        )

@@ -4,7 +4,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,10 +31,32 @@ class SqliteDatabase:
         self.name, self._path = str(path), path
 
     def describe(self) -> list[tuple[str, str]]:
-        return describe(self._path)
+        """Return the schema version, size and row counts for `forewarn db`."""
+        _require_file(self._path)
+        with translated_errors(self._path), closing(connect(self._path)) as connection:
+            version = schema_version(connection, self._path)
+            facts = [
+                ("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"),
+                ("size", f"{self._path.stat().st_size:,} bytes"),
+            ]
+            if version != SCHEMA_VERSION:
+                return facts
+            counts = {
+                "scopes": "SELECT count(*) FROM scopes",
+                "machines": "SELECT count(*) FROM machines",
+                "open": "SELECT count(*) FROM events WHERE ended IS NULL",
+                "events": "SELECT count(*) FROM events",
+                "audit": "SELECT count(*) FROM audit",
+            }
+            facts += [(name, f"{connection.execute(query).fetchone()[0]:,}") for name, query in counts.items()]
+            held = connection.execute("SELECT detail FROM store_hold WHERE one = 1 AND resumed IS NULL").fetchone()
+            return facts + ([("held", held["detail"])] if held else [])
 
     def migrate(self) -> list[str]:
-        return migrate_file(self._path)
+        """Migrate the database; no process may be serving it."""
+        _require_file(self._path)
+        with translated_errors(self._path), locked(self._path), closing(connect(self._path)) as connection:
+            return migrate(connection, self._path)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -114,23 +136,16 @@ def _script(connection: sqlite3.Connection, script: str, version: int) -> None:
         raise
 
 
-def migrate_file(path: Path) -> list[str]:
-    """Migrate the database at `path`; no process may be serving it."""
-    _require_file(path)
-    with translated_errors(path), locked(path), opened(path) as connection:
-        return migrate(connection, path)
-
-
 def backup(path: Path, target: Path) -> None:
     """Copy a database, live or not, in one consistent piece; the copy appears under its name when it is complete."""
     _require_file(path)
     if target.exists():
         raise Refused(f"{target} exists: name a file that does not, so that no backup is overwritten")
     draft = target.with_name(target.name + ".partial")
-    with translated_errors(path), opened(path) as connection:
+    with translated_errors(path), closing(connect(path)) as connection:
         schema_version(connection, path)
         draft.unlink(missing_ok=True)
-        with translated_errors(draft), _plain(draft) as writing:
+        with translated_errors(draft), closing(_plain(draft)) as writing:
             connection.backup(writing)
             # A file in WAL mode cannot be read in a read-only folder. A backup must be readable everywhere.
             writing.execute("PRAGMA journal_mode = DELETE")
@@ -146,7 +161,7 @@ def restore(source: Path, path: Path, change: Change, *, revoke_tokens: bool = F
     Return the number of tokens in the backup. They are valid again unless all are revoked; logins always end.
     """
     _require_file(source)
-    with translated_errors(source), _plain(source) as reading:
+    with translated_errors(source), closing(_plain(source)) as reading:
         version = schema_version(reading, source)
         _refuse_newer(version, source)
         if version == 0:
@@ -158,7 +173,7 @@ def restore(source: Path, path: Path, change: Change, *, revoke_tokens: bool = F
         with translated_errors(path), locked(path):
             draft.unlink(missing_ok=True)
             try:
-                with _plain(draft) as between, _plain(path) as writing:
+                with closing(_plain(draft)) as between, closing(_plain(path)) as writing:
                     reading.backup(between)
                     migrate(between, draft)
                     begin_anew(between, change)
@@ -203,49 +218,15 @@ def _revoke_tokens(connection: sqlite3.Connection, tokens: int, change: Change) 
     add_audit(connection, [entry])
 
 
-def describe(path: Path) -> list[tuple[str, str]]:
-    """Return the schema version, size and row counts for `forewarn db`."""
-    _require_file(path)
-    with translated_errors(path), opened(path) as connection:
-        version = schema_version(connection, path)
-        facts = [("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"), ("size", f"{path.stat().st_size:,} bytes")]
-        if version != SCHEMA_VERSION:
-            return facts
-        counts = {
-            "scopes": "SELECT count(*) FROM scopes",
-            "machines": "SELECT count(*) FROM machines",
-            "open": "SELECT count(*) FROM events WHERE ended IS NULL",
-            "events": "SELECT count(*) FROM events",
-            "audit": "SELECT count(*) FROM audit",
-        }
-        facts += [(name, f"{connection.execute(query).fetchone()[0]:,}") for name, query in counts.items()]
-        held = connection.execute("SELECT detail FROM store_hold WHERE one = 1 AND resumed IS NULL").fetchone()
-        return facts + ([("held", held["detail"])] if held else [])
-
-
 def _require_file(path: Path) -> None:
     if not path.is_file():
         raise NotFound(f"there is no database {path}: name it with --store sqlite:PATH")
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    connection = connect(path)
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
-@contextmanager
-def _plain(path: Path) -> Iterator[sqlite3.Connection]:
+def _plain(path: Path) -> sqlite3.Connection:
     """Open without WAL and pragmas, for copies: a copy takes the journal mode of its source."""
     _make_private(path)
-    connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
-    try:
-        yield connection
-    finally:
-        connection.close()
+    return sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from forewarn.core.errors import ForewarnError
 from forewarn.core.model import AuditEntry
 from forewarn.store.sql.rows import TEXT_ROWS, Row, Values
 from forewarn.store.sql.scripts import queries
-from forewarn.store.sql.store import SqlSession, SqlStore
+from forewarn.store.sql.session import SqlSession
+from forewarn.store.sql.store import SqlStore
 from forewarn.store.sqlite.file import (
     add_audit,
     begin_anew,

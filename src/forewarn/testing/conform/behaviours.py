@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from forewarn.testing.conform import checks
 from forewarn.testing.conform.trial import MACHINE, SEEN_WITHIN_S, Trial
@@ -62,12 +63,12 @@ BEHAVIOURS = (
     Behaviour(
         "own-events-only", (), "does nothing about an event whose Resources do not name it",
         "every machine of a scope sees all events of the scope, and one approval counts for all machines of the event",
-        checks.leaves_others_alone, machines=PAIR,
+        partial(checks.leaves_alone, other="vm-1"), machines=PAIR,
     ),
     Behaviour(
         "whole-names", (), "does not take vm-01 for vm-0",
         "a search for the name within the text also finds longer names",
-        checks.compares_whole_names, machines=((MACHINE, 0), ("vm-01", 1)),
+        partial(checks.leaves_alone, other="vm-01"), machines=((MACHINE, 0), ("vm-01", 1)),
     ),
     Behaviour(
         "among-others", (), "handles an event that names it and other machines",
@@ -107,7 +108,7 @@ BEHAVIOURS = (
     Behaviour(
         "preempt", ("preempt",), "handles an event with 30 s of notice",
         "a spot machine gets no more notice than that",
-        checks.thirty_seconds_are_enough,
+        partial(checks.handles, type_="Preempt"),
     ),
     Behaviour(
         "no-notice", (), "does not approve a started event, and handles the next event",
@@ -133,7 +134,7 @@ BEHAVIOURS = (
     Behaviour(
         "unknown-things", (), "handles its event in a document with unknown fields, an unknown type and an empty EventSource",
         "the protocol has seven versions so far, and more will come",
-        checks.tolerates_what_it_does_not_know, faults=({"fault": "newer"},),
+        checks.handles, faults=({"fault": "newer"},),
     ),
     Behaviour(
         "gone-410", (), f"keeps polling during {checks.OUTAGE_S} s of 410 (on the service clock, unless --real-time)",
@@ -181,7 +182,7 @@ BEHAVIOURS = (
     Behaviour(
         "lost-approval", ("approval",), "approves again after its approval was answered 503",
         "an approval that was not answered with 200 does not count; to repeat one is always safe",
-        checks.repeats_a_lost_approval, faults=({"fault": "status", "status": 503, "requests": 1, "method": "POST"},),
+        checks.approves, faults=({"fault": "status", "status": 503, "requests": 1, "method": "POST"},),
     ),
     Behaviour(
         "killed-before-approving", ("approval", "restart"), "approves after a kill -9 that came before its approval succeeded",

@@ -104,20 +104,12 @@ def ends_on_signal(trial: Trial) -> None:
 # -- events of other machines
 
 
-def _leaves_alone(trial: Trial, other: str) -> None:
+def leaves_alone(trial: Trial, other: str) -> None:
     others = trial.emulator.schedule("Reboot", other)
     trial.start()
     trial.wait_next_poll(others)
     trial.expect(not trial.approvals(others), f"it approved an event that names only {other}")
     trial.expect(not trial.prepared, f"it prepared for an event that names only {other}")
-
-
-def leaves_others_alone(trial: Trial) -> None:
-    _leaves_alone(trial, "vm-1")
-
-
-def compares_whole_names(trial: Trial) -> None:
-    _leaves_alone(trial, "vm-01")
 
 
 def finds_itself_among_others(trial: Trial) -> None:
@@ -127,6 +119,12 @@ def finds_itself_among_others(trial: Trial) -> None:
 
 
 # -- preparing and approving
+
+
+def handles(trial: Trial, type_: str = "Reboot") -> None:
+    event = trial.emulator.schedule(type_, MACHINE)
+    trial.start()
+    trial.wait_handled(event)
 
 
 def approves(trial: Trial) -> None:
@@ -184,12 +182,6 @@ def several_events(trial: Trial) -> None:
             lambda: next((e for e in unapproved if trial.approvals(e)), None), "the agent approves both events"
         )
         unapproved.remove(approved)
-
-
-def thirty_seconds_are_enough(trial: Trial) -> None:
-    event = trial.emulator.schedule("Preempt", MACHINE)
-    trial.start()
-    trial.wait_handled(event)
 
 
 def no_notice(trial: Trial) -> None:
@@ -251,12 +243,6 @@ def incarnation_starts_again(trial: Trial) -> None:
     trial.wait_handled(trial.emulator.schedule("Reboot", MACHINE))
 
 
-def tolerates_what_it_does_not_know(trial: Trial) -> None:
-    event = trial.emulator.schedule("Reboot", MACHINE)
-    trial.start()
-    trial.wait_handled(event)
-
-
 # -- failures of the endpoint
 
 
@@ -304,12 +290,6 @@ def waits_for_the_first_answer(trial: Trial) -> None:
     sooner = any(each.at_s < (first.answered_s or 0.0) for each in trial.polls[1:])
     trial.expect(not first.left and not sooner, "it did not wait for the first answer")
     trial.wait_handled(event)
-
-
-def repeats_a_lost_approval(trial: Trial) -> None:
-    event = trial.emulator.schedule("Reboot", MACHINE)
-    trial.start()
-    trial.wait_approved(event)
 
 
 # -- killed

@@ -1,0 +1,36 @@
+"""The open transaction that the code of the SQL stores works with. Each store implements it on its driver."""
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from forewarn.core.errors import ForewarnError
+from forewarn.store.sql.rows import Row, Rows, Values
+
+
+class SqlSession(Protocol):
+    """An open transaction that runs named queries on one connection."""
+
+    rows: Rows
+
+    def query(self, name: str, /, **values: object) -> Iterable[Row]:
+        """Return the rows. Queries sent before the rows of any are read may share a round trip: send first, then read."""
+
+    def stream(self, name: str, /) -> Iterable[Any]:
+        """Yield the rows of a possibly huge result one by one, by position."""
+
+    def execute(self, name: str, /, **values: object) -> int:
+        """Run the query; return the number of rows it changed."""
+
+    def execute_many(
+        self, name: str, values: Iterable[Values], /, error_if_unchanged: ForewarnError | None = None
+    ) -> None:
+        """Run the query for each set of values. Raise `error_if_unchanged`, if given, unless each changed one row."""
+
+    def check_row_counts(self) -> None:
+        """Raise the `error_if_unchanged` of a query that did not change its rows."""
+
+    def as_list(self, values: Iterable[object], /) -> object:
+        """Return names, ids or numbers in the form a query takes."""
+
+    def as_pairs(self, keys: Iterable[tuple[str, str]], /) -> object:
+        """Return the keys of machines in the form a query takes."""

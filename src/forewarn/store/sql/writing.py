@@ -1,0 +1,107 @@
+"""Write the parts of a change in an open transaction, and check what the change relied on."""
+
+from collections.abc import Iterable
+from operator import attrgetter
+
+from forewarn.core.change import Change
+from forewarn.core.errors import Conflict
+from forewarn.store.sql.rows import Row, Values
+from forewarn.store.sql.session import SqlSession
+
+
+def query_versions(writer: SqlSession, change: Change) -> Iterable[Row]:
+    return writer.query("versions", names=writer.as_list(name for name, _ in change.expect)) if change.expect else ()
+
+
+def check_versions(change: Change, found: Iterable[Row]) -> None:
+    known = {row["name"]: row["version"] for row in found}
+    for name, version in change.expect:
+        if known.get(name, 0) != version:
+            raise Conflict(f"scope {name} was changed by another request or node")
+
+
+def query_held(writer: SqlSession, change: Change) -> Iterable[Row]:
+    return writer.query("lock_store_hold") if change.begins_work else ()
+
+
+def check_not_held(found: Iterable[Row]) -> None:
+    if any(row["held"] for row in found):
+        raise Conflict("the store has been held meanwhile")
+
+
+def write_inventory(writer: SqlSession, change: Change) -> None:
+    writer.execute_many("remove_machine", ({"scope": scope, "name": name} for scope, name in change.removed_machines))
+    new = {name for name, version in change.expect if version == 0}
+    added = [writer.rows.scope.encode(s) for s in change.scopes if s.name in new]
+    writer.execute_many(
+        "add_scope", added, error_if_unchanged=Conflict("a scope that the change creates exists already")
+    )
+    writer.execute_many("put_scope", (writer.rows.scope.encode(s) for s in change.scopes if s.name not in new))
+    keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines]
+    writer.execute_many("clear_addresses", keys)
+    writer.execute_many("clear_instance_id", keys)
+    writer.execute_many("put_machine", (writer.rows.machine.encode(m) for m in change.machines))
+    writer.execute_many(
+        "put_address",
+        (
+            {"interface": interface, "address": address, "scope": m.scope, "name": m.name}
+            for m in change.machines
+            for interface, address in m.identities
+        ),
+    )
+    writer.execute_many("remove_scope", ({"name": name} for name in change.removed_scopes))
+
+
+def write_maintenances(writer: SqlSession, change: Change) -> None:
+    by_id = sorted(change.maintenances, key=attrgetter("id"))
+    added = [writer.rows.maintenance.encode(m) for m in by_id if not m.version]
+    writer.execute_many(
+        "add_maintenance", added, error_if_unchanged=Conflict("a maintenance that the change creates exists already")
+    )
+    updated = [writer.rows.maintenance.encode(m) for m in by_id if m.version]
+    writer.execute_many(
+        "update_maintenance",
+        updated,
+        error_if_unchanged=Conflict("a maintenance was changed by another request or node"),
+    )
+
+
+def write_tokens(writer: SqlSession, change: Change) -> None:
+    writer.execute_many("end_sessions_of_token", ({"token_id": token_id} for token_id in change.removed_tokens))
+    writer.execute_many("remove_token", ({"id": token_id} for token_id in change.removed_tokens))
+    tokens = [writer.rows.token.encode(t) for t in change.tokens]
+    writer.execute_many(
+        "add_token", tokens, error_if_unchanged=Conflict("a token with this id or secret exists already")
+    )
+    receipts = [writer.rows.receipt.encode(r) for r in change.receipts]
+    writer.execute_many(
+        "add_receipt", receipts, error_if_unchanged=Conflict("a request with this key was answered already")
+    )
+
+
+def write_hold(writer: SqlSession, change: Change) -> None:
+    if change.hold is not None:
+        writer.execute("hold_clock", **writer.rows.hold.encode(change.hold))
+    if change.releases_hold is not None:
+        hold = writer.rows.hold.encode(change.releases_hold)
+        released = {"at": writer.rows.time(change.at), "trusted": hold["trusted"], "noticed": hold["noticed"]}
+        writer.execute_many(
+            "release_clock",
+            [released],
+            error_if_unchanged=Conflict("the clock is held for another jump than the one confirmed"),
+        )
+        writer.execute("wake_everything", at=writer.rows.time(change.at))
+
+
+def write_store_hold(writer: SqlSession, change: Change) -> None:
+    if change.store_hold is not None:
+        writer.execute("hold_store", **writer.rows.store_hold.encode(change.store_hold))
+    if change.resumes_store is not None:
+        # Maintenances before the hold: changes that begin work lock them in this order.
+        writer.execute("wake_everything", at=writer.rows.time(change.at))
+        resumed = {"at": writer.rows.time(change.at), "held": writer.rows.time(change.resumes_store.held)}
+        writer.execute_many(
+            "resume_store",
+            [resumed],
+            error_if_unchanged=Conflict("the store is held for another reason than the one that was resumed"),
+        )
