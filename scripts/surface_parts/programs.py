@@ -144,8 +144,8 @@ RARE_WORDS = {
         "conflict", "store_unavailable", "too_many_streams", "invariant_broken",
     ),
     "waiting codes": (
-        "approval", "clock", "earlier-wave", "earliest", "executor", "machine", "notice", "order-failed", "paused", "queue",
-        "store-held", "ticker", "update-domain", "wave",
+        "approval", "clock", "earlier-wave", "earliest", "executor", "in-doubt", "machine", "notice", "order-failed", "paused",
+        "queue", "store-held", "ticker", "update-domain", "wave",
     ),
     "journal records": (
         "approved", "approving", "begin", "changed", "child", "end", "health", "in-service", "kept", "lapsed", "over", "refused",

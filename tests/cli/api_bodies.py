@@ -11,6 +11,7 @@ def waiting(code: str, message: str, **more: Any) -> dict[str, Any]:
     return {"code": code, "message": message, **more}
 
 
+IN_DOUBT = waiting("in-doubt", "its work may have begun, and its end is not known")
 ORDER_FAILED = waiting("order-failed", "its order failed (disk on fire); retry, finish or abandon the event")
 
 

@@ -149,6 +149,13 @@ def test_a_failed_order_is_found_among_the_reasons() -> None:
     assert formatting.order_failure([NOTICE]) == ""
 
 
+def test_an_order_in_doubt_is_found_among_the_reasons() -> None:
+    """Its sentence, or no text."""
+    doubtful = Waiting(code="in-doubt", message="its work may have begun")
+    assert formatting.order_doubt([NOTICE, doubtful]) == "its work may have begun"
+    assert formatting.order_doubt([NOTICE]) == ""
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [

@@ -574,6 +574,47 @@ def test_11_a_started_event_has_an_order() -> None:
     )
 
 
+def order_step(known: Order, order: Order) -> tuple[Snapshot, Snapshot]:
+    before = snapshot(started(event(), at(15)), orders=[known])
+    return before, replace(before, orders={order.id: order})
+
+
+TAKEN = Order(id=guid(1), issued=at(15), state=OrderState.RUNNING, node="a:1", taken=at(15))
+DOUBTFUL = replace(TAKEN, state=OrderState.IN_DOUBT)
+
+
+def test_11_work_begins_again_only_as_a_new_attempt() -> None:
+    """An order that was taken is not open again within its attempt, and is not retried while it runs."""
+    for known in (TAKEN, DOUBTFUL):
+        message = broken(*order_step(known, Order(id=guid(1), issued=at(16))))
+        assert message == f"invariant 11: order {guid(1)} would go from {known.state} to open within one attempt"
+    again = Order(id=guid(1), issued=at(16), attempt=2)
+    assert broken(*order_step(TAKEN, again)) == (
+        f"invariant 11: order {guid(1)} would go from attempt 1, which is running, to another"
+    )
+    skipped = broken(*order_step(DOUBTFUL, replace(again, attempt=3)))
+    assert skipped == f"invariant 11: order {guid(1)} would go from attempt 1, which is in-doubt, to another"
+    assert kept(*order_step(DOUBTFUL, again))
+    assert kept(*order_step(replace(TAKEN, state=OrderState.FAILED), again))
+
+
+def test_11_an_order_in_doubt_names_its_node_and_has_no_time_limit() -> None:
+    """Nothing but a report, the return of its node or an operator ends the doubt."""
+    assert kept(*order_step(TAKEN, DOUBTFUL))
+    for wrong in (replace(DOUBTFUL, node=""), replace(DOUBTFUL, deadline=at(60))):
+        assert broken(*order_step(TAKEN, wrong)) == (
+            f"invariant 11: order {guid(1)} would be in doubt without a node, or with a time limit"
+        )
+
+
+def test_11_only_a_started_event_has_an_order_in_doubt() -> None:
+    """An event that ends takes its order out of doubt."""
+    before = snapshot(started(event(), at(15)), orders=[DOUBTFUL])
+    ended = replace(before.events[guid(1)], status=Status.ABANDONED, ended=NOW)
+    then = after(before, ended, orders={guid(1): replace(DOUBTFUL, reason="gone")})
+    assert broken(before, then) == f"invariant 11: order {guid(1)} would be in doubt although its event is Abandoned"
+
+
 @pytest.mark.parametrize("changed", [None, at(-1)])
 def test_13_time_does_not_run_backwards(changed: datetime | None) -> None:
     """The time of a scope's last change never becomes earlier."""

@@ -618,19 +618,114 @@ def test_a_running_order_is_taken_over_from_its_node() -> None:
     world.start(event.id)
     (taken,) = world.take(event.id).orders
     world.now = world.now + timedelta(seconds=60)
-    before = world.snapshot()
-    change = lifecycle.take_over(before, event.id, now=world.now, actor=EXECUTOR, node="node-2", of="node-1")
+    change = take_over(world, event.id, node="node-2", of="node-1")
     assert change.orders == (replace(taken, node="node-2"),)
     assert actions(change) == ["playbook: order taken over"]
     world.save(change)
     with pytest.raises(Refused, match="belongs to node-2 now"):
-        lifecycle.take_over(world.snapshot(), event.id, now=world.now, actor=EXECUTOR, node="node-3", of="node-1")
+        take_over(world, event.id, node="node-3", of="node-1")
     late = lifecycle.OrderReport(event.id, 1, Outcome(ok=True), node="node-1")
     with pytest.raises(Refused, match="belongs to node-2 now: a report of node-1 no longer counts"):
         lifecycle.report(world.snapshot(), [late], now=world.now, actor=EXECUTOR)
     world.finish(event.id)
     with pytest.raises(Refused, match="is done"):
-        lifecycle.take_over(world.snapshot(), event.id, now=world.now, actor=EXECUTOR, node="node-3", of="node-2")
+        take_over(world, event.id, node="node-3", of="node-2")
+
+
+def take_over(world: World, order_id: str, *, node: str, of: str) -> Change:
+    return lifecycle.take_over(
+        world.snapshot(),
+        order_id,
+        now=world.now,
+        actor=EXECUTOR,
+        node=node,
+        of=of,
+        order_timeout_s=ORDER_TIMEOUT_S,
+    )
+
+
+# -- doubt
+
+
+def doubtful_event(on_failure: OnFailure = OnFailure.HOLD) -> tuple[World, str, str]:
+    """A world at minute 1 whose first wave was taken and is in doubt; the events of its two waves."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1", on_failure=on_failure)
+    world.start(first.id)
+    world.take(first.id)
+    world.now = at(1)
+    world.doubt(first.id)
+    return world, first.id, second.id
+
+
+def test_an_order_in_doubt_keeps_its_node_and_has_no_time_limit() -> None:
+    """The event stays Started and visible; the audit has the node and the reason."""
+    world, first, _ = doubtful_event()
+    order = world.order(first)
+    assert (order.state, order.node, order.deadline, order.ended) == (OrderState.IN_DOUBT, "node-1", None, None)
+    assert (order.reason, order.attempt, world.status(first)) == ("its node is gone", 1, Status.STARTED)
+    world.save(take_over(world, first, node="node-1", of="node-1"))
+    (entry,) = world.doubt(first).audit
+    assert (entry.action, entry.detail) == ("order in doubt", "attempt 1 by node-1: its node is gone")
+
+
+@pytest.mark.parametrize("on_failure", list(OnFailure))
+def test_neither_time_nor_on_failure_applies_to_an_order_in_doubt(on_failure: OnFailure) -> None:
+    """A month later the order is in doubt, its event is Started, and the next wave waits for it."""
+    world, first, second = doubtful_event(on_failure)
+    world.tick_at(30 * 24 * 60)
+    assert (world.order(first).state, world.status(first)) == (OrderState.IN_DOUBT, Status.STARTED)
+    assert world.status(second) is Status.PLANNED
+    assert world.codes(first) == ["in-doubt"]
+    assert world.codes(second) == ["earlier-wave"]
+    assert world.maintenance(first).status is MaintenanceStatus.RUNNING
+    assert world.maintenance(first).wake_at is None
+
+
+def test_the_node_with_the_work_ends_the_doubt() -> None:
+    """Its order is under way again, and its time limit counts from now; a report then ends the event."""
+    world, first, _ = doubtful_event()
+    world.now = at(500)
+    change = take_over(world, first, node="node-1", of="node-1")
+    (order,) = change.orders
+    assert (order.state, order.node, order.attempt, order.reason) == (OrderState.RUNNING, "node-1", 1, "")
+    assert order.deadline == world.now + timedelta(seconds=ORDER_TIMEOUT_S)
+    world.save(change)
+    world.finish(first)
+    assert world.status(first) is Status.COMPLETED
+
+
+@pytest.mark.parametrize("ok, state", [(True, OrderState.DONE), (False, OrderState.FAILED)])
+def test_a_report_of_its_node_ends_the_doubt(ok: bool, state: OrderState) -> None:
+    """A node that was cut off reports how the work ended; another node's report is refused."""
+    world, first, _ = doubtful_event()
+    late = OrderReport(first, 1, Outcome(ok=ok), node="node-2")
+    with pytest.raises(Refused, match="belongs to node-1"):
+        lifecycle.report(world.snapshot(), [late], now=world.now, actor=EXECUTOR)
+    world.save(lifecycle.report(world.snapshot(), [replace(late, node="node-1")], now=world.now, actor=EXECUTOR))
+    assert world.order(first).state is state
+
+
+def test_retry_of_an_order_in_doubt_is_a_new_attempt() -> None:
+    """The operator checked the machines; what the first attempt reports later no longer counts."""
+    world, first, _ = doubtful_event()
+    world.resolve_failure(first, Verb.RETRY)
+    order = world.order(first)
+    assert (order.state, order.attempt, order.node, order.reason) == (OrderState.OPEN, 2, "", "")
+    assert order.deadline is not None
+    late = OrderReport(first, 1, Outcome(ok=True), node="node-1")
+    with pytest.raises(Refused, match="attempt 1 no longer counts"):
+        lifecycle.report(world.snapshot(), [late], now=world.now, actor=EXECUTOR)
+
+
+def test_abandon_ends_the_doubt() -> None:
+    """The event is Abandoned, and its order no longer counts as in doubt; the order says why it failed."""
+    world, first, _ = doubtful_event()
+    world.resolve_failure(first, Verb.ABANDON)
+    order = world.order(first)
+    assert (world.status(first), order.state) == (Status.ABANDONED, OrderState.FAILED)
+    assert order.reason == "abandoned by alice; it was in doubt: its node is gone"
+    assert order.ended == world.event(first).ended == at(1)
 
 
 def test_a_terminated_machine_has_no_new_host() -> None:

@@ -22,11 +22,12 @@ EVENTS = """
 """
 
 ORDERS = """
-              take     take-over  finish  fail    retry
-    open      running  -          done    failed  -
-    running   -        running    done    failed  -
-    failed    -        -          done    -       open
-    done      -        -          -       -       -
+              take     take-over  doubt     finish  fail    retry
+    open      running  -          -         done    failed  -
+    running   -        running    in-doubt  done    failed  -
+    in-doubt  -        running    -         done    failed  open
+    failed    -        -          -         done    -       open
+    done      -        -          -         -       -       -
 """
 
 # What each verb of lifecycle makes of an event that stands where the row says: the status it has afterwards, or the
@@ -37,6 +38,7 @@ LIFECYCLE = """
     Scheduled    Scheduled      Scheduled         Cancelled Illegal Illegal   Illegal   Unknown Unknown      Unknown
     open         Started        Started           Illegal   Illegal Illegal   Illegal   Started Completed    Started
     running      Started        Started           Illegal   Illegal Illegal   Illegal   Illegal Completed    Started
+    in-doubt     Started        Started           Illegal   Started Completed Abandoned Illegal Completed    Started
     failed       Started        Started           Illegal   Started Completed Abandoned Illegal Completed    Illegal
     retried      Started        Started           Illegal   Illegal Illegal   Illegal   Started Completed    Started
     Completed    Completed      Completed         Illegal   Illegal Illegal   Illegal   Illegal Illegal      Illegal
@@ -116,6 +118,9 @@ def event_that_is(where: str) -> tuple[World, str]:
 def _work_on(world: World, event_id: str, where: str) -> None:
     if where == "running":
         world.take(event_id)
+    elif where == "in-doubt":
+        world.take(event_id)
+        world.doubt(event_id)
     elif where == "Completed":
         world.finish(event_id)
     elif where != "open":
@@ -126,6 +131,7 @@ def _work_on(world: World, event_id: str, where: str) -> None:
 
 
 ACTIONS: dict[str, Callable[[World, str], Change]] = {
+    "doubt": lambda world, event_id: world.doubt(event_id),
     "take-over": lambda world, event_id: world.take_over(event_id),
     "guest-approves": lambda world, event_id: world.approve("shop/web-1", event_id),
     "operator-approves": lambda world, event_id: world.approve_as_operator(event_id),
@@ -161,6 +167,7 @@ def test_every_action_on_every_order(state: str, verb: str, leads_to: str) -> No
     actions = {
         "take": "take",
         "take-over": "take-over",
+        "doubt": "doubt",
         "finish": "reports-done",
         "fail": "reports-failed",
         "retry": "retry",
@@ -176,7 +183,9 @@ def test_every_action_on_every_order(state: str, verb: str, leads_to: str) -> No
         assert world.order(order_id).state is OrderState(leads_to)
 
 
-@pytest.mark.parametrize("where", ["open", "running", "failed", "retried", "Completed", "finished", "Abandoned"])
+@pytest.mark.parametrize(
+    "where", ["open", "running", "in-doubt", "failed", "retried", "Completed", "finished", "Abandoned"]
+)
 def test_what_was_started_is_approved_without_effect(where: str) -> None:
     """ "Approved before, already Started, or ended: nothing changes: repeating is safe." """
     world, event_id = event_that_is(where)

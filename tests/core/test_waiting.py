@@ -188,6 +188,21 @@ def test_order_failed() -> None:
     assert reason.message == "its order failed (burnt); retry, finish or abandon the event"
 
 
+def test_in_doubt() -> None:
+    """A Started event whose order is in doubt waits for an operator, without an end."""
+    world = shop(domains=1)
+    (event,) = world.submit("shop/web-0")
+    world.start(event.id)
+    world.take(event.id)
+    world.doubt(event.id)
+    reason = only(world, event.id)
+    assert (reason.code, reason.until) == ("in-doubt", None)
+    assert reason.message == (
+        "its work may have begun, and its end is not known (its node is gone); it was taken by node-1:"
+        " check the machines, then retry, finish or abandon the event"
+    )
+
+
 def test_ticker() -> None:
     """An event that nothing holds back waits for the ticker to publish or start it."""
     world = shop(domains=2)

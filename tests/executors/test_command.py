@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.lifecycle import Outcome
-from forewarn.executors import OrderReport, Progress, runner
+from forewarn.executors import OrderReport, Progress, Unknown, runner
+from forewarn.executors import command as command_module
 from forewarn.executors.command import CommandExecutor
 from forewarn.service.settings import STEP_VARIABLES, load
 from forewarn.testing.stories import START
@@ -21,15 +23,22 @@ from tests.support.services import ORDER_ID as ID
 from tests.support.services import work
 from tests.support.waiting import PATIENCE_S, until
 
+NO_TRACE = Unknown("the state folder has no trace of it")
+
 
 def executor(
-    tmp_path: Path, *command: str, limit_s: int = 30, environment: dict[str, str] | None = None
+    tmp_path: Path,
+    *command: str,
+    limit_s: int = 30,
+    environment: dict[str, str] | None = None,
+    repeatable: bool = False,
 ) -> CommandExecutor:
     return CommandExecutor(
         command,
         folder=tmp_path / "orders",
         time_limit_s=limit_s,
         parallel=2,
+        repeatable=repeatable,
         environment={"PATH": os.environ["PATH"], **(environment or {})},
     )
 
@@ -53,15 +62,20 @@ def ended(runs: CommandExecutor) -> OrderReport:
     return report
 
 
+def outcome_of(report: OrderReport) -> Outcome:
+    assert isinstance(report.outcome, Outcome)
+    return report.outcome
+
+
 def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> None:
     """The order is JSON on standard input and FOREWARN_* variables; exit code 0 means done."""
     command = script(tmp_path, "env | grep ^FOREWARN_ | sort; cat; echo to stderr >&2")
     runs = executor(tmp_path, command, environment={"FOREWARN_TOKEN": "secret"})
     runs.take(work())
-    report = ended(runs)
-    assert report.outcome.ok
-    assert report.outcome.reason == "exit code 0"
-    *lines, stdin, last = report.outcome.output.splitlines()
+    outcome = outcome_of(ended(runs))
+    assert outcome.ok
+    assert outcome.reason == "exit code 0"
+    *lines, stdin, last = outcome.output.splitlines()
     assert lines == [
         "FOREWARN_ATTEMPT=1",
         "FOREWARN_DURATION_S=9",
@@ -90,7 +104,7 @@ def test_any_other_exit_code_is_a_failure(tmp_path: Path, text: str, reason: str
     """The reason says how the command ended."""
     runs = executor(tmp_path, script(tmp_path, text))
     runs.take(work())
-    outcome = ended(runs).outcome
+    outcome = outcome_of(ended(runs))
     assert (outcome.ok, outcome.reason) == (False, reason)
 
 
@@ -98,7 +112,7 @@ def test_a_missing_command_fails_with_its_name(tmp_path: Path) -> None:
     """The reason names the wrong path of the configuration."""
     runs = executor(tmp_path, "/nowhere/maintain")
     runs.take(work())
-    outcome = ended(runs).outcome
+    outcome = outcome_of(ended(runs))
     assert not outcome.ok
     assert "/nowhere/maintain cannot be run: No such file" in outcome.reason
 
@@ -107,7 +121,7 @@ def test_a_command_over_its_time_limit_is_stopped(tmp_path: Path) -> None:
     """The order has the reason."""
     runs = executor(tmp_path, "sleep", "3600", limit_s=1)
     runs.take(work())
-    outcome = ended(runs).outcome
+    outcome = outcome_of(ended(runs))
     assert (outcome.ok, outcome.reason) == (False, "stopped after its time limit of 1 s")
 
 
@@ -149,7 +163,7 @@ def test_only_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('x' * 10_000_000); print('the end')"]
     runs = executor(tmp_path, *command)
     runs.take(work())
-    outcome = ended(runs).outcome
+    outcome = outcome_of(ended(runs))
     assert outcome.ok
     assert len(outcome.output) == 64 * 1024
     assert outcome.output.endswith("x\nthe end\n")
@@ -160,7 +174,7 @@ def test_a_restarted_service_waits_for_a_command_that_still_runs(tmp_path: Path)
     go = tmp_path / "go"
     command = script(tmp_path, f"echo run >> {tmp_path}/runs; while [ ! -e {go} ]; do sleep 0.02; done; echo done")
     first = executor(tmp_path, command)
-    assert first.status(work()) is Progress.UNKNOWN
+    assert first.status(work()) == NO_TRACE
     first.take(work())
     until(lambda: (tmp_path / "runs").exists())
     second = executor(tmp_path, command)
@@ -174,22 +188,103 @@ def test_a_restarted_service_waits_for_a_command_that_still_runs(tmp_path: Path)
     assert (tmp_path / "runs").read_text() == "run\n"
     assert second.status(work()) == report.outcome
     second.report_saved(report)
-    assert second.status(work()) is Progress.UNKNOWN
+    assert second.status(work()) == NO_TRACE
     assert second.free_slots() == 2
 
 
-def test_a_command_whose_runner_was_killed_is_not_run_again(tmp_path: Path) -> None:
-    """The command may still run: the order fails with that reason. Only after a reboot of the machine is it run again."""
-    command = script(tmp_path, f"echo $PPID > {tmp_path}/runner; exec sleep 5")
-    runs = executor(tmp_path, command)
+def kill_runner(tmp_path: Path, runs: CommandExecutor) -> Outcome | Unknown:
+    """Run a command that names its runner, kill the runner, and return what the executor reports."""
     runs.take(work())
     until(lambda: (tmp_path / "runner").exists() and bool((tmp_path / "runner").read_text().strip()))
     os.kill(int((tmp_path / "runner").read_text()), signal.SIGKILL)
-    outcome = ended(runs).outcome
-    assert (outcome.ok, "result is unknown" in outcome.reason) == (False, True)
+    return ended(runs).outcome
+
+
+def test_a_command_whose_runner_was_killed_is_in_doubt(tmp_path: Path) -> None:
+    """The command may still run, and nobody knows its end: this is no failure, and neither is it after a reboot."""
+    command = script(tmp_path, f"echo $PPID > {tmp_path}/runner; exec sleep 5")
+    runs = executor(tmp_path, command)
+    outcome = kill_runner(tmp_path, runs)
+    assert outcome == Unknown("its runner was killed, and the command may still run")
     assert executor(tmp_path, command).status(work()) == outcome
     (tmp_path / "orders" / f"{ID}-1" / "begun").write_text("another boot")
-    assert executor(tmp_path, command).status(work()) is Progress.UNKNOWN
+    rebooted = executor(tmp_path, command)
+    assert rebooted.status(work()) == Unknown("the machine restarted while the command ran")
+    rebooted.tidy([work()])
+    assert rebooted.status(work()) == Unknown("the machine restarted while the command ran")
+
+
+def test_a_command_that_began_does_not_begin_again_when_it_is_taken_again(tmp_path: Path) -> None:
+    """The database lost that the order was taken: the executor takes it once more, and finds that it began."""
+    command = script(tmp_path, f"echo run >> {tmp_path}/runs; echo $PPID > {tmp_path}/runner; exec sleep 5")
+    runs = executor(tmp_path, command)
+    kill_runner(tmp_path, runs)
+    runs.take(work())
+    assert ended(runs).outcome == Unknown("its runner was killed, and the command may still run")
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_a_repeatable_command_is_run_again_after_a_reboot(tmp_path: Path) -> None:
+    """Only where no copy can run any more: after its runner was killed, the order fails."""
+    command = script(tmp_path, f"echo run >> {tmp_path}/runs; echo $PPID > {tmp_path}/runner; exec sleep 5")
+    runs = executor(tmp_path, command, repeatable=True)
+    outcome = kill_runner(tmp_path, runs)
+    assert outcome == Outcome(
+        ok=False, reason="its runner was killed, and the command may still run; check before you retry"
+    )
+    (tmp_path / "orders" / f"{ID}-1" / "begun").write_text("another boot")
+    again = executor(tmp_path, script(tmp_path, f"echo run >> {tmp_path}/runs"), repeatable=True)
+    assert isinstance(again.status(work()), Unknown)
+    again.take(work())
+    assert outcome_of(ended(again)).ok
+    assert (tmp_path / "runs").read_text() == "run\nrun\n"
+
+
+def test_a_command_that_certainly_did_not_begin_can_be_taken(tmp_path: Path) -> None:
+    """The node died after it had made the folder of the order: that folder proves that the command has not begun."""
+    runs = executor(tmp_path, script(tmp_path, "exit 0"))
+    (tmp_path / "orders" / f"{ID}-1").mkdir()
+    assert runs.status(work()) is Progress.NOT_BEGUN
+    runs.take(work())
+    assert outcome_of(ended(runs)).ok
+
+
+def test_a_runner_that_dies_before_the_command_begins_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was done, so there is no doubt."""
+    monkeypatch.setattr(command_module, "_RUNNER", tmp_path / "no runner")
+    runs = executor(tmp_path, "true")
+    runs.take(work())
+    assert ended(runs).outcome == Outcome(ok=False, reason="its runner ended before the command began")
+
+
+def test_two_nodes_that_take_an_order_at_once_begin_it_once(tmp_path: Path) -> None:
+    """Both nodes of one machine found that it has not begun; a probe of its lock by a third confuses neither."""
+    command = script(tmp_path, f"echo run >> {tmp_path}/runs")
+    nodes = [executor(tmp_path, command) for _ in range(2)]
+    folder = tmp_path / "orders" / f"{ID}-1"
+    folder.mkdir()
+    probe = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(probe, fcntl.LOCK_SH)
+    taking = [threading.Thread(target=node.take, args=(work(),)) for node in nodes]
+    for thread in taking:
+        thread.start()
+    os.close(probe)
+    for thread in taking:
+        thread.join(PATIENCE_S)
+    assert [outcome_of(ended(node)).ok for node in nodes] == [True, True]
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_a_folder_is_removed_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that dies while it removes the folder of an order does not leave one that looks as if nothing had begun."""
+    runs = executor(tmp_path, "true")
+    runs.take(work())
+    report = ended(runs)
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: None)
+    runs.report_saved(report)
+    assert runs.status(work()) == NO_TRACE
 
 
 def test_the_folders_of_orders_are_private_and_tidied(tmp_path: Path) -> None:
@@ -227,25 +322,26 @@ def test_a_node_that_was_overtaken_watches_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_an_unreadable_result_is_a_failure(tmp_path: Path) -> None:
-    """The order fails, and its slot is free again."""
+def test_an_unreadable_result_leaves_the_order_in_doubt(tmp_path: Path) -> None:
+    """The command ran, and nobody knows how it ended; its slot is free again."""
     go = tmp_path / "go"
     runs = executor(tmp_path, script(tmp_path, f"while [ ! -e {go} ]; do sleep 0.02; done"))
     runs.take(work())
-    assert runs.free_slots() == 1
+    assert (runs.free_slots(), runs.at_work()) == (1, 1)
     (tmp_path / "orders" / f"{ID}-1" / "result.json").mkdir()
     go.touch()
     report = ended(runs)
-    assert not report.outcome.ok
-    runs.report_saved(report)
-    assert runs.free_slots() == 2
+    assert isinstance(report.outcome, Unknown)
+    assert report.outcome.reason.startswith("its result cannot be read: ")
+    assert runs.status(work()) == report.outcome
+    assert (runs.free_slots(), runs.at_work()) == (2, 0)
 
 
 def test_the_variables_of_a_command_are_no_settings(tmp_path: Path) -> None:
     """A command may call `forewarn`, which ignores the variables of the order."""
     runs = executor(tmp_path, script(tmp_path, "env | grep -c ^FOREWARN_"))
     runs.take(work())
-    assert int(ended(runs).outcome.output) == len(CommandExecutor.variables)
+    assert int(outcome_of(ended(runs)).output) == len(CommandExecutor.variables)
     environment = dict.fromkeys(CommandExecutor.variables | STEP_VARIABLES, "x")
     assert load({}, environment) == load({}, {})
 

@@ -1,5 +1,6 @@
 """The simulated executor: how long its work takes, and how it ends."""
 
+from forewarn.executors import Outcome
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.testing.stories import START
 from tests.support.services import work
@@ -13,7 +14,7 @@ def test_simulated_work_takes_its_time_and_fails_as_configured() -> None:
     assert due is not None
     assert (due - START).total_seconds() == 600
     assert runs.reports(START) == []
-    assert [report.outcome.ok for report in runs.reports(due)] == [False]
+    assert [report.outcome for report in runs.reports(due)] == [Outcome(False, "simulated failure of attempt 1")]
     runs.watch(work(attempt=2))
-    assert [report.outcome.ok for report in runs.reports(due)] == [True]
+    assert [report.outcome for report in runs.reports(due)] == [Outcome(True, "simulated")]
     assert runs.next_report() is None

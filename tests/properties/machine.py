@@ -18,7 +18,7 @@ from forewarn.core.document import VERSIONS
 from forewarn.core.errors import RequestError
 from forewarn.core.fleet import Fleet
 from forewarn.core.invariants import check_invariants
-from forewarn.core.lifecycle import Outcome
+from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import (
     OPEN,
     Actor,
@@ -44,6 +44,10 @@ from forewarn.testing.stories import START
 SCOPES = ("any", "all", "pool")
 OPERATOR = Actor("operator", "property")
 LATER_S = st.sampled_from([0, 1, 30, 299, 300, 600, 899, 900, 901, 1_800, 5_000])
+
+
+DONE = Outcome(ok=True, reason="as drawn")
+ENDS = [DONE, DONE, DONE, Outcome(ok=False, reason="as drawn"), Unknown("as drawn")]
 
 
 def fleet() -> Fleet:
@@ -212,12 +216,12 @@ class ServiceMachine(RuleBasedStateMachine):
     # -- executors
 
     @precondition(lambda self: self.some(Status.STARTED))
-    @rule(data=st.data(), ok=st.sampled_from([True, True, True, False]), taken=st.booleans())
-    def carry_out_an_order(self, data: st.DataObject, ok: bool, taken: bool) -> None:
+    @rule(data=st.data(), end=st.sampled_from(ENDS), taken=st.booleans())
+    def carry_out_an_order(self, data: st.DataObject, end: Outcome | Unknown, taken: bool) -> None:
         event = self.pick(data, Status.STARTED)
         if taken:
             self.do(self.control.take_order, event.id, Actor("playbook"), node="playbook")
-        self.do(self.control.report_order, event.id, Outcome(ok=ok, reason="as drawn"), Actor("playbook"))
+        self.do(self.control.report_order, event.id, end, Actor("playbook"))
 
     # -- a held store
 

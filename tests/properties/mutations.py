@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.core import advance, lifecycle, planning, waiting
 from forewarn.core.draft import Draft
-from forewarn.core.model import Event, Scope, Status
+from forewarn.core.model import Event, Order, Scope, Status
 from forewarn.core.transitions import TRANSITIONS, Verb
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -162,11 +162,30 @@ def enabling_keeps_the_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lifecycle, "enable", same_epoch)
 
 
-# Each mutation with the message it must cause: a mutation that merely crashes the code proves nothing.
+def a_doubt_has_a_time_limit(patch: pytest.MonkeyPatch) -> None:
+    original = lifecycle._doubt
+
+    def limited(draft: Draft, event: Event, order: Order, reason: str) -> None:
+        original(draft, event, order, reason)
+        draft.put_order(replace(draft.orders[order.id], deadline=order.deadline))
+
+    patch.setattr(lifecycle, "_doubt", limited)
+
+
+def a_retry_is_no_new_attempt(patch: pytest.MonkeyPatch) -> None:
+    original = advance.issue
+
+    def same_attempt(draft: Draft, event: Event, order_timeout_s: int, *, attempt: int) -> Order:
+        return original(draft, event, order_timeout_s, attempt=max(1, attempt - 1))
+
+    patch.setattr(lifecycle, "issue", same_attempt)
+
+
 def hold_of_the_store_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(waiting, "_store_held", lambda draft: [])
 
 
+# Each mutation with the message it must cause: a mutation that merely crashes the code proves nothing.
 MUTATIONS: dict[Patch, str] = {
     no_update_domain_guard: "invariant 6: ",
     no_machine_guard: "invariant 6: machine .* at once",
@@ -188,5 +207,7 @@ MUTATIONS: dict[Patch, str] = {
     others_are_not_woken: "the ticker does not move it",
     wakes_too_late: "the ticker does not move it",
     enabling_keeps_the_epoch: "invariant 4: ",
+    a_doubt_has_a_time_limit: "invariant 11: .* with a time limit",
+    a_retry_is_no_new_attempt: "invariant 11: .* to open within one attempt",
     hold_of_the_store_ignored: "invariant 1: .* while the store is held",
 }

@@ -12,7 +12,7 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Status
-from forewarn.executors import OrderReport, Progress
+from forewarn.executors import OrderReport, Progress, Unknown
 from forewarn.service.leases import LEASE_S
 from forewarn.service.ticker import Ticker
 from forewarn.store import Focus
@@ -52,7 +52,7 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     service = make_service(store, enabled=False)
     begun = running_order(service, ticker_on(service, dead, ScriptedExecutor()))
     store.ticks = "a:1"
-    executor = ScriptedExecutor(Progress.UNKNOWN)
+    executor = ScriptedExecutor(Unknown())
     ticker = ticker_on(service, "a:1", executor)
     ticker.recover()
     ticker.cycle()
@@ -72,6 +72,128 @@ def test_a_dead_nodes_order_is_taken_over_after_asking(dead: str, waits: bool) -
     assert ticker.orders.taken_over == 1
 
 
+def test_a_node_that_drains_starts_nothing_and_saves_its_reports() -> None:
+    """Another node ticks; this one keeps its own lease, so that nobody doubts the orders it waits for."""
+    store = LeasedMemoryStore()
+    service = make_service(store, scopes=2, enabled=False)
+    executor, other = ScriptedExecutor(repeatable=False), ScriptedExecutor(repeatable=False)
+    leaving, staying = ticker_on(service, "a:1", executor), ticker_on(service, "b:2", other)
+    begun = running_order(service, leaving)
+    leaving.drain()
+    reboot(service, "s-1")
+    cycle_with_due_leases(leaving)
+    cycle_with_due_leases(staying)
+    staying.cycle_until_idle()
+    assert (leaving.leads, staying.leads) == (False, True)
+    assert executor.calls == other.calls == ["take 1 running on h"]
+    executor.ended = [OrderReport(begun.id, 1, Outcome(ok=True))]
+    cycle_with_due_leases(leaving)
+    assert order_of(service, begun.id).state is OrderState.DONE
+    assert leaving.at_work() == 0
+
+
+def order_in_doubt() -> tuple[Service, LeasedMemoryStore, Order]:
+    """Return an order that a node elsewhere took before it died, and that another node has put in doubt."""
+    store = LeasedMemoryStore()
+    service = make_service(store, enabled=False)
+    begun = running_order(service, ticker_on(service, "elsewhere:1", ScriptedExecutor(repeatable=False)))
+    store.ticks = "a:1"
+    executor = ScriptedExecutor(repeatable=False)
+    ticker = ticker_on(service, "a:1", executor)
+    ticker.recover()
+    ticker.cycle()
+    store.alive.discard("elsewhere:1")
+    store.lately.add("elsewhere:1")
+    cycle_with_due_leases(ticker)
+    assert order_of(service, begun.id).state is OrderState.RUNNING  # the node may come back
+    store.lately.clear()
+    cycle_with_due_leases(ticker)
+    for _ in range(3):
+        cycle_with_due_leases(ticker)
+    assert executor.calls == ["status"]
+    assert ticker.orders.taken_over == 0
+    return service, store, begun
+
+
+def test_what_may_have_begun_elsewhere_is_in_doubt() -> None:
+    """Unless work may be repeated, another node does not begin it; the order names the node that has it."""
+    service, _, begun = order_in_doubt()
+    order = order_of(service, begun.id)
+    assert (order.state, order.node, order.attempt) == (OrderState.IN_DOUBT, "scripted on elsewhere:1", 1)
+    assert order.reason == (
+        "elsewhere:1 took it and is away: only a node with its state folder knows what became of it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "calls"),
+    [
+        (Progress.RUNNING, OrderState.RUNNING, ["status", "status", "watch"]),
+        (Progress.NOT_BEGUN, OrderState.RUNNING, ["status", "status", "take 1 running on h"]),
+        (Outcome(ok=True), OrderState.DONE, ["status", "status", "report_saved"]),
+        (Outcome(ok=False), OrderState.FAILED, ["status", "status", "report_saved"]),
+        (Unknown(), OrderState.IN_DOUBT, ["status"]),
+    ],
+)
+@pytest.mark.parametrize("node", ["elsewhere:1", "elsewhere:2"])
+def test_the_node_with_the_state_folder_ends_the_doubt(
+    node: str, answer: Progress | Outcome | Unknown, state: OrderState, calls: list[str]
+) -> None:
+    """It was cut off and is back, or another process has its state folder; a node elsewhere never ends the doubt."""
+    service, store, begun = order_in_doubt()
+    executor = ScriptedExecutor(answer, repeatable=False)
+    back = ticker_on(service, node, executor)
+    cycle_with_due_leases(back)
+    back.cycle_until_idle()
+    assert executor.calls == calls
+    order = order_of(service, begun.id)
+    assert (order.state, order.attempt) == (state, 1)
+    taken_over = state is not OrderState.IN_DOUBT
+    assert order.node == (f"scripted on {node}" if taken_over else "scripted on elsewhere:1")
+    assert store.ticks == "a:1"
+
+
+def test_an_executor_that_can_tell_from_anywhere_leaves_no_doubt() -> None:
+    """Another node takes over work that its executor sees running, although it must not be repeated."""
+    store = LeasedMemoryStore()
+    service = make_service(store, enabled=False)
+    begun = running_order(service, ticker_on(service, "elsewhere:1", ScriptedExecutor(repeatable=False)))
+    store.alive.clear()
+    store.ticks = "a:1"
+    executor = ScriptedExecutor(Progress.RUNNING, repeatable=False)
+    cycle_with_due_leases(ticker_on(service, "a:1", executor))
+    order = order_of(service, begun.id)
+    assert (order.state, order.node) == (OrderState.RUNNING, "scripted on a:1")
+    assert executor.calls == ["status", "status", "watch"]
+
+
+def test_an_order_put_in_doubt_before_this_node_began_it_begins_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node stood still after it had taken the order. It knows that it has not begun the work, so it ends the doubt."""
+    store = LeasedMemoryStore()
+    service = make_service(store, enabled=False)
+    executor = ScriptedExecutor(repeatable=False)
+    later_s = 0.0
+    ticker = ticker_on(service, "a:1", executor, monotonic=lambda: time.monotonic() + later_s)
+    event_id = reboot(service)
+    real_take = service.control.take_order
+
+    def stopped(order_id: str, actor: Actor, *, node: str) -> Order:
+        nonlocal later_s
+        taken = real_take(order_id, actor, node=node)
+        later_s = LEASE_S + 1
+        report = OrderReport(order_id, taken.attempt, Unknown("away"), node)
+        service.control.report_orders([report], Actor("ticker", "b:2"))
+        return taken
+
+    monkeypatch.setattr(service.control, "take_order", stopped)
+    ticker.cycle()
+    ticker.cycle()
+    assert executor.calls[-1] == "take 1 running on h"
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    assert (order.state, order.node) == (OrderState.RUNNING, "scripted on a:1")
+
+
 @pytest.mark.parametrize("overtaken", [True, False])
 def test_a_node_whose_lease_ended_checks_the_order_before_it_begins(
     overtaken: bool, monkeypatch: pytest.MonkeyPatch
@@ -79,7 +201,7 @@ def test_a_node_whose_lease_ended_checks_the_order_before_it_begins(
     """The lease ended between taking the order and beginning it. If another node took it over, this one does not begin."""
     store = LeasedMemoryStore()
     service = make_service(store, enabled=False)
-    executor = ScriptedExecutor(Progress.UNKNOWN)
+    executor = ScriptedExecutor(Unknown())
     later_s = 0.0
     ticker = ticker_on(service, "a:1", executor, monotonic=lambda: time.monotonic() + later_s)
     event_id = reboot(service)
@@ -112,7 +234,7 @@ def test_an_order_taken_over_while_the_store_fails_is_begun_later(door: str, mon
     running_order(service, ticker_on(service, "a:7", ScriptedExecutor()))
     store.alive.clear()
     store.ticks = "a:1"
-    executor = ScriptedExecutor(Progress.UNKNOWN)
+    executor = ScriptedExecutor(Unknown())
     ticker = ticker_on(service, "a:1", executor)
     saved, original = [], {name: getattr(store, name) for name in ("apply", "snapshot")}
 

@@ -1,22 +1,25 @@
 """The orders of a node: saved before the executor gets them, reported once, recovered after a crash."""
 
 import logging
+from datetime import timedelta
 from typing import cast
 
 import pytest
 
+from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
+    Order,
     OrderState,
     Status,
 )
 from forewarn.core.transitions import Verb
-from forewarn.executors import OrderReport, Progress, Work
+from forewarn.executors import OrderReport, Progress, Unknown, Work
 from forewarn.service.ticker import Ticker
-from forewarn.store import SharedStore, Store
+from forewarn.store import AuditQuery, SharedStore, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
 from tests.support.services import (
@@ -71,14 +74,14 @@ def test_only_as_many_orders_are_taken_as_the_executor_has_free_slots() -> None:
 @pytest.mark.parametrize(
     ("answer", "calls", "status"),
     [
-        (Progress.UNKNOWN, ["status", "take 1 running on h"], Status.STARTED),
+        (Unknown(), ["status", "take 1 running on h"], Status.STARTED),
         (Progress.RUNNING, ["status", "watch"], Status.STARTED),
         (Outcome(ok=True), ["status", "report_saved"], Status.COMPLETED),
         (Outcome(ok=False, reason="no"), ["status", "report_saved"], Status.STARTED),
     ],
 )
 def test_after_a_crash_the_status_of_an_order_comes_first(
-    store: Store, answer: Progress | Outcome, calls: list[str], status: Status
+    store: Store, answer: Progress | Outcome | Unknown, calls: list[str], status: Status
 ) -> None:
     """Known work is watched or reported; only unknown work is taken again, under the same id and attempt."""
     service = make_service(store, enabled=False)
@@ -90,6 +93,95 @@ def test_after_a_crash_the_status_of_an_order_comes_first(
     ticker.cycle_until_idle()
     assert executor.calls == calls
     assert service.control.event(event_id)[0].status is status
+
+
+def order_of(service: Service, event_id: str) -> Order:
+    order = service.control.event(event_id)[1]
+    assert order is not None
+    return order
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls", "state"),
+    [
+        (Unknown("no trace"), ["status"], OrderState.IN_DOUBT),
+        (Progress.NOT_BEGUN, ["status", "take 1 running on h"], OrderState.RUNNING),
+        (Progress.RUNNING, ["status", "watch"], OrderState.RUNNING),
+        (Outcome(ok=True), ["status", "report_saved"], OrderState.DONE),
+    ],
+)
+def test_work_that_must_not_be_repeated_does_not_begin_again(
+    store: Store, answer: Progress | Outcome | Unknown, calls: list[str], state: OrderState
+) -> None:
+    """After a crash, only work that certainly has not begun is taken; without a trace the order is in doubt."""
+    service = make_service(store, enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    executor = ScriptedExecutor(answer, repeatable=False)
+    ticker = ticker_with(service, executor)
+    ticker.recover()
+    ticker.cycle_until_idle()
+    assert executor.calls == calls
+    order = order_of(service, event_id)
+    assert (order.state, order.reason) == (state, "no trace" if state is OrderState.IN_DOUBT else "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls", "state"),
+    [
+        (Unknown(), [], OrderState.IN_DOUBT),
+        (Progress.RUNNING, ["status", "watch"], OrderState.RUNNING),
+        (Progress.NOT_BEGUN, ["status", "take 1 running on h"], OrderState.RUNNING),
+        (Outcome(ok=True), ["status", "report_saved"], OrderState.DONE),
+        (Outcome(ok=False), ["status", "report_saved"], OrderState.FAILED),
+    ],
+)
+def test_a_restart_ends_a_doubt_only_if_the_executor_knows(
+    store: Store, answer: Progress | Outcome | Unknown, calls: list[str], state: OrderState
+) -> None:
+    """An order that stays in doubt is left as it is: no change, no entry in the audit."""
+    service = make_service(store, enabled=False)
+    event_id = reboot(service)
+    service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    service.control.report_order(event_id, Unknown("lost"), Actor("ticker"))
+    before = len(store.audit(AuditQuery()))
+    executor = ScriptedExecutor(answer, repeatable=False)
+    ticker = ticker_with(service, executor)
+    ticker.recover()
+    ticker.cycle_until_idle()
+    assert executor.calls == ["status", *calls]
+    assert order_of(service, event_id).state is state
+    assert (len(store.audit(AuditQuery())) > before) is (state is not OrderState.IN_DOUBT)
+
+
+def test_what_the_executor_lost_is_in_doubt_and_stays_with_the_executor() -> None:
+    """A lost order is no failure: on_failure does not apply, and what the executor has of it is not removed."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor(repeatable=False)
+    ticker = ticker_with(service, executor)
+    ticker.cycle_until_idle()
+    executor.ended = [OrderReport(event_id, 1, Unknown("its runner was killed"))]
+    ticker.cycle_until_idle()
+    assert order_of(service, event_id).state is OrderState.IN_DOUBT
+    assert "report_saved" not in executor.calls
+    assert [reason.code for reason in service.control.why(event_id)] == ["in-doubt"]
+
+
+@pytest.mark.parametrize("answer", [Unknown("no trace"), Outcome(ok=True)])
+def test_a_report_counts_before_a_time_limit(answer: Outcome | Unknown) -> None:
+    """The service was down past the deadline of an order: what its executor then says comes before the time limit."""
+    service = make_service(MemoryStore(), enabled=False)
+    event_id = reboot(service)
+    order = service.control.take_order(event_id, Actor("ticker"), node="scripted on the one that crashed")
+    assert order.deadline is not None
+    service.clock.move_to(order.deadline + timedelta(days=1))
+    ticker = ticker_with(service, ScriptedExecutor(answer, repeatable=False))
+    ticker.recover()
+    ticker.cycle_until_idle()
+    known = OrderState.DONE if isinstance(answer, Outcome) else OrderState.IN_DOUBT
+    assert order_of(service, event_id).state is known
+    assert "order failed" not in [entry.action for entry in service.store.audit(AuditQuery())]
 
 
 def test_a_report_of_an_older_attempt_changes_nothing() -> None:
@@ -177,13 +269,17 @@ def test_a_report_survives_a_full_disk() -> None:
     assert executor.calls.count("report_saved") == 2
 
 
-@pytest.mark.parametrize("answer", [Progress.UNKNOWN, Progress.RUNNING])
-def test_an_order_that_was_saved_without_confirmation_is_resumed(answer: Progress) -> None:
-    """The store failed after it had saved that this node takes the order: no other node will take it, so this one does."""
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("answer", [Unknown(), Progress.RUNNING])
+def test_an_order_that_was_saved_without_confirmation_is_resumed(answer: Progress | Unknown, repeatable: bool) -> None:
+    """The store failed after it had saved that this node takes the order: no other node will take it, so this one does.
+
+    Its work has not begun, because this node did not hand it to its executor: there is no doubt.
+    """
     store = SilentStore()
     service = make_service(store, enabled=False)
     reboot(service)
-    executor = ScriptedExecutor(answer)
+    executor = ScriptedExecutor(answer, repeatable=repeatable)
     ticker = ticker_with(service, executor)
     store.silent = True
     with pytest.raises(StoreUnavailable):
@@ -192,7 +288,7 @@ def test_an_order_that_was_saved_without_confirmation_is_resumed(answer: Progres
     store.silent = False
     ticker.cycle_until_idle()
     ticker.cycle_until_idle()
-    assert executor.calls == ["status", "take 1 running on h" if answer is Progress.UNKNOWN else "watch"]
+    assert executor.calls == ["status", "take 1 running on h" if isinstance(answer, Unknown) else "watch"]
 
 
 def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
@@ -268,7 +364,7 @@ def test_a_running_order_that_a_failover_lost_does_not_hold_up_a_takeover(what: 
 
 
 @pytest.mark.parametrize("what", ["order", "event"])
-def test_a_doubtful_order_that_a_failover_lost_is_dropped(what: str) -> None:
+def test_an_unconfirmed_order_that_a_failover_lost_is_dropped(what: str) -> None:
     """An order that may have been saved as ours, and is gone, does not stop the cycle."""
 
     class LosingStore(FailedOverStore):
@@ -297,7 +393,7 @@ def test_an_order_that_ended_while_its_status_was_requested_is_not_begun() -> No
     """Requesting a status may take long. If the order failed meanwhile, an operator may already have begun it again."""
 
     class SlowExecutor(ScriptedExecutor):
-        def status(self, work: Work) -> Progress | Outcome:
+        def status(self, work: Work) -> Progress | Outcome | Unknown:
             service.control.report_order(work.order.id, Outcome(ok=False, reason="timed out"), OPERATOR)
             return super().status(work)
 
@@ -313,7 +409,7 @@ def test_an_order_that_was_taken_over_while_its_status_was_requested_is_not_begu
     """The other node requests the status too, and begins the order if nobody knows it."""
 
     class SlowExecutor(ScriptedExecutor):
-        def status(self, work: Work) -> Progress | Outcome:
+        def status(self, work: Work) -> Progress | Outcome | Unknown:
             service.control.take_over_order(work.order.id, OPERATOR, node="scripted on there", of=work.order.node)
             return super().status(work)
 

@@ -107,11 +107,11 @@ def answers_before_it_shows(patch: pytest.MonkeyPatch) -> None:
 
 
 def runs_again_without_asking(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Orders, "_resume", Orders._hand_to_executor)
+    patch.setattr(Orders, "_resume", lambda orders, work, **_: orders._hand_to_executor(work))
 
 
 def forgets_what_it_may_have_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Orders, "resolve_doubts", lambda orders: None)
+    patch.setattr(Orders, "resume_unconfirmed", lambda orders: None)
 
 
 def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
@@ -153,10 +153,17 @@ def takes_over_without_asking(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(orders: Orders) -> Any:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(orders, "_resume", orders._hand_to_executor)
+            inner.setattr(orders, "_resume", lambda work, **_: orders._hand_to_executor(work))
             return original(orders)
 
     patch.setattr(Orders, "take_over", hasty)
+
+
+def begins_what_may_have_begun(patch: pytest.MonkeyPatch) -> None:
+    """Take over and begin every order of a dead node that this node's executor does not know."""
+    original = Orders._resume
+    patch.setattr(Orders, "_resume", lambda orders, work, *, not_begun=False: original(orders, work, not_begun=True))
+    patch.setattr(Orders, "_take_over_running", Orders._take_over)
 
 
 def nobody_takes_over(patch: pytest.MonkeyPatch) -> None:
@@ -228,6 +235,7 @@ OF_NODES: dict[Patch, str] = {
     what_is_forgotten_is_not_read: "long after it was replaced",
     never_stale: "long after it was replaced",
     takes_over_without_asking: "or requested its status",
+    begins_what_may_have_begun: "was done twice",
     nobody_takes_over: "never executed: it timed out",
     a_jump_is_not_held: "after its publication, without approval",
     a_hold_holds_nothing: "after its publication, without approval",

@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.lifecycle import OrderReport, Outcome
-from forewarn.executors import Executor, Progress, Work
+from forewarn.executors import Executor, Progress, Unknown, Work
 from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import EventFirstSeen, FeedPosition, FeedUpdate, MachineLastSeen
 from tests.sim.database import Database
@@ -197,45 +197,60 @@ def _short(id_: str) -> str:
 
 
 class Works:
-    """The work that the executors of all nodes do: an order known by id and attempt is not done again."""
+    """The work that the executors of all nodes do: an order known by id and attempt is not done again.
+
+    Work that must not be repeated is known only in the state folder of the node that began it, and is never forgotten there.
+    Instead it may be lost: nobody learns how it ended.
+    """
 
     def __init__(self, universe: Universe, record: Callable[[Entry], None]) -> None:
         self._universe = universe
         self._record = record
-        self._known: dict[tuple[str, int], tuple[int, Outcome]] = {}
+        # By state folder, id and attempt; all nodes share one folder where work may be repeated.
+        self._known: dict[tuple[str, str, int], tuple[int, Outcome | Unknown]] = {}
+
+    def _in_folder(self, life: str, key: tuple[str, int]) -> tuple[str, str, int]:
+        return "" if self._universe.repeatable else life.partition(":")[0], *key
 
     def begin(self, life: str, key: tuple[str, int]) -> None:
-        performed = key not in self._known
+        known = self._in_folder(life, key)
+        performed = known not in self._known
         if performed:
             ok = not self._universe.chance(self._universe.faults.work_fails)
             ends_ms = self._universe.now_ms + self._universe.about_ms(120)
-            self._known[key] = (ends_ms, Outcome(ok, "done" if ok else "broke"))
+            self._known[known] = (ends_ms, Outcome(ok, "done" if ok else "broke"))
         self._universe.log(f"{life} executes {_short(key[0])}/{key[1]}{'' if performed else ', which was known'}")
         self._record(ExecutorCalled(self._universe.now_ms, life, *key, performed))
 
-    def status(self, life: str, key: tuple[str, int]) -> Progress | Outcome:
-        answer: Progress | Outcome = Progress.UNKNOWN
-        if key in self._known:
-            answer = self.outcome(key) or Progress.RUNNING
+    def status(self, life: str, key: tuple[str, int]) -> Progress | Outcome | Unknown:
+        answer: Progress | Outcome | Unknown = Unknown()
+        if self._in_folder(life, key) in self._known:
+            answer = self.outcome(life, key) or Progress.RUNNING
         self._universe.log(f"{life} requests the status of {_short(key[0])}/{key[1]}: {answer}")
-        self._record(StatusRequested(self._universe.now_ms, life, *key, answer is Progress.UNKNOWN))
+        self._record(StatusRequested(self._universe.now_ms, life, *key, isinstance(answer, Unknown)))
         return answer
 
-    def outcome(self, key: tuple[str, int]) -> Outcome | None:
+    def outcome(self, life: str, key: tuple[str, int]) -> Outcome | Unknown | None:
         """Return how the order ended, if it has."""
-        ends_ms, outcome = self._known.get(key, (self._universe.now_ms + 1, None))
+        ends_ms, outcome = self._known.get(self._in_folder(life, key), (self._universe.now_ms + 1, None))
         return outcome if ends_ms <= self._universe.now_ms else None
 
-    def end_ms(self, key: tuple[str, int]) -> int | None:
-        return self._known[key][0] if key in self._known else None
+    def end_ms(self, life: str, key: tuple[str, int]) -> int | None:
+        known = self._in_folder(life, key)
+        return self._known[known][0] if known in self._known else None
 
     def forget(self) -> None:
-        """Forget one of the known orders."""
-        if self._known:
-            key = self._universe.choose.choice(sorted(self._known))
-            del self._known[key]
-            self._universe.log(f"the executor forgets {_short(key[0])}/{key[1]}")
-            self._record(Forgotten(self._universe.now_ms, *key))
+        """Forget one of the known orders, or lose it where work must not be repeated."""
+        if not self._known:
+            return
+        known = self._universe.choose.choice(sorted(self._known))
+        if self._universe.repeatable:
+            del self._known[known]
+            self._universe.log(f"the executor forgets {_short(known[1])}/{known[2]}")
+            self._record(Forgotten(self._universe.now_ms, known[1], known[2]))
+        else:
+            self._known[known] = (self._universe.now_ms, Unknown("lost"))
+            self._universe.log(f"the executor loses {_short(known[1])}/{known[2]}")
 
 
 class NodeExecutor(Executor):
@@ -244,12 +259,13 @@ class NodeExecutor(Executor):
     name = "hands"
 
     def __init__(self, works: Works, universe: Universe, life: Life) -> None:
+        self.repeatable = universe.repeatable
         self._works = works
         self._universe = universe
         self._life = life
         self._awaited: dict[tuple[str, int], None] = {}
 
-    def status(self, work: Work) -> Progress | Outcome:
+    def status(self, work: Work) -> Progress | Outcome | Unknown:
         disturb(self._universe, self._life, "status")
         return self._works.status(self._life.name, (work.order.id, work.order.attempt))
 
@@ -269,12 +285,15 @@ class NodeExecutor(Executor):
 
     def reports(self, now: datetime) -> list[OrderReport]:
         del now
-        ended = {key: outcome for key in self._awaited if (outcome := self._works.outcome(key)) is not None}
+        ended = {key: outcome for key in self._awaited if (outcome := self._outcome(key)) is not None}
         for key in ended:
             del self._awaited[key]
         reports = [OrderReport(*key, outcome) for key, outcome in ended.items()]
         return reports * 2 if reports and self._universe.chance(self._universe.faults.report_twice) else reports
 
+    def _outcome(self, key: tuple[str, int]) -> Outcome | Unknown | None:
+        return self._works.outcome(self._life.name, key)
+
     def next_report(self) -> datetime | None:
-        ends = [end_ms for key in self._awaited if (end_ms := self._works.end_ms(key)) is not None]
+        ends = [end_ms for key in self._awaited if (end_ms := self._works.end_ms(self._life.name, key)) is not None]
         return self._universe.wall() + timedelta(milliseconds=min(ends) - self._universe.now_ms) if ends else None

@@ -26,6 +26,7 @@ URL = "/metadata/scheduledevents?api-version=2020-07-01"
 WRONG_ID = "FFFFFFFF-0000-4000-8000-000000000000"
 OPERATOR = Actor("operator", "simulation")
 MAX_OPEN_MAINTENANCES = 4
+UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
 RUNNING = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
 ROLLING = (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
 
@@ -237,7 +238,7 @@ class Operator:
 
     def _resolve_failures(self, node: Node) -> None:
         choose = self._universe.choose
-        for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
+        for order in self._shared.database.memory.orders(UNRESOLVED, 500):
             if self._started(order.id):
                 verb = choose.choice([Verb.RETRY, Verb.RETRY, Verb.FINISH, Verb.ABANDON])
                 node.request(lambda: node.control.resolve_failure(order.id, verb, OPERATOR))  # noqa: B023 - called at once
@@ -248,11 +249,11 @@ class Operator:
         return any(event.id == event_id for event in events)
 
     def finish_all(self, node: Node) -> None:
-        """At the end of the run, resume everything that is paused and finish everything that failed."""
+        """At the end of the run, resume everything that is paused and finish everything that failed or is in doubt."""
         self.confirm_clock(node)
         for maintenance in self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING)):
             if maintenance.paused:
                 node.request(lambda: node.control.resume_maintenance(maintenance.id, OPERATOR))  # noqa: B023
-        for order in self._shared.database.memory.orders({OrderState.FAILED}, 500):
+        for order in self._shared.database.memory.orders(UNRESOLVED, 500):
             if self._started(order.id):
                 node.request(lambda: node.control.resolve_failure(order.id, Verb.FINISH, OPERATOR))  # noqa: B023

@@ -92,6 +92,8 @@ class Universe:
     def __init__(self, seed: int, *, faults: Faults | None = None) -> None:
         self.choose = random.Random(seed)
         self.faults = faults if faults is not None else Faults.drawn(self.choose)
+        # Whether work may be repeated. Otherwise only the state folder of the node that began it knows of it.
+        self.repeatable = seed % 2 == 0
         self.trace: list[str] = []
         self.now_ms = 0
         # When the wall clock was set, and by how much. The monotonic clock is never set.

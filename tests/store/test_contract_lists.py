@@ -92,16 +92,16 @@ def test_counts_are_what_the_lists_hold(fleet: Store, within: tuple[str, ...] | 
     assert counts.machines == len(fleet.machines_page(MachineQuery(within=within)))
 
 
-def test_failed_counts_started_events_whose_order_failed(store: Store) -> None:
-    """What an operator must settle: neither work under way, nor what was given up."""
+def test_failed_and_in_doubt_count_started_events(store: Store) -> None:
+    """What an operator must resolve: neither work under way, nor what was given up."""
     started = {"status": Status.STARTED, "published": at(0), "not_before": at(0), "started": at(0)}
-    told = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **started) for n in range(3)]
+    told = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **started) for n in range(5)]
     told[2] = replace(told[2], status=Status.ABANDONED, ended=at(1))
-    states = (OrderState.FAILED, OrderState.RUNNING, OrderState.FAILED)
+    states = (OrderState.FAILED, OrderState.RUNNING, OrderState.FAILED, OrderState.IN_DOUBT, OrderState.IN_DOUBT)
     orders = [order(e.id, state=state) for e, state in zip(told, states, strict=True)]
     store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0")], events=told, orders=orders))
     counts = store.counts(None)
-    assert (counts.started, counts.failed) == (2, 1)
+    assert (counts.started, counts.failed, counts.in_doubt) == (4, 1, 2)
     assert store.counts(("shop",)) == counts
     assert store.counts(()) == Counts()
 
@@ -116,14 +116,30 @@ def test_the_backlog_is_what_is_not_over(store: Store) -> None:
         *[{"status": Status.STARTED} for _ in range(3)],
         {"status": Status.ABANDONED},
         {"status": Status.COMPLETED},
+        {"status": Status.STARTED},
     ]
     events = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **each) for n, each in enumerate(fields)]
-    states = (OrderState.OPEN, OrderState.RUNNING, OrderState.FAILED, OrderState.FAILED, OrderState.DONE)
+    states = (
+        OrderState.OPEN,
+        OrderState.RUNNING,
+        OrderState.FAILED,
+        OrderState.FAILED,
+        OrderState.DONE,
+        OrderState.IN_DOUBT,
+    )
     orders = [order(f"E{n}", state=state) for n, state in enumerate(states, 3)]
     waking = [maintenance("M0", wake_at=at(7)), maintenance("M1", wake_at=at(5)), maintenance("M2", wake_at=None)]
     store.apply(change(scopes=[scope("shop")], maintenances=waking, events=events, orders=orders))
     assert store.backlog() == Backlog(
-        planned=1, scheduled=2, started=3, failed=1, open=1, running=1, earliest_start=at(1_700), earliest_wake=at(5)
+        planned=1,
+        scheduled=2,
+        started=4,
+        failed=1,
+        in_doubt=1,
+        open=1,
+        running=1,
+        earliest_start=at(1_700),
+        earliest_wake=at(5),
     )
 
 

@@ -82,6 +82,7 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         "0008 sessions",
         "0009 store_hold",
         "0010 audit_chain",
+        "0011 in_doubt",
     ]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]
@@ -251,6 +252,8 @@ BROKEN: dict[str, str] = {
     "an order of no event": "INSERT INTO orders VALUES ('E9', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')",
     "two orders of one event": "INSERT INTO orders VALUES ('Started', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')",
     "an order in no state": "UPDATE orders SET state = 'late'",
+    "an order in doubt without a node": "UPDATE orders SET state = 'in-doubt'",
+    "an order in doubt with a time limit": "UPDATE orders SET state = 'in-doubt', node = 'a', deadline = '2030'",
     "an order never tried": "UPDATE orders SET attempt = 0",
     "an audit entry rewritten": "UPDATE audit SET who = 'nobody'",
     "an order without a scope": "UPDATE orders SET scope = NULL",

@@ -11,7 +11,7 @@ from typing import Any
 
 from forewarn.core import lifecycle
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.lifecycle import Outcome
+from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import (
     Actor,
     Event,
@@ -220,7 +220,7 @@ class World:
             )
         )
 
-    def report(self, order_id: str, outcome: Outcome) -> Change:
+    def report(self, order_id: str, outcome: Outcome | Unknown) -> Change:
         reports = [lifecycle.OrderReport(order_id, None, outcome)]
         return self.save(lifecycle.report(self.snapshot(), reports, now=self.now, actor=EXECUTOR))
 
@@ -229,8 +229,19 @@ class World:
 
     def take_over(self, order_id: str) -> Change:
         return self.save(
-            lifecycle.take_over(self.snapshot(), order_id, now=self.now, actor=EXECUTOR, node="node-2", of="node-1")
+            lifecycle.take_over(
+                self.snapshot(),
+                order_id,
+                now=self.now,
+                actor=EXECUTOR,
+                node="node-2",
+                of="node-1",
+                order_timeout_s=ORDER_TIMEOUT_S,
+            )
         )
+
+    def doubt(self, order_id: str) -> Change:
+        return self.report(order_id, Unknown("its node is gone"))
 
     def fail(self, order_id: str) -> Change:
         return self.report(order_id, Outcome(ok=False, reason="burnt"))

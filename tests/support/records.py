@@ -102,7 +102,9 @@ def approval(event_id: str = "E1", name: str = "web-0", **fields: Any) -> Approv
 
 
 def order(id_: str = "E1", **fields: Any) -> Order:
-    return Order(**{"id": id_, "issued": at(900), **fields})
+    """An order; one in doubt names the node that took it."""
+    node = "node-1" if fields.get("state") is OrderState.IN_DOUBT else ""
+    return Order(**{"id": id_, "issued": at(900), "node": node, **fields})
 
 
 def entry(action: str = "event published", **fields: Any) -> AuditEntry:
@@ -277,7 +279,14 @@ def orders(id_: str) -> st.SearchStrategy[Order]:
         ended=maybe_moments,
         reason=texts,
         output=st.text(max_size=2_000),
-    )
+    ).map(_legal)
+
+
+def _legal(order: Order) -> Order:
+    """An order in doubt names its node and has no time limit."""
+    if order.state is not OrderState.IN_DOUBT:
+        return order
+    return replace(order, node=order.node or "node-1", deadline=None)
 
 
 def approvals(event_id: str) -> st.SearchStrategy[list[Approval]]:

@@ -22,7 +22,7 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
-from forewarn.executors import Executor, OrderReport, Progress, Work
+from forewarn.executors import Executor, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import Ticker
@@ -61,15 +61,16 @@ class ScriptedExecutor(Executor):
 
     name = "scripted"
 
-    def __init__(self, status: Progress | Outcome = Progress.UNKNOWN) -> None:
+    def __init__(self, status: Progress | Outcome | Unknown | None = None, *, repeatable: bool = True) -> None:
+        self.repeatable = repeatable
         self.calls: list[str] = []
-        self.answer = status
+        self.answer = status or Unknown()
         self.ended: list[OrderReport] = []
 
     def free_slots(self) -> int:
         return 2
 
-    def status(self, work: Work) -> Progress | Outcome:
+    def status(self, work: Work) -> Progress | Outcome | Unknown:
         self.calls.append("status")
         return self.answer
 

@@ -3,9 +3,11 @@
 import gc
 import logging
 import os
+import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -19,10 +21,13 @@ from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.listener import STOP_WITHIN_S
 from forewarn.service.private_files import check_tls
 from forewarn.service.settings import Settings
+from forewarn.service.ticker import Ticker
 
 # How long a thread that computes may keep the others waiting; Python's default is 5 ms.
 SWITCH_S = 0.0005
 MAX_FLEET_LINES = 50
+# How often a node that stops counts the orders it waits for.
+DRAINED_EVERY_S = 0.2
 
 log = logging.getLogger("forewarn.app.server")
 
@@ -44,8 +49,10 @@ class StopSignal:
     def _note(self, *_: object) -> None:
         self._received = True
 
-    def wait(self) -> None:
-        os.read(self._reader, 1)
+    def wait(self, within_s: float | None = None) -> bool:
+        """Wait for the next signal; return False if none comes in time."""
+        ready, _, _ = select.select([self._reader], [], [], within_s)
+        return bool(ready and os.read(self._reader, 1))
 
     def is_set(self) -> bool:
         return self._received
@@ -62,9 +69,23 @@ def serve(settings: Settings, print_line: Callable[[str], None]) -> None:
             tune_process()
             print_line(f"ready guest={','.join(guest_server.listener.urls) or 'none'} operator={operator_url}")
             stopping.wait()
+            _wait_for_orders(service.ticker, settings.stop_grace_s, stopping)
             log.info("stopping")
     finally:
         service.close()
+
+
+def _wait_for_orders(ticker: Ticker, grace_s: float, stopping: StopSignal) -> None:
+    """Wait for the orders under way on this node, at most `grace_s`, or until a second signal. They continue in any case."""
+    if grace_s and ticker.at_work():
+        log.info("waiting up to %g s for %d order(s)", grace_s, ticker.at_work())
+        ticker.drain()
+        deadline_s = time.monotonic() + grace_s
+        while ticker.at_work() and (left_s := deadline_s - time.monotonic()) > 0:
+            if stopping.wait(min(left_s, DRAINED_EVERY_S)):
+                break
+    if count := ticker.at_work():
+        log.info("%d order(s) stay at work: a node with this state directory continues them", count)
 
 
 @contextmanager

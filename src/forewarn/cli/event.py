@@ -1,4 +1,4 @@
-"""`forewarn event`: show events and why they wait, approve and cancel them, resolve failed ones."""
+"""`forewarn event`: show events and why they wait, approve and cancel them, resolve those whose order failed or is in doubt."""
 
 from typing import Annotated
 
@@ -13,7 +13,9 @@ from forewarn.cli.session import Cursor, Limit, Session, command, group
 from forewarn.core.formatting import action_by, span
 from forewarn.core.model import EventType, Status
 
-app = group("event", "Show events and why they wait, approve and cancel them, resolve failed ones.")
+app = group(
+    "event", "Show events and why they wait, approve and cancel them, resolve those whose order failed or is in doubt."
+)
 
 COLUMNS = ("event", "status", "type", "scope", "machines", "not before", "not approved by", "waits for")
 
@@ -95,19 +97,19 @@ def cancel(session: Session, event: Id) -> None:
 
 @command(app, "retry")
 def retry(session: Session, event: Id) -> None:
-    """Issue a failed order of an event again."""
+    """Issue an order that failed or is in doubt again, as a new attempt."""
     _apply(session, event, "retry")
 
 
 @command(app, "finish")
 def finish(session: Session, event: Id) -> None:
-    """Complete an event whose order failed, because its work was done after all."""
+    """Complete an event whose order failed or is in doubt, because its work was done after all."""
     _apply(session, event, "finish")
 
 
 @command(app, "abandon")
 def abandon(session: Session, event: Id) -> None:
-    """Abandon an event whose order failed; its maintenance continues and ends as Failed."""
+    """Abandon an event whose order failed or is in doubt; its maintenance continues and ends as Failed."""
     _apply(session, event, "abandon")
 
 

@@ -31,6 +31,15 @@ def order_failure(event: Json) -> str:
     return formatting.order_failure(_waiting_for(event))
 
 
+def order_doubt(event: Json) -> str:
+    return formatting.order_doubt(_waiting_for(event))
+
+
+def unresolved(event: Json) -> str:
+    """Return why an operator must decide on a started event, or ""."""
+    return order_failure(event) or order_doubt(event)
+
+
 def missing_approvals(event: Json) -> str:
     return formatting.missing_approvals(_waiting_for(event))
 

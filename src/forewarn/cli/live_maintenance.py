@@ -11,7 +11,7 @@ from rich.text import Text
 
 from forewarn.cli import live
 from forewarn.cli.client import Failed, Json, path_of
-from forewarn.cli.formatting import distance, full_time, order_failure, update_domain_name, when
+from forewarn.cli.formatting import distance, full_time, unresolved, update_domain_name, when
 from forewarn.cli.output import STYLES
 from forewarn.cli.plan_text import events_of
 from forewarn.cli.session import Session
@@ -111,9 +111,9 @@ def _event_differences(before: Json, after: Json) -> list[str]:
         at = full_time(after["ended"] or after["started"] or after["published"])
         because = f" ({after['reason']})" if after["reason"] else ""
         lines.append(f"{at} {_label(after)}: {before['status']} -> {after['status']}{because}")
-    failure = order_failure(after)
-    if failure and failure != order_failure(before):
-        lines.append(f"{_label(after)}: {failure}")
+    reason = unresolved(after)
+    if reason and reason != unresolved(before):
+        lines.append(f"{_label(after)}: {reason}")
     return lines
 
 
@@ -124,7 +124,7 @@ def _label(event: Json) -> str:
 def _state(event: Json) -> str:
     if event["status"] == "Scheduled" and event["not_before"]:
         return f"Scheduled, not before {full_time(event['not_before'])}"
-    return order_failure(event) or str(event["status"])
+    return unresolved(event) or str(event["status"])
 
 
 def picture(maintenance: Json, now: str) -> RenderableType:
@@ -166,15 +166,15 @@ def _wave_row(wave: Json, now: str) -> list[RenderableType]:
         about.append("\n" if position else "")
         about.append(f"{update_domain_name(event)} {names(event['resources'])} ")
         about.append(str(event["status"]), style=STYLES.get(event["status"], ""))
-        about.append(printable(_detail(event, now)), style="red" if order_failure(event) else "dim")
+        about.append(printable(_detail(event, now)), style="red" if unresolved(event) else "dim")
     if len(events) > MAX_EVENTS:
         about.append(f"\nand {len(events) - MAX_EVENTS} more", style="dim")
     return [Text(f"wave {wave['number']}"), bar, Text(f"{done}/{len(events)}"), about]
 
 
 def _detail(event: Json, now: str) -> str:
-    if failure := order_failure(event):
-        return f": {failure}"
+    if reason := unresolved(event):
+        return f": {reason}"
     if event["status"] == "Scheduled" and event["not_before"]:
         approved = ", approved" if event["approved_by"] else ""
         others = "".join(f"; {w['message']}" for w in event["waiting_for"] if w["code"] not in ("approval", "notice"))

@@ -22,6 +22,7 @@ MAX_OUTPUT_CHARS = 65_536
 class OrderStateOption(StrEnum):
     OPEN = "open"
     RUNNING = "running"
+    IN_DOUBT = "in-doubt"
     DONE = "done"
     FAILED = "failed"
     ALL = "all"

@@ -28,6 +28,7 @@ STYLES: Mapping[str, str] = {
     "Abandoned": "red",
     "Failed": "red",
     "failed": "red",
+    "in-doubt": "red",
 }
 
 Rows = Sequence[Sequence[object]]

@@ -1,4 +1,4 @@
-"""`forewarn status`: failed, started, scheduled and paused work on one screen, and why events wait."""
+"""`forewarn status`: failed, doubtful, started, scheduled and paused work on one screen, and why events wait."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -9,8 +9,10 @@ from forewarn.cli.formatting import (
     distance,
     full_time,
     missing_approvals,
+    order_doubt,
     order_failure,
     reasons,
+    unresolved,
     update_domain_name,
     when,
 )
@@ -42,7 +44,7 @@ def read(session: Session) -> Json:
 
 
 def status(session: Session) -> None:
-    """Show what failed, what is in progress, what is scheduled, who has not approved, and why events wait."""
+    """Show what failed, what is in doubt, what is in progress, what is scheduled, who has not approved, and why events wait."""
     state = read(session)
     if session.out.as_json:
         session.out.json(state)
@@ -52,12 +54,18 @@ def status(session: Session) -> None:
     now = state["clock"]["now"]
     events = state["open"]["items"]
     failed = [event for event in events if order_failure(event)]
-    started = [event for event in events if event["status"] == "Started" and not order_failure(event)]
+    doubtful = [event for event in events if order_doubt(event)]
+    started = [event for event in events if event["status"] == "Started" and not unresolved(event)]
     scheduled = [event for event in events if event["status"] == "Scheduled"]
     abandoned = [event for event in state["ended"]["items"] if event["status"] == "Abandoned"]
     paused = state["paused"]["items"]
     ids = session.out.id_texts(each["id"] for key in ("open", "ended", "paused") for each in state[key]["items"])
     _section(session, "FAILED: use `forewarn event retry`, `finish` or `abandon`", _failed(failed, ids))
+    _section(
+        session,
+        "IN DOUBT: check the machines, then use `forewarn event retry`, `finish` or `abandon`",
+        _failed(doubtful, ids),
+    )
     _section(session, "IN PROGRESS", _started(started, ids, now))
     _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
     _section(session, "PAUSED MAINTENANCES", _paused(paused, ids, {event["maintenance_id"] for event in failed}))
@@ -67,7 +75,7 @@ def status(session: Session) -> None:
 def headline(state: Json) -> list[str]:
     """Return the server, the problems of the service itself, and the numbers of events."""
     events, ended = state["open"]["items"], state["ended"]["items"]
-    open_counts = Counter("failed" if order_failure(event) else event["status"].lower() for event in events)
+    open_counts = Counter(_kind(event) for event in events)
     ended_counts = Counter(event["status"].lower() for event in ended)
     unapproved = sum(bool(missing_approvals(event)) for event in events)
     planned = len(state["planned"]["items"])
@@ -83,12 +91,22 @@ def headline(state: Json) -> list[str]:
     return [
         f"{state['server']}  {full_time(state['clock']['now'])} ({state['clock']['kind']} clock)",
         *problems,
-        f"now: {open_counts['failed']} failed, {open_counts['started']} in progress,"
+        f"now: {open_counts['failed']} failed,{_doubtful(open_counts['in doubt'])} {open_counts['started']} in progress,"
         f" {_at_least(state['open'], open_counts['scheduled'])} scheduled ({unapproved} not approved),"
         f" {_at_least(state['planned'], planned)} in later waves",
         f"last 24 hours: {_at_least(state['ended'], ended_counts['completed'])} completed,"
         f" {ended_counts['cancelled']} cancelled, {ended_counts['abandoned']} abandoned",
     ]
+
+
+def _kind(event: Json) -> str:
+    if order_failure(event):
+        return "failed"
+    return "in doubt" if order_doubt(event) else str(event["status"]).lower()
+
+
+def _doubtful(number: int) -> str:
+    return f" {number} in doubt," if number else ""
 
 
 def _at_least(page: Json, number: int) -> str:
@@ -108,7 +126,7 @@ def _event_cells(event: Json, ids: dict[str, str]) -> tuple[object, ...]:
 
 
 def _failed(events: list[Json], ids: dict[str, str]) -> Table:
-    rows = [(*_event_cells(event, ids), order_failure(event) or event["reason"]) for event in events]
+    rows = [(*_event_cells(event, ids), unresolved(event) or event["reason"]) for event in events]
     return (*EVENT_COLUMNS, "why"), rows
 
 

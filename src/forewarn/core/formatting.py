@@ -147,6 +147,11 @@ def order_failure(waiting_for: Iterable[Reason]) -> str:
     return next((reason.message for reason in waiting_for if reason.code == "order-failed"), "")
 
 
+def order_doubt(waiting_for: Iterable[Reason]) -> str:
+    """Return the sentence about an order in doubt, or ""."""
+    return next((reason.message for reason in waiting_for if reason.code == "in-doubt"), "")
+
+
 def missing_approvals(waiting_for: Iterable[Reason]) -> str:
     """Return who has not approved: machines, `an operator`, or "" where no approval is missing."""
     for reason in waiting_for:

@@ -19,6 +19,7 @@ from forewarn.core.model import (
     Event,
     Maintenance,
     OnFailure,
+    Order,
     OrderState,
     Status,
 )
@@ -30,6 +31,15 @@ _STEPS = {
     Status.SCHEDULED: {Status.STARTED, Status.CANCELLED},
     Status.STARTED: {Status.COMPLETED, Status.ABANDONED},
 }
+# 11. An order that was taken is open again only as a new attempt.
+_ORDER_STEPS = {
+    None: {OrderState.OPEN},
+    OrderState.OPEN: {OrderState.RUNNING, OrderState.DONE, OrderState.FAILED},
+    OrderState.RUNNING: {OrderState.IN_DOUBT, OrderState.DONE, OrderState.FAILED},
+    OrderState.IN_DOUBT: {OrderState.RUNNING, OrderState.DONE, OrderState.FAILED},
+    OrderState.FAILED: {OrderState.DONE},
+}
+_MAY_BE_RETRIED = {OrderState.FAILED, OrderState.IN_DOUBT}
 # 3. The fields of an event that never change.
 _IDENTITY = ("maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources")
 
@@ -43,6 +53,9 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_approvals(event)
         _check_notice(before, event)
         _check_start(after, event)
+    for order in after.orders.values():
+        if before.orders.get(order.id) is not order:
+            _check_order(before.orders.get(order.id), order, after.events.get(order.id))
     started = [e for e in changed if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
     by_scope, by_maintenance = _grouped(after)
     _check_started_together(by_maintenance, started)
@@ -132,6 +145,25 @@ def _check_start(after: Snapshot, event: Event) -> None:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
+
+
+def _check_order(known: Order | None, order: Order, event: Event | None) -> None:
+    """11. Only a new attempt lets work begin again. An order in doubt names its node, and no time limit ends it."""
+    if known is not None and order.attempt != known.attempt:
+        retried = order.attempt == known.attempt + 1 and order.state is OrderState.OPEN
+        if not retried or known.state not in _MAY_BE_RETRIED:
+            raise _broken(
+                11, f"order {order.id} would go from attempt {known.attempt}, which is {known.state}, to another"
+            )
+    elif known is None or known.state is not order.state:
+        state = known.state if known is not None else None
+        if order.state not in _ORDER_STEPS.get(state, ()):
+            raise _broken(11, f"order {order.id} would go from {state} to {order.state} within one attempt")
+    if order.state is OrderState.IN_DOUBT:
+        if not order.node or order.deadline is not None:
+            raise _broken(11, f"order {order.id} would be in doubt without a node, or with a time limit")
+        if event is not None and event.status is not Status.STARTED:
+            raise _broken(11, f"order {order.id} would be in doubt although its event is {event.status}")
 
 
 def _check_visible_long_enough(after: Snapshot, started: Iterable[Event]) -> None:

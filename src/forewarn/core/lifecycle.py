@@ -33,12 +33,14 @@ from forewarn.core.model import (
     Event,
     Maintenance,
     MaintenanceRequest,
+    Order,
+    OrderState,
     Source,
     Status,
 )
 from forewarn.core.planning import plan
 from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal, status_after
-from forewarn.core.waiting import held_because, order_failed
+from forewarn.core.waiting import held_because, order_failed, order_in_doubt
 
 MAX_NOTED_OUTPUT = 4_000
 
@@ -53,6 +55,13 @@ class Outcome:
     reason: str = ""
     output: str = ""
     new_hosts: Mapping[tuple[str, str], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The executor cannot tell what became of an order: its work may have been done, in part or not at all."""
+
+    reason: str = "the executor does not know what became of it"
 
 
 # -- operators and guests
@@ -206,25 +215,32 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
 def resolve_failure(
     snapshot: Snapshot, event_id: str, verb: Verb, *, now: datetime, actor: Actor, order_timeout_s: int
 ) -> Change:
-    """Retry, finish or abandon an event whose order failed, as an operator decides."""
+    """Retry, finish or abandon an event whose order failed or is in doubt, as an operator decides."""
     draft = Draft(snapshot, now, actor)
     event = _find(draft.events, event_id, "event")
     status = status_after(event, verb)
     if verb not in (Verb.RETRY, Verb.FINISH, Verb.ABANDON):
         raise Invalid(f"a failed order can be resolved by retry, finish or abandon, not by {verb}")
-    if not order_failed(draft, event):
+    if not order_failed(draft, event) and not order_in_doubt(draft, event):
         raise IllegalTransition(
             f"the order of event {event_id} has not failed: wait for its executor, or report the order as failed first"
         )
     order = draft.orders[event_id]
     draft.note(f"event {verb} by operator", event=event)
     if verb is Verb.RETRY:
+        order_after(order, OrderVerb.RETRY)
         draft.put_order(issue(draft, event, order_timeout_s, attempt=order.attempt + 1))
     elif verb is Verb.FINISH:
         draft.put_order(replace(order, state=order_after(order, OrderVerb.FINISH), ended=draft.now_in(event.scope)))
         _complete(draft, event, f"finished by {actor.name}")
     else:
-        draft.put(replace(event, status=status, ended=draft.now_in(event.scope), reason=f"abandoned by {actor.name}"))
+        reason, now = f"abandoned by {actor.name}", draft.now_in(event.scope)
+        if order_in_doubt(draft, event):
+            failed = order_after(order, OrderVerb.FAIL)
+            draft.put_order(
+                replace(order, state=failed, ended=now, reason=f"{reason}; it was in doubt: {order.reason}")
+            )
+        draft.put(replace(event, status=status, ended=now, reason=reason))
     return draft.change()
 
 
@@ -238,21 +254,34 @@ def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node
     order = _find(draft.orders, order_id, "order")
     event = draft.events[order_id]
     now = draft.now_in(event.scope)
-    deadline = now + timedelta(seconds=order_timeout_s) if order_timeout_s else None
+    deadline = _deadline(now, order_timeout_s)
     draft.put_order(replace(order, state=order_after(order, OrderVerb.TAKE), node=node, taken=now, deadline=deadline))
     draft.note("order taken", event=event, detail=f"attempt {order.attempt} by {node}")
     return draft.change()
 
 
-def take_over(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, of: str) -> Change:
-    """Let a node take over the order of a dead node: same order, same attempt, same deadline."""
+def _deadline(now: datetime, order_timeout_s: int) -> datetime | None:
+    return now + timedelta(seconds=order_timeout_s) if order_timeout_s else None
+
+
+def take_over(
+    snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node: str, of: str, order_timeout_s: int
+) -> Change:
+    """Let a node take over the order of a dead node: same order, same attempt, same deadline.
+
+    An order in doubt is under way again, because the node knows its work. Its time limit counts from now.
+    """
     _refuse_while_held(snapshot)
     draft = Draft(snapshot, now, actor)
     order = _find(draft.orders, order_id, "order")
     state = order_after(order, OrderVerb.TAKE_OVER)
     if order.node != of:
         raise Refused(f"order {order_id} belongs to {order.node} now, not to {of}")
-    draft.put_order(replace(order, state=state, node=node))
+    taken_over = replace(order, state=state, node=node)
+    if order.state is OrderState.IN_DOUBT:
+        deadline = _deadline(draft.now_in(draft.events[order_id].scope), order_timeout_s)
+        taken_over = replace(taken_over, deadline=deadline, reason="")
+    draft.put_order(taken_over)
     draft.note(
         "order taken over", event=draft.events[order_id], detail=f"attempt {order.attempt} by {node}, taken by {of}"
     )
@@ -266,7 +295,7 @@ def _refuse_while_held(snapshot: Snapshot) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OrderReport:
-    """The end of an order, as an executor reports it.
+    """The end of an order, as an executor reports it, or that the executor cannot tell what became of it.
 
     `attempt` is the attempt that ended: a late report of an earlier attempt is refused. `node` is the reporting node,
     if given: a node whose order was taken over can no longer report it.
@@ -274,12 +303,12 @@ class OrderReport:
 
     order_id: str
     attempt: int | None
-    outcome: Outcome
+    outcome: Outcome | Unknown
     node: str = ""
 
 
 def report(snapshot: Snapshot, reports: Iterable[OrderReport], *, now: datetime, actor: Actor) -> Change:
-    """Record the ends of orders in one change. A failed order leaves its event Started and visible."""
+    """Record the ends of orders in one change. A failed order, or one in doubt, leaves its event Started and visible."""
     draft = Draft(snapshot, now, actor)
     for order_report in reports:
         _report(draft, order_report)
@@ -294,6 +323,9 @@ def _report(draft: Draft, end: OrderReport) -> None:
         raise Refused(f"order {order_id} is at attempt {order.attempt}: a report of attempt {attempt} no longer counts")
     if end.node and end.node != order.node:
         raise Refused(f"order {order_id} belongs to {order.node} now: a report of {end.node} no longer counts")
+    if isinstance(outcome, Unknown):
+        _doubt(draft, event, order, outcome.reason)
+        return
     require_legal(event, Verb.FINISH if outcome.ok else Verb.FAIL)
     state = order_after(order, OrderVerb.FINISH if outcome.ok else OrderVerb.FAIL)
     draft.put_order(
@@ -310,6 +342,13 @@ def _report(draft: Draft, end: OrderReport) -> None:
     _move_machines(draft, event, outcome.new_hosts or {})
     draft.note("order finished", event=event, detail=outcome.reason)
     _complete(draft, event, outcome.reason)
+
+
+def _doubt(draft: Draft, event: Event, order: Order, reason: str) -> None:
+    """Put an order in doubt. It keeps the name of the node that has its work, and has no time limit."""
+    state = order_after(order, OrderVerb.DOUBT)
+    draft.put_order(replace(order, state=state, deadline=None, reason=reason))
+    draft.note("order in doubt", event=event, detail=f"attempt {order.attempt} by {order.node}: {reason}")
 
 
 def _move_machines(draft: Draft, event: Event, new_hosts: Mapping[tuple[str, str], str]) -> None:

@@ -79,8 +79,11 @@ UNFINISHED = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceS
 
 
 class OrderState(StrEnum):
+    """The state of an order. In doubt: its work may have begun, and no node knows how it ended."""
+
     OPEN = "open"
     RUNNING = "running"
+    IN_DOUBT = "in-doubt"
     DONE = "done"
     FAILED = "failed"
 

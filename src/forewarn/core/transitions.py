@@ -55,11 +55,13 @@ TRANSITIONS: dict[Status, dict[Verb, Status]] = {
 class OrderVerb(StrEnum):
     TAKE = "take"
     TAKE_OVER = "take-over"
+    DOUBT = "doubt"
     FINISH = "finish"
     FAIL = "fail"
     RETRY = "retry"
 
 
+# An order in doubt runs again when the node that has its work returns. Only an operator lets it begin again, as a new attempt.
 # An executor may report success after its order timed out: then the work is done all the same.
 ORDER_TRANSITIONS: dict[OrderState, dict[OrderVerb, OrderState]] = {
     OrderState.OPEN: {
@@ -69,8 +71,15 @@ ORDER_TRANSITIONS: dict[OrderState, dict[OrderVerb, OrderState]] = {
     },
     OrderState.RUNNING: {
         OrderVerb.TAKE_OVER: OrderState.RUNNING,
+        OrderVerb.DOUBT: OrderState.IN_DOUBT,
         OrderVerb.FINISH: OrderState.DONE,
         OrderVerb.FAIL: OrderState.FAILED,
+    },
+    OrderState.IN_DOUBT: {
+        OrderVerb.TAKE_OVER: OrderState.RUNNING,
+        OrderVerb.FINISH: OrderState.DONE,
+        OrderVerb.FAIL: OrderState.FAILED,
+        OrderVerb.RETRY: OrderState.OPEN,
     },
     OrderState.FAILED: {OrderVerb.FINISH: OrderState.DONE, OrderVerb.RETRY: OrderState.OPEN},
     OrderState.DONE: {},

@@ -123,6 +123,11 @@ def order_failed(draft: Draft, event: Event) -> bool:
     return event.status is Status.STARTED and order is not None and order.state is OrderState.FAILED
 
 
+def order_in_doubt(draft: Draft, event: Event) -> bool:
+    order = draft.orders.get(event.id)
+    return event.status is Status.STARTED and order is not None and order.state is OrderState.IN_DOUBT
+
+
 def blocking_failure(draft: Draft, maintenance: Maintenance) -> Event | None:
     """Return the event whose failed order holds the rest of the maintenance, or None."""
     if maintenance.on_failure is not OnFailure.HOLD:
@@ -353,6 +358,12 @@ def _order_progress(draft: Draft, event: Event) -> Waiting:
     if order.state is OrderState.FAILED:
         return Waiting(
             code="order-failed", message=f"its order failed ({order.reason}); retry, finish or abandon the event"
+        )
+    if order.state is OrderState.IN_DOUBT:
+        return Waiting(
+            code="in-doubt",
+            message=f"its work may have begun, and its end is not known ({order.reason}); it was taken by {order.node}:"
+            " check the machines, then retry, finish or abandon the event",
         )
     if order.state is OrderState.OPEN and (held := _store_held(draft)):
         return held[0]

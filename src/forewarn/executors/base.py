@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from forewarn.core.change import Change
-from forewarn.core.lifecycle import OrderReport, Outcome
+from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import Event, Order
 from forewarn.executors.settings import NoSettings
 
@@ -24,7 +24,9 @@ class Work:
 
 
 class Progress(StrEnum):
-    UNKNOWN = "unknown"
+    """What an executor knows of an order that has not ended. NOT_BEGUN is certain: nothing of the work was done."""
+
+    NOT_BEGUN = "not-begun"
     RUNNING = "running"
 
 
@@ -32,14 +34,17 @@ class Executor:
     """Carries out orders. A subclass sets `name` and overrides at least `take` and `reports`.
 
     The ticker's thread calls every method that gets or reports an order. `check`, `from_settings`, `connect` and `close` run in
-    the thread that builds or stops the service. An order is saved as running before the executor gets it. After a crash the
-    executor may get an order again, under the same id and attempt: the ticker first asks for its `status`, and calls `take`
-    only if the answer is UNKNOWN.
+    the thread that builds or stops the service. An order is saved as running, under the name of this node, before the executor
+    gets it. After a crash the ticker first asks for the order's `status`. It calls `take` again, with the same id and attempt,
+    if the answer is NOT_BEGUN, or if it is Unknown and the executor is `repeatable`. Otherwise an order whose status is Unknown
+    is in doubt until an operator decides.
     """
 
     name = ""
     # A frozen dataclass made of `setting` fields. Its values come from the TOML table called like the executor.
     settings_class: type = NoSettings
+    # True if an order whose status is Unknown may be taken again: work that is done twice does no harm.
+    repeatable = False
     # False if other programs take the orders through the API.
     takes_orders = True
     # True if the work is only pretended: the portal says so on every page.
@@ -65,10 +70,10 @@ class Executor:
         `listen(listener)` subscribes a listener to every saved change.
         """
 
-    def status(self, work: Work) -> Progress | Outcome:
-        """Return what became of an order that may have been taken before a restart."""
+    def status(self, work: Work) -> Progress | Outcome | Unknown:
+        """Return what became of an order that may have been taken before a restart, or by another node."""
         del work
-        return Progress.UNKNOWN
+        return Unknown()
 
     def free_slots(self) -> int:
         """Return how many more orders this executor can take now."""
@@ -82,23 +87,27 @@ class Executor:
         """Wait for work for which `status` returned RUNNING; `reports` returns its end."""
 
     def reports(self, now: datetime) -> list[OrderReport]:
-        """Return the orders that have ended since the last call; called at least once a second."""
+        """Return the orders that have ended, or are lost, since the last call; called at least once a second."""
         del now
         return []
+
+    def at_work(self) -> int:
+        """Return how many orders this executor waits for. A node that stops may wait until there are none."""
+        return 0
 
     def next_report(self) -> datetime | None:
         """Return when, on the service clock, the next report is due; None if that is not known."""
         return None
 
     def report_saved(self, report: OrderReport) -> None:
-        """Forget the order: its report is saved, and the ticker will not ask for its `status` again."""
+        """Forget the order: its end is saved, and the ticker will not ask for its `status` again."""
 
     def problem(self) -> str:
         """Return why orders would fail now, or "". Called at start and by /readyz, from any thread; it must return at once."""
         return ""
 
-    def tidy(self, running: Collection[Work]) -> None:
-        """Called once at start: remove what an earlier process left of orders that are not in `running`."""
+    def tidy(self, unfinished: Collection[Work]) -> None:
+        """Called once at start: remove what an earlier process left of orders that are not in `unfinished`."""
 
     def close(self) -> None:
         """Called when the service stops. Leave running work alone: after the next start `status` finds it."""

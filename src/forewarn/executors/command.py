@@ -2,8 +2,9 @@
 
 Exit code 0 means done, any other code failed; the end of the output is kept. The command runs under `runner`, which outlives
 this process. Each order has a folder: a lock that the runner holds while it lives, the file `begun` once the command may have
-run, and the file `result.json` once it has ended. So after a crash `status` knows whether the command still runs, has ended,
-never ran, or was lost with its runner. Only after the machine itself went down is the command run again.
+run, and the file `result.json` once it has ended. So after a crash `status` knows whether the command still runs, has ended or
+has not begun. Without a result, a command that may have run is not run again, unless the operator allows it: `repeatable`.
+A missing folder proves nothing: the order may have been taken in another state folder, or long ago.
 """
 
 import fcntl
@@ -14,26 +15,30 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Invalid, InvalidSettings
-from forewarn.core.lifecycle import OrderReport, Outcome
+from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.executors.base import Executor, Progress, Work
 from forewarn.executors.command_environment import command_environment, read_names
 from forewarn.executors.command_user import CommandUser, find_user, program_problem
 from forewarn.executors.private_folder import make_private_folder
 from forewarn.executors.runner import boot_id, save
-from forewarn.executors.settings import parse_duration, read_arguments, read_text, setting, whole_number
+from forewarn.executors.settings import parse_duration, read_arguments, read_flag, read_text, setting, whole_number
 
 _RUNNER = Path(__file__).with_name("runner.py")
-_LOST = Outcome(
-    ok=False,
-    reason="its runner was killed: the result is unknown, and the command may still run; check before you retry",
-)
+_KILLED = "its runner was killed, and the command may still run"
+_RESTARTED = "the machine restarted while the command ran"
+_NO_TRACE = "the state folder has no trace of it"
+# A probe of another node holds the lock for a moment.
+LOCK_TRIES = 500
+LOCK_AGAIN_S = 0.01
 
 
 def _time_limit(value: object) -> int:
@@ -49,6 +54,12 @@ class CommandSettings:
     )
     time_limit_s: int = setting(1_800, _time_limit, "a command that runs longer than this is stopped")
     parallel: int = setting(32, whole_number(1, 1_000), "how many commands run at once")
+    repeatable: bool = setting(
+        False,
+        read_flag,
+        "run a command again if its result is not known, on another node or after a restart of the machine. Otherwise its order"
+        " is in doubt until an operator decides",
+    )
     user: str = setting(
         "",
         read_text,
@@ -81,6 +92,7 @@ class CommandExecutor(Executor):
         folder: Path,
         time_limit_s: int,
         parallel: int,
+        repeatable: bool = False,
         environment: Mapping[str, str],
         also_passed: Collection[str] = (),
         user: CommandUser | None = None,
@@ -91,6 +103,7 @@ class CommandExecutor(Executor):
         self._environment = command_environment(environment, also_passed, user)
         self._user = user
         self._parallel = parallel
+        self.repeatable = repeatable
         self._watched: set[tuple[str, int]] = set()
         self._ended: queue.SimpleQueue[OrderReport] = queue.SimpleQueue()
         self._nudge: Callable[[], None] = lambda: None
@@ -117,6 +130,7 @@ class CommandExecutor(Executor):
             folder=state_dir / "orders",
             time_limit_s=settings.time_limit_s,
             parallel=settings.parallel,
+            repeatable=settings.repeatable,
             environment=os.environ,
             also_passed=settings.environment,
             user=find_user(settings.user),
@@ -128,23 +142,41 @@ class CommandExecutor(Executor):
     def connect(self, nudge: Callable[[], None], _: Callable[[Callable[[Change], None]], None]) -> None:
         self._nudge = nudge
 
-    def status(self, work: Work) -> Progress | Outcome:
+    def status(self, work: Work) -> Progress | Outcome | Unknown:
         folder = self._folder_of(work)
         if _locked(folder):
             return Progress.RUNNING
-        return _result(folder) or (_LOST if _may_have_run(folder) else Progress.UNKNOWN)
+        if not folder.is_dir():
+            return Unknown(_NO_TRACE)
+        try:
+            return _result(folder) or self._unended(folder)
+        except (OSError, ValueError) as error:
+            return self._unreadable(error)
+
+    def _unended(self, folder: Path) -> Progress | Outcome | Unknown:
+        """Return what is known of a command without a runner and without a result."""
+        if not (folder / "begun").exists():
+            return Progress.NOT_BEGUN
+        if not _begun_since_boot(folder):
+            return Unknown(_RESTARTED)
+        # A command that still runs must not run twice at once, even if it may be repeated.
+        return Outcome(ok=False, reason=f"{_KILLED}; check before you retry") if self.repeatable else Unknown(_KILLED)
 
     def free_slots(self) -> int:
         return self._parallel - len(self._watched)
 
+    def at_work(self) -> int:
+        return len(self._watched)
+
     def take(self, work: Work) -> None:
-        if _locked(self._folder_of(work)):
-            self.watch(work)  # another node of this machine took over the order meanwhile and runs its command
-        else:
-            self._await_in_thread(work, self._spawn(work))
+        folder = self._folder_of(work)
+        if self.repeatable and not _locked(folder):
+            _remove(folder)
+        self._await_in_thread(work, self._spawn(work))
 
     def watch(self, work: Work) -> None:
-        self._await_in_thread(work, None)
+        if (work.order.id, work.order.attempt) not in self._watched:
+            self._await_in_thread(work, None)
 
     def reports(self, _: datetime) -> list[OrderReport]:
         ended = []
@@ -154,35 +186,30 @@ class CommandExecutor(Executor):
         return ended
 
     def report_saved(self, report: OrderReport) -> None:
-        shutil.rmtree(self._folder / f"{report.order_id}-{report.attempt}", ignore_errors=True)
+        _remove(self._folder / f"{report.order_id}-{report.attempt}")
 
     def problem(self) -> str:
         return program_problem(self._command[0], self._environment, self._user)
 
-    def tidy(self, running: Collection[Work]) -> None:
-        known = {self._folder_of(work) for work in running}
+    def tidy(self, unfinished: Collection[Work]) -> None:
+        known = {self._folder_of(work) for work in unfinished}
         for folder in self._found_at_start:
             if folder not in known and not _locked(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
 
     def _folder_of(self, work: Work) -> Path:
         return self._folder / f"{work.order.id}-{work.order.attempt}"
 
-    def _spawn(self, work: Work) -> "subprocess.Popen[bytes]":
+    def _spawn(self, work: Work) -> "subprocess.Popen[bytes] | None":
+        """Start the runner. Return None if another node of this machine took over the order and began the command."""
         folder = self._folder_of(work)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700)
-        request = {
-            "command": self._command,
-            "user": self._user and {"uid": self._user.uid, "gid": self._user.gid, "groups": self._user.groups},
-            "stdin": json.dumps(_document(work)) + "\n",
-            "time_limit_s": self._time_limit_s,
-        }
-        save(folder / "request.json", json.dumps(request))
+        folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         environment = _in_memory(json.dumps({**self._environment, **_variables(work)}))
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _lock_for_runner(folder, lock) or (folder / "begun").exists():
+                return None
+            save(folder / "request.json", json.dumps(self._request(work)))
             # The lock belongs to the open file, which the runner inherits: the runner holds it for as long as it lives.
             return subprocess.Popen(  # noqa: S603 - our own runner
                 [sys.executable, "-I", str(_RUNNER), str(folder)],
@@ -197,6 +224,14 @@ class CommandExecutor(Executor):
             os.close(lock)
             os.close(environment)
 
+    def _request(self, work: Work) -> dict[str, object]:
+        return {
+            "command": self._command,
+            "user": self._user and {"uid": self._user.uid, "gid": self._user.gid, "groups": self._user.groups},
+            "stdin": json.dumps(_document(work)) + "\n",
+            "time_limit_s": self._time_limit_s,
+        }
+
     def _await_in_thread(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
         self._watched.add((work.order.id, work.order.attempt))
         name = f"order-{work.order.id}"
@@ -205,6 +240,7 @@ class CommandExecutor(Executor):
     def _await(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
         """Wait until the runner has ended, in whichever process it was started; reap it if it is a child of this one."""
         folder = self._folder_of(work)
+        outcome: Outcome | Unknown
         try:
             lock = os.open(folder / "lock", os.O_RDWR)
             try:
@@ -213,11 +249,44 @@ class CommandExecutor(Executor):
                 os.close(lock)
             if runner is not None:
                 runner.wait()
-            outcome = _result(folder) or _LOST
+            outcome = _result(folder) or self._lost(folder)
         except (OSError, ValueError) as error:
-            outcome = Outcome(ok=False, reason=f"its result cannot be read: {error}")
+            outcome = self._unreadable(error)
         self._ended.put(OrderReport(work.order.id, work.order.attempt, outcome))
         self._nudge()
+
+    def _unreadable(self, error: Exception) -> Outcome | Unknown:
+        reason = f"its result cannot be read: {error}"
+        return Outcome(ok=False, reason=reason) if self.repeatable else Unknown(reason)
+
+    def _lost(self, folder: Path) -> Outcome | Unknown:
+        """Return what to report of a command whose runner ended without a result."""
+        known = self._unended(folder)
+        if isinstance(known, Progress):
+            return Outcome(ok=False, reason="its runner ended before the command began")
+        return known
+
+
+def _lock_for_runner(folder: Path, lock: int) -> bool:
+    """Lock the folder of an order; return False if a runner holds the lock."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if _locked(folder):
+                return False
+        time.sleep(LOCK_AGAIN_S)
+    raise BlockingIOError(f"{folder / 'lock'} stays locked")
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of an order. Rename it first: half a folder would look like a command that has not begun."""
+    with suppress(OSError):
+        removed = folder.with_name(f"{folder.name}.removed")
+        shutil.rmtree(removed, ignore_errors=True)
+        folder.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 def _in_memory(text: str) -> int:
@@ -228,7 +297,7 @@ def _in_memory(text: str) -> int:
     return file
 
 
-def _may_have_run(folder: Path) -> bool:
+def _begun_since_boot(folder: Path) -> bool:
     """Return whether the command may have run since the machine last started."""
     try:
         return (folder / "begun").read_text("utf-8") == boot_id()

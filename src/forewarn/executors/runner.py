@@ -32,6 +32,8 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 def main(folder: Path) -> None:
     request = json.loads((folder / "request.json").read_text("utf-8"))
     environment = json.load(sys.stdin)
+    if (folder / "begun").exists():
+        return  # another runner began the command
     # From here on the command may have run: a service that finds this file without a result must not run it again.
     save(folder / "begun", boot_id())
     try:

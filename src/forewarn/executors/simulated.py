@@ -29,6 +29,7 @@ class SimulatedExecutor(Executor):
     name = "simulated"
     settings_class = SimulatedSettings
     touches_no_machine = True
+    repeatable = True
     needs_token = False
 
     def __init__(self, *, work_s: int, freeze_work_s: int, failures: Mapping[str, int]) -> None:

@@ -196,7 +196,7 @@ def _work(facts: Facts) -> Iterator[Metric]:
         return
     statuses = {"Planned": backlog.planned, "Scheduled": backlog.scheduled, "Started": backlog.started}
     yield _by_label(GaugeMetricFamily("forewarn_events", "Open events, by status.", labels=["status"]), statuses)
-    states = {"open": backlog.open, "running": backlog.running, "failed": backlog.failed}
+    states = {"open": backlog.open, "running": backlog.running, "in-doubt": backlog.in_doubt, "failed": backlog.failed}
     text = "Orders that have not ended well, by state."
     yield _by_label(GaugeMetricFamily("forewarn_orders", text, labels=["state"]), states)
     overdue = "How long the event that should have started first is past its NotBefore."

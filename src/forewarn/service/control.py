@@ -15,7 +15,7 @@ from forewarn.core.errors import NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
-from forewarn.core.lifecycle import OrderReport, Outcome
+from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
     OPEN,
     UNFINISHED,
@@ -57,8 +57,8 @@ class Submission:
 class ResumeEffects:
     """What resuming a held store would do at once: the events that start, and the orders that executors get.
 
-    An open order is handed out. A running order was taken before the hold: its executor is asked about it, and may get it
-    again. `more` says that the lists are not complete.
+    An open order is handed out. A running order was taken before the hold: its executor is asked about it. If the executor
+    does not know, the order is in doubt, or begins again if it is repeatable. `more` says that the lists are not complete.
     """
 
     hold: StoreHold | None
@@ -223,7 +223,7 @@ class Control(Decisions):
         self._decide(_at(event_id), lambda s, now: lifecycle.cancel_event(s, event_id, now=now, actor=actor))
 
     def resolve_failure(self, event_id: str, verb: Verb, actor: Actor) -> None:
-        """Retry, finish or abandon an event whose order failed."""
+        """Retry, finish or abandon an event whose order failed or is in doubt."""
         timeout_s = self._order_timeout_s
         self._decide_on_events(
             _at(event_id),
@@ -313,18 +313,25 @@ class Control(Decisions):
 
     def take_over_order(self, order_id: str, actor: Actor, *, node: str, of: str) -> Order:
         """Return the order as saved."""
+        timeout_s = self._order_timeout_s
         change = self._decide(
-            _only(order_id), lambda s, now: lifecycle.take_over(s, order_id, now=now, actor=actor, node=node, of=of)
+            _only(order_id),
+            lambda s, now: lifecycle.take_over(
+                s, order_id, now=now, actor=actor, node=node, of=of, order_timeout_s=timeout_s
+            ),
         )
         return change.orders[0]
 
-    def report_order(self, order_id: str, outcome: Outcome, actor: Actor, *, attempt: int | None = None) -> None:
+    def report_order(
+        self, order_id: str, outcome: Outcome | Unknown, actor: Actor, *, attempt: int | None = None
+    ) -> None:
         self.report_orders([OrderReport(order_id, attempt, outcome)], actor)
 
     def report_orders(self, reports: Sequence[OrderReport], actor: Actor) -> None:
         """Save the results of some orders in one change, all or none."""
         ids = tuple(report.order_id for report in reports)
-        moved = tuple(key for report in reports for key in report.outcome.new_hosts or ())
+        ends = [report.outcome for report in reports if isinstance(report.outcome, Outcome)]
+        moved = tuple(key for outcome in ends for key in outcome.new_hosts or ())
         self._decide_on_events(
             Focus(events=ids, machines=moved, whole_maintenances=False),
             lambda s, now: lifecycle.report(s, reports, now=now, actor=actor),

@@ -2,7 +2,7 @@
 
 Where several nodes share a store, each node holds a lease of its own and one node holds the ticker's lease. The ticker's
 lease only saves work: two tickers do no harm, because the store refuses a change that is based on outdated rows. When a
-node's own lease ends, another node takes over its orders.
+node's own lease ends, another node takes over its orders or leaves them in doubt.
 """
 
 import logging
@@ -71,6 +71,11 @@ class NodeLeases:
             with suppress(ForewarnError):
                 self._shared.drop_lease(TICKER_LEASE, self._node)
 
+    def resign(self) -> None:
+        """Let another node tick, and do not tick again."""
+        self.release_ticker()
+        self._may_tick = self.leads = False
+
     def expired(self) -> bool:
         """Return whether other nodes may have taken over this node's orders."""
         return self._shared is not None and self._monotonic() > self._expires_s
@@ -81,7 +86,7 @@ class NodeLeases:
 
     def declare_ended(self, nodes: Iterable[str]) -> None:
         """Treat nodes with this node's state directory as dead, although their leases have not ended."""
-        self._ended = {node for node in nodes if self._is_here(node)} - {self._node}
+        self._ended = {node for node in nodes if self.is_here(node)} - {self._node}
 
     def dead(self, nodes: Iterable[str]) -> set[str]:
         """Return those of `nodes` whose orders this node may take over."""
@@ -92,8 +97,9 @@ class NodeLeases:
         return {
             node
             for node in nodes
-            if node not in living and (self._is_here(node) or (self.leads and node not in living_lately))
+            if node not in living and (self.is_here(node) or (self.leads and node not in living_lately))
         }
 
-    def _is_here(self, node: str) -> bool:
+    def is_here(self, node: str) -> bool:
+        """Return whether the node has this node's state directory."""
         return node.rpartition(":")[0] == self._node.rpartition(":")[0]

@@ -1,7 +1,10 @@
 """The orders of one node: take them, hand them to the executor, take over those of dead nodes, save their reports.
 
-Save, then act: an order is saved as running under this node's name before the executor gets it. Where it is not certain
-that the order was saved, the order is in doubt until the store shows whose it is.
+Save, then act: an order is saved as running under this node's name before the executor gets it. So its work may have begun
+from then on. Only the state folder of that node can tell what became of it. Unless the executor is repeatable, another node
+leaves such an order in doubt, and the node that returns with the state folder ends the doubt.
+
+Where it is not certain that an order was saved as ours, it is unconfirmed until the store shows whose it is.
 """
 
 import logging
@@ -15,13 +18,15 @@ from itertools import islice
 from forewarn.core.errors import Conflict, NotFound, Refused, StoreHeld, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState
-from forewarn.executors import Executor, OrderReport, Progress, Work
+from forewarn.executors import Executor, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import NodeLeases
 from forewarn.store import Focus, Store
 
 BATCH = 100
+# Orders whose work may have begun, and whose end is not known.
+BEGUN = frozenset({OrderState.RUNNING, OrderState.IN_DOUBT})
 MAX_RUNNING_ORDERS = 1_000_000
 
 log = logging.getLogger("forewarn.service.orders")
@@ -57,9 +62,11 @@ class Orders:
         self._reporter = self._taker if leases.shared else ""
         # Reports that are not saved yet: they must survive a store that is away.
         self._unsaved: deque[OrderReport] = deque()
+        # Another thread counts the orders at work: none may be between the executor and `_unsaved` then.
+        self._counting = threading.Lock()
         # Orders that may be ours: the store failed while it saved them, or our lease ended. If they are ours, no other
-        # node will hand them to its executor.
-        self._doubtful: set[str] = set()
+        # node will hand them to its executor. True if this node was the first to take it: then its work has not begun.
+        self._unconfirmed: dict[str, bool] = {}
         self.taken_over = 0  # how many orders of dead nodes
         # False while `recover` waits until the store is resumed.
         self._recovered = True
@@ -74,17 +81,21 @@ class Orders:
         if not self._recovered or not self._executor.takes_orders:
             return
         with self._alone() as alone:
-            orders = self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)
+            orders = self._store.orders(BEGUN, MAX_RUNNING_ORDERS)
         ours = [order for order in orders if order.node.startswith(self._prefix)]
         if alone:
             self._leases.declare_ended({order.node.removeprefix(self._prefix) for order in ours})
         if len(ours) < len(orders):
             log.warning("%d order(s) were taken by others; they are theirs to finish", len(orders) - len(ours))
-        running = [work for order in ours if (work := self._work_of(order)) is not None]
-        self._executor.tidy(running)
-        for work in running:
-            if not self._leases.shared or work.order.node == self._taker:
+        begun = [work for order in ours if (work := self._work_of(order)) is not None]
+        self._executor.tidy(begun)
+        for work in begun:
+            if self._leases.shared and work.order.node != self._taker:
+                continue  # `take_over` finds it when the lease of its node has ended
+            if work.order.state is OrderState.RUNNING:
                 self._resume(work)
+            else:
+                self._end_doubt(work)
 
     def recover_if_resumed(self) -> None:
         """Do what `recover` left undone because the store was held."""
@@ -92,33 +103,65 @@ class Orders:
             self.recover()
 
     def take_over(self) -> Counter[str]:
-        """Take over the orders of dead nodes."""
+        """Take over the orders of dead nodes; leave in doubt those whose work may have begun elsewhere."""
         done: Counter[str] = Counter()
         if not self._executor.takes_orders:
             return done
-        running = self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS)
-        others = [o for o in running if o.node.startswith(self._prefix) and o.node != self._taker]
-        if not others:
+        begun = [o for o in self._store.orders(BEGUN, MAX_RUNNING_ORDERS) if o.node.startswith(self._prefix)]
+        running = [o for o in begun if o.state is OrderState.RUNNING and o.node != self._taker]
+        doubtful = [o for o in begun if o.state is OrderState.IN_DOUBT and self._leases.is_here(self._node_of(o))]
+        if not running and not doubtful:
             return done
-        dead = self._leases.dead({order.node.removeprefix(self._prefix) for order in others})
-        for order in others:
-            if order.node.removeprefix(self._prefix) not in dead:
-                continue
-            # If the store fails from here on, the order may be ours.
-            self._doubtful.add(order.id)
-            try:
-                taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
-                if (work := self._work_of(taken)) is not None:
-                    self._resume(work)
-                    done["took over {} order(s)"] += 1
-                    self.taken_over += 1
-            except StoreHeld:
-                self._doubtful.discard(order.id)
-                break
-            except (Refused, Conflict, NotFound):
-                pass  # it ended, or another node was first, or a failover lost it
-            self._doubtful.discard(order.id)
+        if self._control.store_hold() is not None:
+            return done
+        dead = self._leases.dead({self._node_of(order) for order in (*running, *doubtful)})
+        for order in running:
+            if self._node_of(order) in dead:
+                done += self._take_over_running(order)
+        for order in doubtful:
+            back = order.node == self._taker or self._node_of(order) in dead
+            if back and (work := self._work_of(order)) is not None:
+                done += self._end_doubt(work)
         return done
+
+    def _take_over_running(self, order: Order) -> Counter[str]:
+        if self._executor.repeatable or self._leases.is_here(self._node_of(order)):
+            return self._take_over(order)
+        work = self._work_of(order)
+        if work is None:
+            return Counter()
+        status = self._executor.status(work)
+        if isinstance(status, Outcome) or status is Progress.RUNNING:
+            return self._take_over(order)  # the executor can tell, although another node took the order
+        reason = (
+            f"{self._node_of(order)} took it and is away: only a node with its state folder knows what became of it"
+        )
+        self._unsaved.append(OrderReport(order.id, order.attempt, Unknown(reason), order.node))
+        return Counter()
+
+    def _take_over(self, order: Order, *, not_begun: bool = False) -> Counter[str]:
+        # If the store fails from here on, the order may be ours.
+        self._unconfirmed[order.id] = not_begun
+        done: Counter[str] = Counter()
+        try:
+            taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
+            if (work := self._work_of(taken)) is not None:
+                self._resume(work, not_begun=not_begun)
+                done["took over {} order(s)"] += 1
+                self.taken_over += 1
+        except (Refused, Conflict, NotFound):
+            pass  # it ended, or another node was first, or a failover lost it
+        self._unconfirmed.pop(order.id, None)
+        return done
+
+    def _end_doubt(self, work: Work) -> Counter[str]:
+        """Take over an order in doubt if this state folder shows what became of it; otherwise leave it to an operator."""
+        if isinstance(self._executor.status(work), Unknown):
+            return Counter()
+        return self._take_over(work.order)
+
+    def _node_of(self, order: Order) -> str:
+        return order.node.removeprefix(self._prefix)
 
     def hand_out(self) -> Counter[str]:
         """Take open orders; save each as running before the executor gets it."""
@@ -139,31 +182,43 @@ class Orders:
             except Conflict:
                 break  # another node ticks too: read again
             except StoreUnavailable:
-                self._doubtful.add(order.id)
+                self._unconfirmed[order.id] = True
                 raise
             if self._leases.expired():
-                self._doubtful.add(order.id)  # this process was stopped, and another node may have taken over the order
+                # This process was stopped, and another node may have taken over the order.
+                self._unconfirmed[order.id] = True
                 break
             self._hand_to_executor(replace(work, order=taken))
             done["took {} order(s)"] += 1
         return done
 
-    def resolve_doubts(self) -> None:
-        """Resume doubtful orders that are saved as ours; leave the others to the node that takes them."""
-        if not self._doubtful or self._control.store_hold() is not None:
+    def resume_unconfirmed(self) -> None:
+        """Resume unconfirmed orders that are saved as ours; leave the others to the node that takes them."""
+        if not self._unconfirmed or self._control.store_hold() is not None:
             return
-        for order in self._store.orders({OrderState.RUNNING}, MAX_RUNNING_ORDERS):
-            if order.id in self._doubtful and order.node == self._taker:
+        for order in self._store.orders(BEGUN, MAX_RUNNING_ORDERS):
+            if order.id not in self._unconfirmed or order.node != self._taker:
+                continue
+            not_begun = self._unconfirmed[order.id]
+            if order.state is OrderState.RUNNING:
                 if (work := self._work_of(order)) is not None:
-                    self._resume(work)
-                self._doubtful.discard(order.id)
-        self._doubtful.clear()
+                    self._resume(work, not_begun=not_begun)
+            elif not_begun:  # our lease had ended, and another node put the order in doubt
+                self._take_over(order, not_begun=True)
+            self._unconfirmed.pop(order.id, None)
+        self._unconfirmed.clear()
+
+    def at_work(self) -> int:
+        """Return how many orders are under way on this node, or have ended and are not saved."""
+        with self._counting:
+            return self._executor.at_work() + len(self._unsaved)
 
     def save_reports(self) -> Counter[str]:
         """Save the executor's reports, many at once; save a report by itself only if the batch is refused."""
         done: Counter[str] = Counter()
-        reports = self._executor.reports(self._clock.now())
-        self._unsaved.extend(replace(report, node=self._reporter) for report in reports)
+        with self._counting:
+            reports = self._executor.reports(self._clock.now())
+            self._unsaved.extend(replace(report, node=self._reporter) for report in reports)
         while self._unsaved and not self._stopping.is_set():
             batch = list(islice(self._unsaved, BATCH))
             try:
@@ -174,7 +229,7 @@ class Orders:
                 continue
             for report in batch:
                 done[_ended(report)] += 1
-                self._executor.report_saved(report)
+                self._forget(report)
                 self._unsaved.popleft()
         return done
 
@@ -188,27 +243,39 @@ class Orders:
             log.info("the report of order %s came too late: %s", report.order_id, error)
             if self._runs_elsewhere(report):
                 return done  # another node with this state directory may need the executor's files of this order
-        self._executor.report_saved(report)
+        self._forget(report)
         return done
+
+    def _forget(self, report: OrderReport) -> None:
+        """Let the executor forget an order that has ended. Of an order in doubt it keeps what it has."""
+        if not isinstance(report.outcome, Unknown):
+            self._executor.report_saved(report)
 
     def _runs_elsewhere(self, report: OrderReport) -> bool:
         if not self._leases.shared:
             return False
         with suppress(NotFound):
             _, order = self._control.event(report.order_id)
-            running = order is not None and order.state is OrderState.RUNNING and order.attempt == report.attempt
-            return running and order is not None and order.node != report.node
+            begun = order is not None and order.state in BEGUN and order.attempt == report.attempt
+            return begun and order is not None and order.node != report.node
         return False
 
-    def _resume(self, work: Work) -> None:
-        """Continue an order that is ours and that the executor may already have: ask the executor first."""
+    def _resume(self, work: Work, *, not_begun: bool = False) -> None:
+        """Continue an order that is ours and that the executor may already have: ask the executor first.
+
+        `not_begun` says that no executor can have it: this node took it first, and has not handed it to its executor.
+        """
         status = self._executor.status(work)
-        if isinstance(status, Outcome):
-            self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
-        elif status is Progress.RUNNING:
+        if status is Progress.RUNNING:
             self._executor.watch(work)
-        elif self._is_unchanged(work.order):
-            self._hand_to_executor(work)
+        elif isinstance(status, Outcome):
+            self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
+        elif status is Progress.NOT_BEGUN or not_begun or self._executor.repeatable:
+            if self._is_unchanged(work.order):
+                self._hand_to_executor(work)
+        else:
+            assert isinstance(status, Unknown)  # noqa: S101 - the type checker cannot see it
+            self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
 
     def _is_unchanged(self, order: Order) -> bool:
         """Whether the order still runs under the same name: requesting its status may have taken long."""
@@ -242,4 +309,6 @@ class Orders:
 
 
 def _ended(report: OrderReport) -> str:
+    if isinstance(report.outcome, Unknown):
+        return "left {} order(s) in doubt"
     return "finished {} order(s)" if report.outcome.ok else "saw {} order(s) fail"

@@ -211,6 +211,12 @@ class Settings:
     order_timeout_s: int = setting(
         3_600, parse_duration, "an order without a result for this long has failed; `0` waits for ever"
     )
+    stop_grace_s: int = setting(
+        0,
+        parse_duration,
+        "how long a node that is told to stop waits for the commands it runs; they continue in any case. It starts nothing new"
+        " meanwhile",
+    )
     retain_history_s: int = setting(
         90 * 86_400, parse_duration, "how long to keep ended maintenances and the audit log; `0` keeps them for ever"
     )

@@ -1,4 +1,4 @@
-"""The ticker's loop. One cycle: renew leases, tick what is due, save reports, hand out orders, make the periodic calls, prune.
+"""The ticker's loop. One cycle: renew leases, save reports, tick what is due, hand out orders, make the periodic calls, prune.
 
 Decide, save, then act: the tick that starts an event saves its order as open, and `orders` saves it as running before the
 executor gets it. No thread sleeps on behalf of an event: a wait is a moment in the store, and the loop waits for the earliest.
@@ -120,6 +120,15 @@ class Ticker:
         self._stopping.set()
         self.nudge()
 
+    def drain(self) -> None:
+        """Move no more events and hand out no more orders. Continue to save reports and to renew this node's lease."""
+        with self._cycling:
+            self.leases.resign()
+
+    def at_work(self) -> int:
+        """Return how many orders are under way on this node."""
+        return self.orders.at_work()
+
     @property
     def leads(self) -> bool:
         """Whether this node moves events and hands out orders, as far as it knows."""
@@ -153,10 +162,11 @@ class Ticker:
             self._control.watch_clock()
             self.orders.recover_if_resumed()
             done = self.orders.take_over() if self.leases.renew() else Counter[str]()
+            # A report counts before a time limit: work that has ended has not timed out.
+            done += self.orders.save_reports()
             due = self._due() if self.leads else []
             done += self._tick(due) if due else Counter[str]()
-            done += self.orders.save_reports()
-            self.orders.resolve_doubts()
+            self.orders.resume_unconfirmed()
             if self.leads:
                 done += self.orders.hand_out()
             for call in self._periodic_calls:

@@ -51,7 +51,7 @@ from forewarn.store import (
 from forewarn.store.audit_chain import AuditChain, ChainMark, chained
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-_UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING})
+_UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
 
 
 def _locked(method: Method) -> Method:
@@ -222,12 +222,14 @@ class MemoryStore:
         names = [name for name in self._scopes if within is None or name in within]
         events = [self._events[i] for name in names for i in self._open_of_scope.get(name, ())]
         held = Counter(event.status for event in events)
-        orders = [self._orders.get(event.id) for event in events if event.status is Status.STARTED]
+        started = (self._orders.get(event.id) for event in events if event.status is Status.STARTED)
+        states = Counter(order.state for order in started if order is not None)
         return Counts(
             planned=held[Status.PLANNED],
             scheduled=held[Status.SCHEDULED],
             started=held[Status.STARTED],
-            failed=sum(order is not None and order.state is OrderState.FAILED for order in orders),
+            failed=states[OrderState.FAILED],
+            in_doubt=states[OrderState.IN_DOUBT],
             scopes=len(names),
             machines=sum(len(self._machines.get(name, ())) for name in names),
         )
@@ -243,6 +245,7 @@ class MemoryStore:
             scheduled=counts.scheduled,
             started=counts.started,
             failed=counts.failed,
+            in_doubt=counts.in_doubt,
             open=orders[OrderState.OPEN],
             running=orders[OrderState.RUNNING],
             earliest_start=min(starts, default=None),

@@ -124,19 +124,20 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The numbers of open events by status, of Started events with a failed order, of scopes and of machines."""
+    """The numbers of open events by status, of Started events with a failed order or one in doubt, of scopes and of machines."""
 
     planned: int = 0
     scheduled: int = 0
     started: int = 0
     failed: int = 0
+    in_doubt: int = 0
     scopes: int = 0
     machines: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Unfinished work: open events by status, Started events with a failed order, open and running orders.
+    """Unfinished work: open events by status, Started events with a failed order or one in doubt, open and running orders.
 
     `earliest_start` is the earliest NotBefore of the Scheduled events, `earliest_wake` the time of the ticker's next work.
     """
@@ -145,6 +146,7 @@ class Backlog:
     scheduled: int = 0
     started: int = 0
     failed: int = 0
+    in_doubt: int = 0
     open: int = 0
     running: int = 0
     earliest_start: datetime | None = None

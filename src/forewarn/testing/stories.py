@@ -16,7 +16,7 @@ from forewarn.app.service import Service
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Invalid, Refused
-from forewarn.core.lifecycle import Outcome
+from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import (
     Actor,
     Event,
@@ -218,6 +218,9 @@ class Player:
         control, order_id = self.service.control, self._id(name)
         if verb == "take":
             control.take_order(order_id, Actor("playbook"), node="playbook")
+            return
+        if verb == "lose":
+            control.report_order(order_id, Unknown(reason or "lost"), Actor("playbook"))
             return
         moved = {_key(machine): host for machine, host in options.items()}
         control.report_order(order_id, Outcome(ok=verb == "finish", reason=reason, new_hosts=moved), Actor("playbook"))

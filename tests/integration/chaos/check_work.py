@@ -1,12 +1,11 @@
 """Check starts and work: nothing starts twice or early, and the command ran once per attempt, by its own records.
 
-It may run again only where the order was taken over and "[the executor] knows nothing" (decision 13). The nodes share the folder
-of orders under way, so it knows whatever has begun: an attempt begins at most once more for each time that it was taken over
-before it had begun, by whoever took it over and, late, by the one it was taken from.
+Every node has its own state folder, and commands are not repeatable: an attempt begins once, whatever happens to its node, and
+two attempts of an order never run at the same time.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from tests.integration.chaos.check_documents import DocumentChecks, stage
@@ -23,15 +22,11 @@ class WorkChecks:
         self._approval = {scope.name: scope.approval for scope in history.scopes}
         self._said = {m.id: m.description for m in history.maintenances}
         self._noted: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._taken_over: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._taken_at: dict[tuple[str, int], float] = {}
         for entry in history.audit:
             self._noted[entry.action, entry.event].append(entry.at)
-            if found := _ATTEMPT.match(entry.detail):
-                if entry.action == "order taken":
-                    self._taken_at[entry.event, int(found[1])] = entry.at
-                elif entry.action == "order taken over":
-                    self._taken_over[entry.event, int(found[1])].append(entry.at)
+            if entry.action == "order taken" and (found := _ATTEMPT.match(entry.detail)):
+                self._taken_at[entry.event, int(found[1])] = entry.at
         self._approved_by: dict[str, set[str]] = defaultdict(set)  # as recorded: machines, "" for an operator
         for entry in history.audit:
             if entry.action == "event approved":
@@ -104,14 +99,10 @@ class WorkChecks:
 
     def _worked(self) -> Iterator[str]:
         events = {event.id: event for event in self.history.events}
-        began: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for worked in self.history.worked:
-            if worked.what == "began":
-                began[worked.order, worked.attempt].append(worked.at)
-        for (order, attempt), moments in began.items():
-            again = sum(at < min(moments) for at in self._taken_over[order, attempt])
-            if len(moments) > 1 + again:
-                yield f"attempt {attempt} of order {order} was begun {len(moments)} times, of which {again} again with reason"
+        for order, attempt in repeated(self.history):
+            yield f"attempt {attempt} of order {order} was begun more than once"
+        for order in overlapping(self.history):
+            yield f"two commands of order {order} ran at the same time"
         for worked in self.history.worked:
             if worked.order not in events:
                 yield f"work was done for order {worked.order}, which does not exist"
@@ -146,3 +137,20 @@ class WorkChecks:
                 if later and early and event.id not in self._documents.shown(poll):
                     yield f"event {event.id} was gone for {poll.scope}/{poll.machine} while its work went on"
                     break
+
+
+def repeated(history: History) -> list[tuple[str, int]]:
+    """The orders and attempts whose command began more than once, by what the commands wrote down."""
+    began = Counter((worked.order, worked.attempt) for worked in history.worked if worked.what == "began")
+    return [key for key, count in began.items() if count > 1]
+
+
+def overlapping(history: History) -> list[str]:
+    """The orders of which two commands ran at the same time, by what the commands wrote down."""
+    running: Counter[str] = Counter()
+    found: dict[str, None] = {}
+    for worked in sorted(history.worked, key=lambda each: each.at):
+        running[worked.order] += 1 if worked.what == "began" else -1
+        if running[worked.order] > 1:
+            found[worked.order] = None
+    return list(found)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tests.integration.chaos.check_changes import ChangeChecks
 from tests.integration.chaos.check_documents import STALE_SLACK_S, DocumentChecks
-from tests.integration.chaos.check_work import WorkChecks
+from tests.integration.chaos.check_work import WorkChecks, overlapping, repeated
 from tests.integration.chaos.history import Event, History
 
 # An event says when it was decided on: the database refuses to save it more than 2 s later, and a little more for many.
@@ -72,7 +72,7 @@ def _counted(history: History) -> Iterator[str]:
     yield f"requests: {len(history.requests)} ({', '.join(f'{count} {what}' for what, count in answers.most_common())})"
     faults = Counter(fault.what for fault in history.faults)
     yield f"faults: {', '.join(f'{count} {what}' for what, count in sorted(faults.items())) or 'none'}"
-    took_over = sum(entry.action == "order taken over" for entry in history.audit)
+    actions = Counter(entry.action for entry in history.audit)
     began = sum(worked.what == "began" for worked in history.worked)
     alone = sum(
         e.started_at is not None and e.not_before_at is not None and e.started_at >= e.not_before_at
@@ -80,5 +80,6 @@ def _counted(history: History) -> Iterator[str]:
     )
     yield (
         f"maintenances: {len(history.maintenances)}, events: {len(history.events)}, {alone} started at NotBefore;"
-        f" work begun {began} times, {took_over} orders taken over"
+        f" work begun {began} times, {len(repeated(history))} repeated, {len(overlapping(history))} overlapping;"
+        f" orders: {actions['order in doubt']} in doubt, {actions['order taken over']} taken over"
     )

@@ -80,7 +80,6 @@ def example_history() -> list[Entry]:
         Worked(what="began", order="R-1", attempt=2, at=at + 8.3),
         Worked(what="ended", order="R-1", attempt=2, at=at + 9.4),
         Worked(what="began", order="P", attempt=1, at=at + 45.6),
-        Worked(what="began", order="P", attempt=1, at=at + 45.7),
         Worked(what="ended", order="P", attempt=1, at=at + 46.0),
         Scope(name="shop", approval="any"),
         *(Maintenance(id=f"of-{e}", status=s, description=f"{k} said", ended=True)
@@ -108,6 +107,7 @@ def example_history() -> list[Entry]:
         note(14, 9.5, "order finished", **{**r, **ticker}),
         note(15, 35.1, "event started", **{**p, **ticker}),
         note(16, 35.2, "order taken", **{**p, **ticker}, detail="attempt 1 by command on vm:1"),
-        note(17, 45.5, "order taken over", **{**p, **ticker}, detail="attempt 1 by command on vm:2, taken by command on vm:1"),
-        note(18, 46.1, "order finished", **{**p, **ticker}),
+        note(17, 45.7, "order in doubt", **{**p, **ticker}, detail="attempt 1 by command on vm:1: away"),
+        note(18, 45.8, "order taken over", **{**p, **ticker}, detail="attempt 1 by command on vm:2, taken by command on vm:1"),
+        note(19, 46.1, "order finished", **{**p, **ticker}),
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The faults of a run and their times, all decided beforehand by the seed.
 
-A node is killed and restarted; the holder of the ticker's lease is stopped until its lease has ended, then continued; the
-connection to the database is cut or stalls, for one node or for all.
+A node is killed, or told to stop, and restarted; the holder of the ticker's lease is stopped until its lease has ended, then
+continued; the connection to the database is cut or stalls, for one node or for all.
 """
 
 import signal
@@ -19,6 +19,9 @@ EVERYBODY = -1
 HOLDER = -2
 # A lease lasts 10 s: its holder is stopped for longer.
 STOPPED_S = (11.0, 13.0)
+DOWN = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}
+# A node that is told to stop stays away until another node, which renews its leases every 3 s, has missed it.
+LASTS_S = {"terminate": (4.0, 8.0)}
 CALM_BEFORE_S = 1.0
 # So long after the last fault may have begun, everything is mended.
 CALM_AFTER_S = 1.0
@@ -40,11 +43,13 @@ def schedule(seed: int, seconds: float, nodes: int = 3) -> list[Fault]:
     found = [Fault(at_s, "stop", HOLDER, chance.uniform(*STOPPED_S))]
     at_s = CALM_BEFORE_S
     while (at_s := at_s + chance.uniform(0.7, 3.0)) < seconds:
-        what = chance.choice(("kill", "kill", "cut", "stall") if at_s < seconds - NO_KILL_S else ("cut", "stall"))
+        what = chance.choice(("kill", "terminate", "cut", "stall") if at_s < seconds - NO_KILL_S else ("cut", "stall"))
         node = chance.randrange(nodes)
-        if what != "kill" and chance.random() < 0.3:
+        if what not in DOWN and chance.random() < 0.3:
             node = EVERYBODY
-        found.append(Fault(at_s, what, node, min(chance.uniform(0.3, 5.0), seconds + CALM_AFTER_S - at_s)))
+        found.append(
+            Fault(at_s, what, node, min(chance.uniform(*LASTS_S.get(what, (0.3, 5.0))), seconds + CALM_AFTER_S - at_s))
+        )
     return sorted(found)
 
 
@@ -74,10 +79,10 @@ class FaultInjector:
                 getattr(wire, fault.what)()
             self._note(fault.what, fault.node)
             return
-        if fault.what == "kill" and self._down.setdefault(fault.node, number) != number:
+        if fault.what in DOWN and self._down.setdefault(fault.node, number) != number:
             return  # it is down already
         node = self._stopped.setdefault(number, self._nodes.holder()) if fault.node == HOLDER else fault.node
-        self._nodes.signal(node, signal.SIGKILL if fault.what == "kill" else signal.SIGSTOP)
+        self._nodes.signal(node, DOWN.get(fault.what, signal.SIGSTOP))
         self._note(fault.what, node)
 
     def end(self, number: int, fault: Fault) -> None:
@@ -85,7 +90,7 @@ class FaultInjector:
             for wire in self._wires_of(fault):
                 wire.mend()
             self._note("mend", fault.node)
-        elif fault.what == "kill" and self._down.get(fault.node) == number:
+        elif fault.what in DOWN and self._down.get(fault.node) == number:
             del self._down[fault.node]
             self._nodes.restart(fault.node)
             self._note("restart", fault.node)

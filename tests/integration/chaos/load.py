@@ -177,14 +177,15 @@ class Operator(threading.Thread):
 
 
 def failed_events(client: RecordingClient, node: NodeLife) -> list[str]:
+    return [event["id"] for event in events_waiting(client, node, "order-failed")]
+
+
+def events_waiting(client: RecordingClient, node: NodeLife, code: str) -> list[dict[str, Any]]:
+    """Return the started events that wait for this reason."""
     answer = client.look(node, "/v1/events?status=Started&limit=100")
     if answer.status != 200:
         return []
-    return [
-        event["id"]
-        for event in answer.json()["items"]
-        if any(reason["code"] == "order-failed" for reason in event["waiting_for"])
-    ]
+    return [event for event in answer.json()["items"] if any(reason["code"] == code for reason in event["waiting_for"])]
 
 
 def _target(chance: Random, machine: Machine) -> dict[str, object]:

@@ -67,7 +67,7 @@ def run(
             disturb(recorder)
             time.sleep(max(0.0, begun_s + seconds - time.monotonic()))
             _end(operators, operators_stop)
-            ending = LastOperator(nodes_now, closer)
+            ending = LastOperator(nodes_now, closer, work_log)
             ending.end_everything(END_WITHIN_S)
         finally:
             operators_stop.set()

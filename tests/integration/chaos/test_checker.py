@@ -170,20 +170,20 @@ BENT: dict[str, tuple[Bend, str]] = {
              also(request(6.1, "approve", who="guest shop/m0", scope="shop", machine="m0", ids=("C", "P")))),
         "approved event P, was told yes, and it is lost"),
     "an approval recorded twice": (
-        also(note(19, 6.3, "event approved", who="shop/m1", event="R-1", maintenance="of-R-1")), "was recorded 2 times"),
+        also(note(20, 6.3, "event approved", who="shop/m1", event="R-1", maintenance="of-R-1")), "was recorded 2 times"),
     "an approval nobody gave": (
-        also(note(19, 20, "event approved", who="shop/m0", event="P", maintenance="of-P")), "which never asked for it"),
+        also(note(20, 20, "event approved", who="shop/m0", event="P", maintenance="of-P")), "which never asked for it"),
     "a wrong id accepted": (changed(Request, asked("approve", machine="m0"), status=200), "and was told 200"),
     "a right id refused": (changed(Request, asked("approve", status=200), status=400), "and was told 400"),
     "a retry lost": (without(Audited, noted("event retry by operator")), "said retry of event R-1"),
     "a retry too many": (
-        also(note(19, 8.05, "event retry by operator", event="R-1")), "in the audit more often than it was asked for"),
+        also(note(20, 8.05, "event retry by operator", event="R-1")), "in the audit more often than it was asked for"),
     "a maintenance that never ends": (
         changed(Maintenance, named("of-P"), ended=False, status="Running"), "has not ended: it is Running"),
     "an event that never ends": (changed(Event, named("P"), status="Started"), "event P has not ended"),
-    "a clock that did not jump": (also(note(19, 30, "clock jumped forward", who="clock")), "clock jumped, and none did"),
+    "a clock that did not jump": (also(note(20, 30, "clock jumped forward", who="clock")), "clock jumped, and none did"),
     # Starts and work.
-    "started twice": (also(note(19, 36, "event started", event="P")), "event P started 2 times"),
+    "started twice": (also(note(20, 36, "event started", event="P")), "event P started 2 times"),
     "a start without a trace": (without(Audited, noted("event started", "P")), "started 0 times in the audit"),
     "early by what is saved": (changed(Audited, noted("event started", "P"), at=WALL_S + 34.9), "before its NotBefore"),
     "early by the command": (
@@ -199,15 +199,20 @@ BENT: dict[str, tuple[Bend, str]] = {
         without(Audited, noted("event approved", "R-1")), "R-1 started before its NotBefore and no approval is recorded"),
     "less notice than due": (changed(Event, named("P"), not_before_at=WALL_S + 34), "less than its notice of 30 s"),
     "no notice at all": (changed(Event, named("R-1"), published_at=None, not_before_at=None), "was never published"),
-    "work begun twice": (without(Audited, noted("order taken over")), "was begun 2 times, of which 0 again with reason"),
-    "work begun again though it was known": (
-        changed(Audited, noted("order taken over"), at=WALL_S + 45.65), "was begun 2 times, of which 0 again with reason"),
+    "work begun again after its end": (
+        also(Worked(what="began", order="P", attempt=1, at=WALL_S + 46.05),
+             Worked(what="ended", order="P", attempt=1, at=WALL_S + 46.06)), "attempt 1 of order P was begun more than once"),
+    "work begun again where its node was away": (
+        also(Worked(what="began", order="P", attempt=1, at=WALL_S + 45.75)), "two commands of order P ran at the same time"),
+    "an attempt begun before the end of the one before": (
+        changed(Worked, lambda w: (w.order, w.attempt, w.what) == ("R-1", 2, "began"), at=WALL_S + 7.0),
+        "two commands of order R-1 ran at the same time"),
     "work for nobody": (also(Worked(what="began", order="X", attempt=1, at=WALL_S + 9)), "which does not exist"),
     "work before it was saved": (
         changed(Audited, noted("order taken", "P"), at=WALL_S + 45.8), "began before it was taken and saved"),
     "finished without work": (
         without(Worked, lambda w: w.order == "P" and w.what == "ended"), "its work was never done"),
-    "failed without reason": (also(note(19, 36, "order failed", event="P")), "and its work did not"),
+    "failed without reason": (also(note(20, 36, "order failed", event="P")), "and its work did not"),
     "gone while at work": (
         changed(Worked, lambda w: w.order == "P" and w.what == "ended", at=WALL_S + 48), "while its work went on"),
     # Notice.

@@ -1,7 +1,7 @@
 """Three real nodes on one machine, each with its own wire to the database, and the command that does their work.
 
-The nodes share the folder of orders under way, as nodes on one machine do: whoever takes an order over finds what became of
-it. The command is the work_log: it writes down each beginning and end itself.
+Each node has its own state folder, as nodes on several machines do: only a node with that folder knows what became of an order
+that was taken there. The command is the witness: it writes down each beginning and end itself.
 """
 
 import signal
@@ -73,13 +73,29 @@ class ThreeNodes:
         self._starting.clear()
 
     def signal(self, number: int, which: signal.Signals) -> None:
-        self._killed[number] += which is signal.SIGKILL
+        """Send a signal. Unless the node only continues, other nodes soon take it for dead: its leases have ended."""
+        self._killed[number] += which in (signal.SIGKILL, signal.SIGTERM)
         process = self._processes[number]
         if process is not None:
             process.send_signal(which)
         if process is not None and which is signal.SIGKILL:
             process.wait()
             self._keep_ports(self._nodes_now[number])
+        if process is not None and which is not signal.SIGCONT:
+            self._end_leases(process.pid)
+
+    def _end_leases(self, pid: int) -> None:
+        """Let the node's leases have ended long ago, so that no run need last for as long as nodes wait for each other."""
+        # A stopped node may hold its rows locked.
+        options = "-c lock_timeout=2s"
+        with (
+            suppress(psycopg.errors.LockNotAvailable),
+            psycopg.connect(self._database, connect_timeout=5, options=options) as connection,
+        ):
+            connection.execute(
+                "UPDATE forewarn.leases SET until = clock_timestamp() - interval '1 hour' WHERE node LIKE %s",
+                [f"%:{pid}-%"],
+            )
 
     def _keep_ports(self, dead: NodeLife) -> None:
         """Keep the ports of a dead node, so that a node of another run cannot answer in its place."""
@@ -107,11 +123,15 @@ class ThreeNodes:
 
     def _keep_starting(self, number: int, killed: int) -> None:
         deadline_s = time.monotonic() + START_WITHIN_S
+        before = self._processes[number]
+        if before is not None:
+            before.wait(START_WITHIN_S)  # one that was told to stop takes a moment
+            self._keep_ports(self._nodes_now[number])
         while not self._closed and self._killed[number] == killed and time.monotonic() < deadline_s:
             process, log = self._nodes.begin(
                 self._addresses[number],
                 "--state-dir",
-                str(self._folder / "state"),
+                str(self._folder / f"state-{number + 1}"),
                 FOREWARN_EXECUTOR="command",
                 FOREWARN_COMMAND=str(self._command),
                 FOREWARN_MAX_STALE=f"{MAX_STALE_S}s",

@@ -121,7 +121,8 @@ def _lost(history: History, stored: StoredState) -> Iterator[str]:
         for order_id, attempt, state in saved.orders:
             order = snapshot.orders.get(order_id)
             if order is None or not (
-                order.attempt > attempt or (order.attempt == attempt and _reached(_ORDER_STEP, str(order.state), state))
+                order.attempt > attempt
+                or (order.attempt == attempt and _reached(_ORDER_STEP, _step(str(order.state)), _step(state)))
             ):
                 yield f"order {order_id} was acknowledged as {state} (attempt {attempt}) and is {order and order.state}"
     for entry, times in Counter(entry for saved in history.saved for entry in saved.audit).items():
@@ -143,6 +144,11 @@ def _lost_maintenances(maintenances: tuple[tuple[str, int, str], ...], snapshot:
             yield f"maintenance {maintenance_id} was acknowledged at version {version}: lost"
         elif status in _ENDED_MAINTENANCE and maintenance.status != status:
             yield f"maintenance {maintenance_id} was acknowledged as {status} and is {maintenance.status}"
+
+
+def _step(state: str) -> str:
+    """Return the step of an order in doubt: it is under way, and may be running again."""
+    return "running" if state == "in-doubt" else state
 
 
 def _reached(steps: Mapping[str, int], now: str, then: str) -> bool:

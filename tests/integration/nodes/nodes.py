@@ -137,13 +137,14 @@ class Nodes:
     def begin(self, address: str, *arguments: str, **environment: str) -> "tuple[subprocess.Popen[str], Path]":
         """A process that may not be ready yet."""
         self._count += 1
-        state = self._folder / f"node-{self._count}"
+        own = ("--state-dir", str(self._folder / f"node-{self._count}"))
+        state_dir = () if "--state-dir" in arguments else own
         log = self._folder / f"node-{self._count}.log"
         clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "forewarn", "serve", "--store", address, "--state-dir", str(state),
+                    sys.executable, "-m", "forewarn", "serve", "--store", address, *state_dir,
                     "--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0", "--fleet", str(self._folder / "fleet.toml"),
                     *arguments,
                 ],

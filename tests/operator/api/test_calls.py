@@ -7,7 +7,8 @@ import pytest
 
 from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import ClockHold
+from forewarn.core.lifecycle import Unknown
+from forewarn.core.model import Actor, ClockHold
 from tests.support.running_service import FLEET, START, RunningService, running_service
 
 
@@ -316,6 +317,31 @@ def test_a_failed_order_is_settled_by_an_operator(service: RunningService) -> No
             assert any(entry.get("detail") == "no power\nclick" for entry in timeline)
             assert what.count("order taken") == 2
             assert what.count("order failed") == 1
+
+
+def test_an_order_in_doubt_is_listed_counted_and_resolved(service: RunningService) -> None:
+    """It has no deadline and no end, and cannot be taken; an operator retries, finishes or abandons its event."""
+    machines = ["shop/web-0", "shop/web-1", "blog/db"]
+    ids = [service.schedule(machine)["waves"][0]["events"][0]["id"] for machine in machines]
+    before = service.get("/v1/counts")["in_doubt"]
+    for verb, status in (("retry", "Started"), ("abandon", "Abandoned"), ("finish", "Completed")):
+        event_id = ids.pop(0)
+        service.post("/v1/clock/advance", {"seconds": 1})
+        service.post(f"/v1/orders/{event_id}/start")
+        service.control.report_order(event_id, Unknown("its node is gone"), Actor("ticker"))
+        (order,) = service.get("/v1/orders?state=in-doubt")["items"]
+        assert (order["id"], order["state"], order["reason"]) == (event_id, "in-doubt", "its node is gone")
+        assert (order["deadline"], order["ended"]) == (None, None)
+        assert service.get("/v1/counts")["in_doubt"] == before + 1
+        shown = service.get(f"/v1/events/{event_id}")
+        assert [reason["code"] for reason in shown["waiting_for"]] == ["in-doubt"]
+        assert "order in doubt" in [entry["what"] for entry in shown["timeline"]]
+        assert service.request("POST", f"/v1/orders/{event_id}/start").status == 409
+        assert service.post(f"/v1/events/{event_id}/{verb}")["status"] == status
+        assert service.get("/v1/orders?state=in-doubt")["items"] == []
+        if verb == "retry":
+            service.post(f"/v1/orders/{event_id}/start")
+            service.post(f"/v1/orders/{event_id}/finish", {})
 
 
 def test_events_are_found_by_every_filter(service: RunningService) -> None:

@@ -13,6 +13,7 @@ OWN_REASONS = {
     "earlier-wave",
     "earliest",
     "executor",
+    "in-doubt",
     "notice",
     "order-failed",
     "paused",

@@ -2,6 +2,8 @@
 
 import re
 
+from forewarn.core.lifecycle import Unknown
+from forewarn.core.model import Actor
 from tests.support.portal_client import HOSTILE, PortalClient
 from tests.support.running_service import RunningService, running_service
 
@@ -39,6 +41,23 @@ def test_a_page_has_the_buttons_that_the_status_allows() -> None:
         assert buttons(operator, f"/events/{event}") == []
         service.service.ticker.advance(1)
         assert buttons(operator, f"/maintenances/{made['id']}") == []
+
+
+def test_an_order_in_doubt_is_resolved_on_the_page_of_its_event(fresh_service: RunningService) -> None:
+    """The first page counts it and leads to the list of orders in doubt; the event has the buttons of a failed one."""
+    operator = PortalClient(fresh_service)
+    event = fresh_service.schedule("blog/db")["waves"][0]["events"][0]["id"]
+    fresh_service.post(f"/v1/events/{event}/approve")
+    fresh_service.service.ticker.advance(1)
+    fresh_service.post(f"/v1/orders/{event}/start")
+    fresh_service.control.report_order(event, Unknown("its node is gone"), Actor("ticker"))
+    assert buttons(operator, f"/events/{event}") == ["retry", "finish", "abandon"]
+    page = operator.get("/").raw.decode()
+    assert re.search(r'href="/orders\?state=in-doubt"><b>1</b> in doubt: it waits for an operator', page)
+    listed = operator.get("/orders?state=in-doubt").raw.decode()
+    assert f'href="/events/{event}"' in listed
+    assert "its node is gone" in listed
+    assert "status-in-doubt" in listed
 
 
 def test_an_owner_has_no_button_to_cancel_platform_events(fresh_service: RunningService) -> None:

@@ -472,12 +472,13 @@ class MatchesOut(ResponseBody):
 
 
 class CountsOut(ResponseBody):
-    """The number of open events by status, of those whose order failed, of scopes and of machines."""
+    """The number of open events by status, of those whose order failed or is in doubt, of scopes and of machines."""
 
     planned: int
     scheduled: int
     started: int
     failed: int
+    in_doubt: int
     scopes: int
     machines: int
 

@@ -160,8 +160,8 @@ CALLS: tuple[Call, ...] = (
     *(
         _post(f"/v1/events/{{id}}/{verb}", events.resolve_failure(verb), bodies.EventOut, summary)
         for verb, summary in (
-            (Verb.RETRY, "Retry its failed order."),
-            (Verb.FINISH, "Finish it: the work of its failed order was done."),
+            (Verb.RETRY, "Retry its order, which failed or is in doubt."),
+            (Verb.FINISH, "Finish it: the work of its order, which failed or is in doubt, was done."),
             (Verb.ABANDON, "Abandon it: its work stays undone."),
         )
     ),

@@ -1,4 +1,4 @@
-"""List and show events, approve or cancel them, and retry, finish or abandon one whose order failed."""
+"""List and show events, approve or cancel them, and retry, finish or abandon one whose order failed or is in doubt."""
 
 from collections.abc import Callable
 from datetime import datetime

@@ -27,9 +27,11 @@ class Button:
         return self.irreversible and self.verb != "fail"
 
 
+# An operator resolves the event of such an order.
+UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
 APPROVE = Button("approve", "Approve", "approve it for all its machines: it starts as soon as nothing blocks it")
 CANCEL = Button("cancel", "Cancel", "end it before it starts; it disappears for guests", irreversible=True)
-FAILED_ORDER = {
+RESOLUTIONS = {
     Verb.RETRY: Button("retry", "Retry", "let its order be taken again"),
     Verb.FINISH: Button("finish", "Finish", "the work was done after all: the event ends as completed"),
     Verb.ABANDON: Button("abandon", "Abandon", "give up: the event ends and its work stays undone", irreversible=True),
@@ -58,14 +60,14 @@ def event_buttons(api: ApiClient, event: EventOut, order: OrderOut | None) -> li
         buttons.append(APPROVE)
     if Verb.CANCEL in allowed:
         buttons.append(CANCEL)
-    if order is not None and order.state is OrderState.FAILED:
-        buttons += [button for verb, button in FAILED_ORDER.items() if verb in allowed]
+    if order is not None and order.state in UNRESOLVED:
+        buttons += [button for verb, button in RESOLUTIONS.items() if verb in allowed]
     return [button for button in buttons if api.may("POST", f"/v1/events/{event.id}/{button.verb}")]
 
 
 def order_buttons(api: ApiClient, event: EventOut, order: OrderOut | None, *, taken_here: bool) -> list[Button]:
-    """Return the actions on an order that other programs take; a failed order is handled with its event."""
-    if order is None or taken_here or event.status is not Status.STARTED or order.state is OrderState.FAILED:
+    """Return the actions on an order that other programs take; one that failed or is in doubt is handled with its event."""
+    if order is None or taken_here or event.status is not Status.STARTED or order.state in UNRESOLVED:
         return []
     held = any(reason.code == "store-held" for reason in event.waiting_for)
     buttons = [

@@ -184,10 +184,11 @@ WHERE ended IS NULL AND scope = %(scope)s AND number < %(before)s
 ORDER BY number DESC LIMIT %(limit)s;
 
 -- name: count_open
--- Count the open events by status, and the Started events with a failed order.
+-- Count the open events by status, and the Started events with a failed order or with an order in doubt.
 SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER (WHERE e.status = 'Scheduled') AS scheduled,
     count(*) FILTER (WHERE e.status = 'Started') AS started,
-    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed') AS failed
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed') AS failed,
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'in-doubt') AS in_doubt
 FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
@@ -195,7 +196,8 @@ WHERE e.ended IS NULL;
 -- Count as count_open does, in the named scopes.
 SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER (WHERE e.status = 'Scheduled') AS scheduled,
     count(*) FILTER (WHERE e.status = 'Started') AS started,
-    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed') AS failed
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed') AS failed,
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'in-doubt') AS in_doubt
 FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL AND e.scope = ANY(%(scopes)s::text[]);
 

@@ -49,7 +49,7 @@ def backlog(reader: SqlSession) -> Backlog:
     (events,), (rest,) = reader.query("count_open"), reader.query("backlog")
     start, wake = rest["earliest_start"], rest["earliest_wake"]
     return Backlog(
-        **{name: events[name] for name in ("planned", "scheduled", "started", "failed")},
+        **{name: events[name] for name in ("planned", "scheduled", "started", "failed", "in_doubt")},
         open=rest["open"],
         running=rest["running"],
         earliest_start=None if start is None else reader.rows.read_time(start),

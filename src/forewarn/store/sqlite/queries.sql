@@ -186,16 +186,18 @@ WHERE ended IS NULL AND scope = :scope AND number < :before
 ORDER BY number DESC LIMIT :limit;
 
 -- name: count_open
--- Count the open events by status, and the Started events with a failed order.
+-- Count the open events by status, and the Started events with a failed order or with an order in doubt.
 SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
-  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed
+  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed,
+  coalesce(sum(e.status = 'Started' AND o.state = 'in-doubt'), 0) AS in_doubt
 FROM events e INDEXED BY events_open LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
 -- name: count_open_of_scopes
 -- Count as count_open does, in the named scopes.
 SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
-  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed
+  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed,
+  coalesce(sum(e.status = 'Started' AND o.state = 'in-doubt'), 0) AS in_doubt
 FROM json_each(:scopes) n CROSS JOIN events e INDEXED BY events_open_by_scope ON e.scope = n.value
 LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;

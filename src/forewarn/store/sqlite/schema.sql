@@ -192,18 +192,20 @@ CREATE TABLE approvals (
     PRIMARY KEY (event_id, machine)
 ) WITHOUT ROWID;
 
+-- An order in doubt names the node that has its work, and has no time limit.
 CREATE TABLE orders (
     id       TEXT PRIMARY KEY REFERENCES events (id) ON DELETE CASCADE,
     issued   TEXT NOT NULL,
     deadline TEXT,
-    state    TEXT NOT NULL CHECK (state = 'open' OR state = 'running' OR state = 'done' OR state = 'failed'),
+    state    TEXT NOT NULL CHECK (state = 'open' OR state = 'running' OR state = 'in-doubt' OR state = 'done' OR state = 'failed'),
     attempt  INTEGER NOT NULL CHECK (attempt >= 1),
     node     TEXT NOT NULL,
     taken    TEXT,
     ended    TEXT,
     reason   TEXT NOT NULL,
     output   TEXT NOT NULL,
-    scope    TEXT NOT NULL DEFAULT ''
+    scope    TEXT NOT NULL DEFAULT '',
+    CHECK (state <> 'in-doubt' OR (node <> '' AND deadline IS NULL))
 ) WITHOUT ROWID;
 CREATE INDEX orders_by_state ON orders (state, issued, id);
 CREATE INDEX orders_by_scope ON orders (scope, state, issued, id);
