@@ -9,10 +9,11 @@ import pytest
 
 from forewarn.app.service import Service
 from forewarn.core.fleet import Fleet
+from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import Machine, OrderState, Scope, ScopeKind
 from forewarn.core.store_hold import restored
 from forewarn.endpoint.documents import Documents
-from forewarn.executors import Progress
+from forewarn.executors import Progress, Work
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
 from forewarn.service.store_memory import StoreMemory
@@ -63,6 +64,28 @@ def test_a_resumed_store_hands_out_its_orders(store: Store) -> None:
     resume(service)
     ticker.cycle_until_idle()
     assert executor.calls == ["take 1 running on h"]
+
+
+def test_a_hold_during_recovery_stops_it(store: Store) -> None:
+    """An operator holds the store while the node asks about its orders: none is begun again before the store is resumed."""
+    service = make_service(store, enabled=False)
+    reboot(service)
+    ticker_with(service, ScriptedExecutor()).cycle_until_idle()
+
+    class Holding(ScriptedExecutor):
+        def status(self, work: Work) -> Progress | Outcome | Unknown:
+            if service.control.store_hold() is None and "status" not in self.calls:
+                service.control.hold_store("", OPERATOR)
+            return super().status(work)
+
+    executor = Holding(Progress.NOT_BEGUN)
+    ticker = ticker_with(service, executor)
+    ticker.recover()
+    ticker.cycle_until_idle()
+    assert executor.calls == ["status"]
+    resume(service)
+    ticker.cycle_until_idle()
+    assert executor.calls == ["status", "status", "take 1 running on h"]
 
 
 def test_an_order_is_not_repeated_after_a_restart_while_the_store_is_held(store: Store) -> None:

@@ -14,6 +14,7 @@ class OrderChecks:
         self._stopped_running_ms: dict[Key, int] = {}
         self._executed: set[Key] = set()
         self._taken_ms: dict[Key, int] = {}
+        self._lost_takes: set[Key] = set()
         self._performed: set[Key] = set()
         self._forgotten: set[Key] = set()
 
@@ -38,6 +39,8 @@ class OrderChecks:
         for change in entry.lost:
             for order in change.orders:
                 self._taken_ms.pop((order.id, order.attempt), None)
+                if order.state is OrderState.RUNNING:
+                    self._lost_takes.add((order.id, order.attempt))
 
     def status_requested(self, entry: StatusRequested) -> None:
         """A node may call the executor for an order that the executor does not know."""
@@ -71,8 +74,8 @@ class OrderChecks:
         running = order is not None and order.attempt == key[1] and order.state is OrderState.RUNNING
         if not excused and not running:
             self._account.complain(f"order {_name(key)} was done while it was saved as {order and order.state}")
-        # Nobody knows of work whose order was lost in a failover: the order is taken again.
-        if key in self._performed and key not in self._account.lost_orders:
+        # Nobody knows of work whose taking was lost in a failover: the order is taken again.
+        if key in self._performed and key not in self._lost_takes:
             self._account.complain(f"order {_name(key)} was done twice")
         self._performed.add(key)
 

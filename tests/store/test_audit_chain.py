@@ -13,7 +13,7 @@ import pytest
 from forewarn.core.model import AuditEntry
 from forewarn.core.store_hold import restored
 from forewarn.store import AuditQuery, Store
-from forewarn.store.audit_chain import ChainCheck, entry_hash
+from forewarn.store.audit_chain import BEFORE_ALL_IDS, ChainCheck, entry_hash
 from forewarn.store.memory import MemoryStore
 from forewarn.store.postgres import schema
 from forewarn.store.postgres.store import PostgresStore
@@ -36,7 +36,7 @@ def fill(store: Store, count: int = 6) -> None:
 def check(store: Store, head: str = "") -> str:
     """Return what is wrong with the chain, or ""."""
     checking = ChainCheck(store.audit_chain(), head)
-    for each in store.audit(AuditQuery(after=0, limit=500)):
+    for each in store.audit(AuditQuery(after=BEFORE_ALL_IDS, limit=500)):
         checking.add(each)
     return checking.finish()
 
@@ -125,6 +125,19 @@ def test_an_entry_that_was_put_in_is_found(durable: Store) -> None:
         f"INSERT INTO audit (id, {columns}) {overriding} SELECT {last + 1}, {columns} FROM audit WHERE id = {last}",
     )
     assert check(durable).startswith(f"entry {last + 1} was changed")
+
+
+@pytest.mark.parametrize("forged", [0, -5])
+def test_an_entry_before_the_chain_is_found(durable: Store, forged: int) -> None:
+    """An id below the first one puts an entry before the chain, where no hash covers it."""
+    fill(durable)
+    columns = "at, who, action, origin, scope, maintenance_id, event_id, detail, hash"
+    overriding = "OVERRIDING SYSTEM VALUE" if isinstance(durable, PostgresStore) else ""
+    tamper(
+        durable,
+        f"INSERT INTO audit (id, {columns}) {overriding} SELECT {forged}, {columns} FROM audit WHERE id = {ids(durable)[0]}",
+    )
+    assert check(durable) == f"entry {forged} was added before the start of the chain"
 
 
 def test_reordered_entries_are_found(durable: Store) -> None:
@@ -253,7 +266,7 @@ def test_the_chain_of_an_upgraded_shared_database_begins_after_its_entries(monke
     with psycopg.connect(address, options="-c search_path=forewarn") as connection:
         columns = "at, who, action, origin, scope, maintenance_id, event_id, detail"
         connection.execute(f"INSERT INTO audit ({columns}) VALUES (now(), 'a', 'b', '', '', '', '', '')".encode())
-    assert schema.PostgresDatabase(address).migrate() == ["0004 audit_chain"]
+    assert schema.PostgresDatabase(address).migrate()[0] == "0004 audit_chain"
     with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as store:
         fill(store)
         assert store.audit_chain().start.id == 1

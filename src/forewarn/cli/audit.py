@@ -11,7 +11,7 @@ import typer
 from forewarn.cli.client import Client, Json
 from forewarn.cli.formatting import full_time
 from forewarn.cli.session import Cursor, Limit, Session, command, group
-from forewarn.core.errors import Refused
+from forewarn.core.errors import Invalid, Refused
 from forewarn.core.formatting import action_by
 from forewarn.core.model import AuditEntry
 from forewarn.store.audit_chain import AuditChain, ChainCheck, ChainMark
@@ -71,10 +71,13 @@ def verify(
         typer.Argument(metavar="[FILE]", help="An export; without it, the server's audit.", show_default=False),
     ] = None,
     head: Annotated[
-        str, typer.Option("--head", help="A head that you noted earlier; it must be in the chain.", show_default=False)
-    ] = "",
+        str | None,
+        typer.Option("--head", help="A head that you noted earlier; it must be in the chain.", show_default=False),
+    ] = None,
 ) -> None:
     """Check the hash chain of the audit: no entry was changed, removed, added or moved since it was written."""
+    if head is not None and not head.strip():
+        raise Invalid("--head is empty: give the head that `forewarn audit head` printed, or leave the option out")
     chain, entries = (
         _exported(file) if file is not None else (session.api.get("/v1/audit/chain"), _entries(session.api))
     )
@@ -97,11 +100,12 @@ def verify(
         if chain["start"]["id"]:
             session.out.say(
                 f"the chain begins after entry {chain['start']['id']}; what was before is pruned or not chained"
+                f" ({check.unchained} such entries)"
             )
 
 
-def _checked(chain: Json, entries: Iterator[Json], head: str) -> ChainCheck:
-    check = ChainCheck(_chain_of(chain), head.strip().lower())
+def _checked(chain: Json, entries: Iterator[Json], head: str | None) -> ChainCheck:
+    check = ChainCheck(_chain_of(chain), (head or "").strip().lower())
     for entry in entries:
         check.add(_entry_of(entry))
     check.finish()

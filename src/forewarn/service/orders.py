@@ -271,7 +271,9 @@ class Orders:
         elif isinstance(status, Outcome):
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
         elif status is Progress.NOT_BEGUN or not_begun or self._executor.repeatable:
-            if self._is_unchanged(work.order):
+            if self._control.store_hold() is not None:
+                self._recovered = False  # `recover_if_resumed` asks again
+            elif self._is_unchanged(work.order):
                 self._hand_to_executor(work)
         else:
             assert isinstance(status, Unknown)  # noqa: S101 - the type checker cannot see it

@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from forewarn.core.model import AuditEntry
 from forewarn.store.sql.rows import time_text, without_nul
 
+# Where a check of all entries begins: a forged entry may have an id below 1.
+BEFORE_ALL_IDS = -(2**62)
+
 
 @dataclass(frozen=True, slots=True)
 class ChainMark:
@@ -75,9 +78,14 @@ class ChainCheck:
         self._found_noted = self.noted_head in ("", self.chain.start.hash)
 
     def add(self, entry: AuditEntry) -> None:
-        """Check the next entry. Entries from before the chain are counted, and entries after its head are left out."""
+        """Check the next entry. Entries from before the chain are counted, and entries after its head are left out.
+
+        Entries from before the chain have no hash and an id of at least 1, and after pruning there are none.
+        """
         if entry.id <= self.chain.start.id:
             self.unchained += 1
+            if entry.hash or entry.id < 1 or self.chain.start.hash:
+                self.fault = self.fault or f"entry {entry.id} was added before the start of the chain"
             return
         if self.fault or entry.id > self.chain.head.id:
             return

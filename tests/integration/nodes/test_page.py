@@ -201,6 +201,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (leases.UNREADY_AFTER_S,),
         (Settings(state_dir=GUIDE).max_stale_s,),
         (leases.LEASE_S, leases.RENEW_EVERY_S),
+        (Settings(state_dir=GUIDE).stop_grace_s,),
         (),
         (),
         (),

@@ -121,11 +121,11 @@ def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.Mon
     service = make_service(MemoryStore())
     asked, answers = threading.Event(), threading.Event()
 
-    def leave() -> None:
+    def release() -> None:
         asked.set()
         assert answers.wait(PATIENCE_S)
 
-    monkeypatch.setattr(service.ticker, "leave", leave)
+    monkeypatch.setattr(service.ticker.leases, "release_ticker", release)
     try:
         with server.ticking(service, stop_within_s=0.2):
             assert not asked.is_set()

@@ -25,6 +25,7 @@ from forewarn.operator.api.context import (
 from forewarn.operator.api.receipts import SavedToken, SaveToken
 from forewarn.operator.api.token_names import check_token_name
 from forewarn.store import AuditQuery, Focus
+from forewarn.store.audit_chain import BEFORE_ALL_IDS
 
 
 class ResolveQuery(RequestBody):
@@ -40,6 +41,10 @@ class AuditsQuery(Paged):
     scope: str = ""
     maintenance: str = ""
     event: str = ""
+
+
+# An id of the audit as the database may hold it: forewarn's own are above 0, a forged one may be any.
+AuditId = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 
 def resolve(api: Api, context: CallContext) -> Result:
@@ -68,10 +73,10 @@ def list_audit(api: Api, context: CallContext) -> Result:
 
 
 def export_audit(api: Api, context: CallContext) -> Result:
-    """Return the whole audit in the order of the chain, page by page."""
+    """Return the whole audit in the order of the chain, page by page, also forged entries whose ids are below 1."""
     query = context.query
-    after = read_cursor(query.cursor, tuple[Number])
-    rows = api.store.audit(AuditQuery(after=after[0] if after else 0, limit=query.limit + 1))
+    after = read_cursor(query.cursor, tuple[AuditId])
+    rows = api.store.audit(AuditQuery(after=after[0] if after else BEFORE_ALL_IDS, limit=query.limit + 1))
     page, last = split_page(rows, query.limit)
     return page_of(map(views.audit_out, page), cursor_of(last.id) if last else None)
 
