@@ -1,5 +1,6 @@
 """The stores every contract, story and property runs on."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from tests.support.postgres_servers import ANY_TIME_S, SHARED
 # How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# A shell that starts the tests in the background lets them ignore SIGINT, and so would every program that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 StoreFactory = Callable[[Path], Store]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.errors import InvalidFleet, MachineBusy, Refused
+from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import (
     MAX_AUDIT_LINES,
@@ -14,6 +14,7 @@ from forewarn.core.fleet_difference import (
     Difference,
     apply_difference,
     difference,
+    refuse_large_removal,
 )
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
@@ -143,6 +144,14 @@ def test_a_removal_above_the_limit_is_large() -> None:
     assert large.large_removal
     assert large.warnings == ("it removes 10 machines and 1 scope that the file does not contain",)
     assert not removing(MAX_REMOVED_UNASKED, kept, prune=False).large_removal
+
+
+def test_a_large_removal_is_refused_where_nobody_can_be_asked() -> None:
+    """The message says what would be removed; a small removal passes."""
+    kept = fleet(scope("kept"), machine("kept/m"))
+    refuse_large_removal(removing(1, kept))
+    with pytest.raises(LargeRemoval, match="it removes 10 machines and 1 scope"):
+        refuse_large_removal(removing(MAX_REMOVED_UNASKED, kept))
 
 
 def test_removing_the_last_machine_is_large() -> None:

@@ -17,6 +17,7 @@ from forewarn.core.model import (
     UNSTARTED,
     VISIBLE,
     EventType,
+    LoginSession,
     Machine,
     Role,
     Scope,
@@ -355,3 +356,9 @@ def test_a_description_may_be_in_any_language() -> None:
     assert request("shop/web-0", description="R\u00e9paration\u00a0: \u4fdd\u5b88\u3000\u4f5c\u696d").description
     with pytest.raises(Invalid, match="control characters"):
         request("shop/web-0", description="one line\u2028another")
+
+
+def test_a_login_is_known_by_a_hash() -> None:
+    """The session id itself is never stored."""
+    with pytest.raises(Invalid, match="digest is not 64"):
+        LoginSession(digest="the id itself", token_id="T1", created=START, expires=at(1))

@@ -21,7 +21,7 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
-from forewarn.core.planning import plan, publication, target_machines
+from forewarn.core.planning import due_notice_s, plan, publication, target_machines
 from tests.support.builders import START, at, event, guid, key, machine, maintenance, request, scope
 
 # Two shops of three machines in two update domains each, and a machine of its own; spread over two hosts.
@@ -328,3 +328,9 @@ def test_not_before_is_a_whole_second(microseconds: int, rounded_s: int) -> None
     fixed = publication(maintenance(), [event()], {"shop": scope()}, lambda _: now)[guid(1)]
     assert fixed.not_before == START + timedelta(seconds=rounded_s)
     assert fixed.published == now
+
+
+def test_a_wave_without_its_scope_has_no_notice() -> None:
+    """The scope was removed: nobody can say what notice the wave would give."""
+    assert due_notice_s([event()], {}) is None
+    assert due_notice_s([event()], {"shop": scope(enabled=True)}) == 900

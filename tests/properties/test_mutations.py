@@ -26,7 +26,7 @@ def test_a_bent_rule_is_noticed(mutate: Patch, monkeypatch: pytest.MonkeyPatch) 
         run_state_machine_as_test(
             MemoryMachine,
             settings=settings(
-                max_examples=1_000,
+                max_examples=3_000,
                 stateful_step_count=25,
                 derandomize=True,
                 database=None,
