@@ -51,7 +51,7 @@ ENDS = [DONE, DONE, DONE, Outcome(ok=False, reason="as drawn"), Unknown("as draw
 
 
 def fleet() -> Fleet:
-    """Return three scopes of three update domains; each host carries a machine of each scope, one host two domains."""
+    """Return three scopes of three update domains; each host carries a machine of each scope, one host several domains."""
     scopes = {
         "any": Scope(name="any", kind=ScopeKind.AVAILABILITY_SET, max_user_operations=3),
         "all": Scope(name="all", kind=ScopeKind.CLOUD_SERVICE, approval=ApprovalMode.ALL),
@@ -62,8 +62,10 @@ def fleet() -> Fleet:
         for domain in range(3):
             machine = Machine(scope=name, name=f"m-{domain}", update_domain=domain, host=f"h-{domain}")
             machines[machine.key] = machine
-        twin = Machine(scope=name, name="m-3", update_domain=0, host="h-1")
-        machines[twin.key] = twin
+        # In `all` each update domain has two machines: one that approves is not enough there.
+        for domain in range(3 if name == "all" else 1):
+            twin = Machine(scope=name, name=f"m-{domain + 3}", update_domain=domain, host="h-1")
+            machines[twin.key] = twin
     return Fleet(scopes, machines)
 
 
