@@ -39,6 +39,7 @@ from tests.support.waiting import until
 
 ORDERS = 24
 KILLS = 3
+PARALLEL = 3
 
 WAITS = """
 echo "$FOREWARN_ORDER_ID $FOREWARN_ATTEMPT" >> begun
@@ -83,7 +84,7 @@ class Installation:
             "FOREWARN_STATE_DIR": str(self.folder),
             "FOREWARN_EXECUTOR": "command",
             "FOREWARN_COMMAND": f"/bin/sh {self.folder / 'script.sh'}",
-            "FOREWARN_COMMAND_PARALLEL": "3",
+            "FOREWARN_COMMAND_PARALLEL": str(PARALLEL),
             "FOREWARN_GUEST": "127.0.0.1:0",
             "FOREWARN_OPERATOR": "127.0.0.1:0",
             "FOREWARN_LOG_LEVEL": "warning",
@@ -109,6 +110,9 @@ class Installation:
 
     def all_done(self) -> bool:
         return all(order.state is OrderState.DONE for order in self.orders())
+
+    def all_done_or_in_doubt(self) -> bool:
+        return all(order.state in (OrderState.DONE, OrderState.IN_DOUBT) for order in self.orders())
 
     def runners(self) -> list[int]:
         """Return the runners that are alive: they have the folder in their command line."""
@@ -182,8 +186,8 @@ def test_a_command_that_ended_meanwhile_is_not_run_again(installed: Installation
     assert order.output == "all is well with vm\n"
 
 
-def test_commands_run_once_each_however_often_the_service_is_killed(installed: Installation) -> None:
-    """The service is killed at any moment, also between taking an order and running it: every order runs exactly once."""
+def test_no_command_runs_twice_however_often_the_service_is_killed(installed: Installation) -> None:
+    """The service is killed at any moment. A kill between taking an order and beginning it leaves the order in doubt."""
     seed = random.SystemRandom().randrange(10**9)
     choose = random.Random(seed)
     installed.prepare(ORDERS, SHORT)
@@ -191,6 +195,12 @@ def test_commands_run_once_each_however_often_the_service_is_killed(installed: I
         with installed.served():
             time.sleep(choose.uniform(0.0, 0.15))
     with installed.served():
-        until(installed.all_done, detail=lambda: f"with seed {seed}")
-    assert installed.begun() == {f"{order.id} 1": 1 for order in installed.orders()}, f"seed {seed}"
-    assert len(installed.orders()) == ORDERS
+        until(installed.all_done_or_in_doubt, detail=lambda: f"with seed {seed}")
+    begun, orders = installed.begun(), installed.orders()
+    assert len(orders) == ORDERS
+    assert begun.keys() <= {f"{order.id} 1" for order in orders}, f"seed {seed}"
+    for order in orders:
+        runs = begun[f"{order.id} 1"]
+        assert runs == 1 if order.state is OrderState.DONE else runs <= 1, f"{order.id} ran {runs} times, seed {seed}"
+    # A kill meets at most the orders that the service takes at once.
+    assert sum(order.state is OrderState.IN_DOUBT for order in orders) <= KILLS * PARALLEL, f"seed {seed}"
