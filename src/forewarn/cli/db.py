@@ -171,7 +171,10 @@ def _show(out: Output, effects: "ResumeEffects") -> None:
         out.table(("event", "type", "scope", "machines"), starts)
     for state, meaning in (
         (OrderState.OPEN, "open order(s) would be handed out"),
-        (OrderState.RUNNING, "running order(s): executors are asked about them, and may begin them again"),
+        (
+            OrderState.RUNNING,
+            "running order(s): executors are asked; unknown ones are left in doubt or, if repeatable, begin again",
+        ),
     ):
         found = [(o.id, e.type, e.scope, names(e.resources), o.node) for o, e in effects.orders if o.state is state]
         out.say(f"{len(found)} {meaning}")

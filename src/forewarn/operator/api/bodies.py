@@ -447,8 +447,9 @@ class StartOut(ResponseBody):
 class ResumeEffectsOut(ResponseBody):
     """What would happen at once if the store were resumed.
 
-    The events in `starts` would start. Of the `orders`, the open ones would be handed out; executors would be asked about the
-    running ones, and may begin them again. `more` says that the lists are not complete.
+    The events in `starts` would start. Of the `orders`, the open ones would be handed out. Executors would be asked about the
+    running ones: an order that its executor does not know is left in doubt, or begins again if it may be repeated.
+    `more` says that the lists are not complete.
     """
 
     held: StoreHoldOut | None
