@@ -260,7 +260,7 @@ class TimelineEntry(ResponseBody, omit_defaults=True):
 
 
 class EventOut(ResponseBody):
-    """An event of one scope, and what happened to it. A dry run's event has no ids and no times."""
+    """An event of one scope, and what happened to it. A dry run's event has no ids and no times but has hosts."""
 
     id: str | None
     maintenance_id: str | None
@@ -282,6 +282,7 @@ class EventOut(ResponseBody):
     reason: str
     waiting_for: list[WaitingOut]
     timeline: list[TimelineEntry]
+    hosts: list[str] = []
 
 
 class WaveOut(ResponseBody):

@@ -198,7 +198,13 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
         event.status = Status.PLANNED
         event.waiting_for = [reason for reason in event.waiting_for if reason.code in CAUSED_BY_OTHERS]
         event.timeline = []
+        event.hosts = _hosts(plan.snapshot, event)
     return body
+
+
+def _hosts(snapshot: Snapshot, event: bodies.EventOut) -> list[str]:
+    machines = (snapshot.machines.get((event.scope, name)) for name in event.resources)
+    return sorted({machine.host for machine in machines if machine is not None and machine.host})
 
 
 def short_timeline(event: Event, order: Order | None) -> list[bodies.TimelineEntry]:
