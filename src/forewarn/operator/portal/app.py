@@ -5,6 +5,7 @@ Pages are made in threads; the event loop only reads, writes and waits.
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.resources import files
@@ -261,7 +262,7 @@ class Portal:
     # -- one page
 
     def _authenticate(self, request: Request) -> Login:
-        return self._sessions.authenticate(request.headers, request.cookies, _peer(request))
+        return self._sessions.authenticate(request.headers, _cookies(request), _peer(request))
 
     def _page_response(self, request: Request, make: PageFunction, form: dict[str, str]) -> Response:
         submitted = request.method == "POST"
@@ -370,7 +371,7 @@ class Portal:
         check_origin(request.headers)
         to, kept = local_path(form.get("to", "/")), form.get("carried", "")
         try:
-            login, cookie = self._sessions.log_in(form.get("token", ""), request.headers, request.cookies, peer)
+            login, cookie = self._sessions.log_in(form.get("token", ""), request.headers, _cookies(request), peer)
         except Unauthorized as error:
             return self._login_page(401, error_message=str(error), to=to, kept=kept)
         log.info("logged in: %s (%s) from %s", login.caller.name, login.caller.role, login.caller.origin)
@@ -394,6 +395,13 @@ class Portal:
 
 def _peer(request: Request) -> str:
     return request.client.host if request.client else ""
+
+
+def _cookies(request: Request) -> dict[str, str]:
+    """Return the cookies that come once. If one comes twice, another program on this host may have set one of the two."""
+    pairs = ";".join(request.headers.getlist("cookie")).split(";")
+    names = Counter(pair.partition("=")[0].strip() for pair in pairs)
+    return {name: value for name, value in request.cookies.items() if names[name] == 1}
 
 
 def _redirect(to: str) -> Response:
