@@ -24,6 +24,7 @@ ForewarnError
 └── ServiceError                 a fault of forewarn or of its surroundings
     ├── Conflict                 503  another writer changed the scope first; decide again
     ├── StoreUnavailable         503  the store cannot be read or written now
+    ├── TooManyRequests          503  the limit of requests under way is reached
     ├── TooManyStreams           503  the limit of open streams is reached
     └── InvariantBroken          500  an invariant would be broken; nothing was saved
 
@@ -145,6 +146,11 @@ class Conflict(ServiceError):
 
 class StoreUnavailable(ServiceError):
     code = "store_unavailable"
+    status = 503
+
+
+class TooManyRequests(ServiceError):
+    code = "overloaded"
     status = 503
 
 
