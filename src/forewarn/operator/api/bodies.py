@@ -24,7 +24,15 @@ from forewarn.core.model import (
 from forewarn.operator.api.resolver import Kind
 
 MAX_LIST = 10_000
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=64,
+        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="a name of 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
+    ),
+]
 MachineName = Annotated[
     str,
     msgspec.Meta(
