@@ -174,6 +174,8 @@ def maintenance_out(
 
 def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     body = maintenance_out(submission.snapshot, submission.maintenance_id, within=within, now=submission.at)
+    for event in (event for wave in body.waves for event in wave.events):
+        event.hosts = _hosts(submission.snapshot, event)
     return bodies.SubmittedMaintenance(
         **msgspec.structs.asdict(body), warnings=[body_of(bodies.Problem, each) for each in submission.warnings]
     )
@@ -198,7 +200,6 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
         event.status = Status.PLANNED
         event.waiting_for = [reason for reason in event.waiting_for if reason.code in CAUSED_BY_OTHERS]
         event.timeline = []
-        event.hosts = _hosts(plan.snapshot, event)
     return body
 
 
