@@ -27,7 +27,7 @@ from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import actions, pages, plan_form
-from forewarn.operator.portal.markup import link_events
+from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
 from forewarn.operator.request_path import path_of
@@ -194,6 +194,7 @@ class Portal:
         self._templates.globals.update(
             functions,
             link_events=link_events,
+            name_list=name_list,
             target_names=_target_names,
             progress_text=_progress_text,
             site=site,
