@@ -41,6 +41,7 @@ def test_the_preview_shows_the_whole_request(operator: PortalClient) -> None:
         "New kernel &amp; friends",
         "If an order fails continue with the rest",
         "Interruption 1m 30s",
+        "Expected end 2030-01-",
         "Source User",
     ):
         assert text in page
@@ -50,6 +51,7 @@ def test_the_preview_shows_the_whole_request(operator: PortalClient) -> None:
     assert re.search(r"Wave 1: 1 machine in 1 event, 15m notice, not before [^<]* in 1[45]m", shortly)
     assert "Wave 2: 1 machine in 1 event, 15m notice after publication" in shortly
     assert "not earlier than" not in shortly
+    assert "Expected end unknown" in shortly
 
 
 def test_the_target_that_is_filled_in_counts(operator: PortalClient) -> None:
