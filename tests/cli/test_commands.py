@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,15 @@ def test_json_is_the_apis_response(cli: CommandLine, planned: dict[str, Any]) ->
     listed = cli.json("event", "list", "--status", "Scheduled")
     assert set(listed) == {"items", "next_cursor"}
     assert event_id in [event["id"] for event in listed["items"]]
+
+
+def test_a_maintenance_shows_its_targets_and_progress(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """In the list and in the maintenance."""
+    end = datetime.fromisoformat(planned["not_before"]) + timedelta(minutes=5)
+    facts = ("scope shop, update domain 1", "0 of 1 done, 1 left", f"{end:%Y-%m-%d %H:%M:%SZ}")
+    for arguments in (["maintenance", "show", planned["id"]], ["maintenance", "list"]):
+        output = cli.run(*arguments).stdout
+        assert [fact for fact in facts if fact not in output] == []
 
 
 def test_without_a_terminal_nothing_is_cut(cli: CommandLine, planned: dict[str, Any]) -> None:
