@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli import plan_text
+from forewarn.cli import completion, plan_text
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
-from forewarn.cli.formatting import full_time, reasons, update_domain_name, when
+from forewarn.cli.formatting import full_time, progress, reasons, target_names, update_domain_name, when
 from forewarn.cli.live_maintenance import follow
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
@@ -18,7 +18,20 @@ from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
 
 app = group("maintenance", "Plan, schedule, follow and cancel maintenance.")
 
-COLUMNS = ("maintenance", "status", "type", "source", "created", "by", "not before", "earliest", "description")
+COLUMNS = (
+    "maintenance",
+    "status",
+    "type",
+    "targets",
+    "progress",
+    "estimated end",
+    "source",
+    "created",
+    "by",
+    "not before",
+    "earliest",
+    "description",
+)
 EVENT_COLUMNS = ("wave", "event", "status", "scope", "machines", "not before", "approved by", "waits for")
 
 
@@ -29,7 +42,12 @@ class Until(StrEnum):
 
 Id = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The maintenance's id, or at least its first 8 characters.", show_default=False),
+    typer.Argument(
+        metavar="ID",
+        help="The maintenance's id, or at least its first 8 characters.",
+        show_default=False,
+        autocompletion=completion.maintenances,
+    ),
 ]
 Timeout = Annotated[
     str | None,
@@ -45,14 +63,23 @@ def schedule(
         typer.Option("--type", help="What happens to the machines.", case_sensitive=False, show_default=False),
     ],
     machine: Annotated[
-        list[str] | None, typer.Option(help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE")
+        list[str] | None,
+        typer.Option(
+            help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE", autocompletion=completion.machines
+        ),
     ] = None,
     scope: Annotated[
-        list[str] | None, typer.Option(help="Every machine of this scope; may be repeated.", metavar="SCOPE")
+        list[str] | None,
+        typer.Option(
+            help="Every machine of this scope; may be repeated.", metavar="SCOPE", autocompletion=completion.scopes
+        ),
     ] = None,
     update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the one scope.")] = None,
     host: Annotated[
-        list[str] | None, typer.Option(help="Every machine on this host; may be repeated.", metavar="HOST")
+        list[str] | None,
+        typer.Option(
+            help="Every machine on this host; may be repeated.", metavar="HOST", autocompletion=completion.hosts
+        ),
     ] = None,
     not_before: Annotated[
         str | None,
@@ -64,7 +91,7 @@ def schedule(
         str | None, typer.Option(help="Never start before this time, approved or not.", metavar="TIME")
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="How long it is expected to take, like 90s or 15m.", metavar="DURATION")
+        str | None, typer.Option(help="How long it is expected to take, like 90s or 1h30m.", metavar="DURATION")
     ] = None,
     description: Annotated[str, typer.Option(help="The description that guests see.", show_default=False)] = "",
     emergency: Annotated[
@@ -233,6 +260,9 @@ def _rows(session: Session, maintenances: list[Json]) -> Rows:
             id_texts[each["id"]],
             each["status"],
             each["type"] + (" (emergency)" if each["emergency"] else ""),
+            target_names(each),
+            progress(each),
+            full_time(each["estimated_end"]),
             each["source"],
             full_time(each["created"]),
             each["created_by"],
@@ -256,6 +286,9 @@ def _show(session: Session, maintenance: Json) -> None:
             ("maintenance", maintenance["id"]),
             ("status", maintenance["status"]),
             ("type", f"{maintenance['type']} by {maintenance['source']}{emergency}"),
+            ("targets", target_names(maintenance) or "not kept"),
+            ("progress", progress(maintenance)),
+            ("estimated end", when(maintenance["estimated_end"], now) or ("" if maintenance["ended"] else "unknown")),
             ("description", maintenance["description"]),
             ("duration", "unknown" if maintenance["duration_s"] < 0 else span(maintenance["duration_s"])),
             ("created", f"{full_time(maintenance['created'])} by {maintenance['created_by']}"),

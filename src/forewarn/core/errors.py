@@ -33,6 +33,8 @@ A message says what is wrong, where, and what to do.
 
 from typing import ClassVar
 
+MAX_PROBLEMS_SHOWN = 100
+
 
 class ForewarnError(Exception):
     """The base of all errors. Programs read `code`, which is stable; people read the message."""
@@ -51,7 +53,16 @@ class Invalid(RequestError):
 
 
 class InvalidFleet(Invalid):
+    """`problems` has a sentence for each thing that is wrong; the message is the first ones, a line each."""
+
     code = "invalid_fleet"
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        more = len(problems) - MAX_PROBLEMS_SHOWN
+        super().__init__(
+            "\n".join((*problems[:MAX_PROBLEMS_SHOWN], *([f"and {more} more errors"] if more > 0 else ())))
+        )
 
 
 class InvalidSettings(Invalid):

@@ -23,13 +23,14 @@ from forewarn import __version__
 from forewarn.core import formatting
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, NotFound, Unauthorized
 from forewarn.operator.api.app import read_bytes
+from forewarn.operator.api.bodies import ProgressOut, TargetsOut
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.doubtful_requests import DoubtfulRequests
 from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import actions, pages, plan_form
-from forewarn.operator.portal.markup import link_events
+from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
 from forewarn.operator.request_path import path_of
@@ -168,6 +169,14 @@ def refilled_form(
     return RenderedPage(page.template, {**page.variables, **typed}, status)
 
 
+def _target_names(targets: TargetsOut, most: int) -> str:
+    return formatting.target_names(**msgspec.structs.asdict(targets), most=most)
+
+
+def _progress_text(progress: ProgressOut) -> str:
+    return formatting.progress(**msgspec.structs.asdict(progress))
+
+
 class Portal:
     def __init__(
         self,
@@ -197,7 +206,14 @@ class Portal:
         functions = {name: getattr(formatting, name) for name in FORMATTING}
         versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in self._files.items()}
         self._templates.globals.update(
-            functions, link_events=link_events, site=site, version=__version__, files=versions
+            functions,
+            link_events=link_events,
+            name_list=name_list,
+            target_names=_target_names,
+            progress_text=_progress_text,
+            site=site,
+            version=__version__,
+            files=versions,
         )
 
     def routes(self) -> list[Route]:
