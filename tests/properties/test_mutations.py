@@ -10,7 +10,6 @@ from forewarn.store.memory import MemoryStore
 from tests.properties.machine import ServiceMachine
 from tests.properties.mutations import MUTATIONS, Patch
 
-
 # How soon the examples that show a bent rule come depends on the seed: short runs find them sooner than one long run.
 SEEDS = (6, *range(6), *range(7, 16))
 EXAMPLES = 250
@@ -22,8 +21,12 @@ def test_a_bent_rule_is_noticed(mutate: Patch, monkeypatch: pytest.MonkeyPatch) 
     """The property machine fails when the rule is bent."""
     mutate(monkeypatch)
     with pytest.raises((InvariantBroken, AssertionError), match=MUTATIONS[mutate]):
-        for number in SEEDS:
-            run_examples(number)
+        run_every_seed()
+
+
+def run_every_seed() -> None:
+    for number in SEEDS:
+        run_examples(number)
 
 
 def run_examples(number: int) -> None:

@@ -268,7 +268,10 @@ class TimelineEntry(ResponseBody, omit_defaults=True):
 
 
 class EventOut(ResponseBody):
-    """An event of one scope, and what happened to it. A dry run's event has no ids and no times."""
+    """An event of one scope, and what happened to it. A dry run's event has no ids and no times.
+
+    An event that is being submitted, or would be, also has the hosts of its machines.
+    """
 
     id: str | None
     maintenance_id: str | None
@@ -290,6 +293,7 @@ class EventOut(ResponseBody):
     reason: str
     waiting_for: list[WaitingOut]
     timeline: list[TimelineEntry]
+    hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class WaveOut(ResponseBody):
