@@ -17,7 +17,8 @@ from forewarn.cli.server_lookup import find_server
 TIME_LIMIT_S = 1.5
 MAX_ITEMS = 2_000
 # Shells evaluate what they are given: zsh would run a name like `$(reboot)`.
-SAFE = re.compile(r"[A-Za-z0-9._/ -]*")
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+SAFE_DESCRIPTION = re.compile(r"[A-Za-z0-9._/ -]*")
 
 # What to complete, and its description for the shells that show one.
 Candidate = tuple[str, str]
@@ -82,13 +83,14 @@ def _ask(ctx: typer.Context, ask: Callable[[Client], Iterable[Candidate]]) -> li
     def run() -> None:
         with suppress(Exception):
             server, token_file = ctx.params.get("server"), ctx.params.get("token_file")
-            found.extend(ask(Client(find_server(os.environ, server=server, token_file=token_file))))
+            api = Client(find_server(os.environ, server=server, token_file=token_file))
+            found.extend((str(name), str(description)) for name, description in ask(api))
 
     thread = Thread(target=run, daemon=True)
     thread.start()
     thread.join(TIME_LIMIT_S)
     return [
-        (text, description if SAFE.fullmatch(description) else "")
-        for text, description in found
-        if SAFE.fullmatch(text)
+        (name, description if SAFE_DESCRIPTION.fullmatch(description) else "")
+        for name, description in found
+        if SAFE_NAME.fullmatch(name)
     ]
