@@ -18,7 +18,10 @@ TokenArgument = Annotated[
 ]
 
 COLUMNS = ("id", "name", "role", "scopes", "created", "by", "expires", "last used")
-ROLES = "viewer (reads), operator (does everything), or owner (in its scopes: reads, restarts, redeploys, approves, cancels)"
+ROLES = (
+    "viewer (reads), operator (does everything), owner (in its scopes: reads, restarts, redeploys, approves, cancels), or"
+    " calendar (reads the calendar only)"
+)
 
 
 @command(app, "create")
@@ -26,7 +29,7 @@ def create(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that the audit log shows.", show_default=False)],
     role: Annotated[Role, typer.Option(help=ROLES, show_default=False)],
-    scope: Annotated[list[str] | None, typer.Option(help="A scope of an owner; may be repeated.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="A scope of an owner or a calendar; may be repeated.")] = None,
     expires: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="The token expires after this time, like 30d. [default: never]"),
@@ -44,6 +47,8 @@ def create(
     session.out.aside(
         f"token {token['id']} for {token['name']} ({token['role']}){until}; keep it: it is not shown again"
     )
+    if token["role"] == Role.CALENDAR:
+        session.out.aside(f"subscribe to {session.api.server.url}/v1/calendar.ics?token=TOKEN")
     print(token["token"])
 
 
