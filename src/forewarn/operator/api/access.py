@@ -146,6 +146,18 @@ class Access:
             raise Forbidden(NOT_FOR_CALENDAR)
         return self._caller(token, secret.encode(), peer)
 
+    def is_doubtful(self, headers: Mapping[str, str], peer: str) -> bool:
+        """Return whether a token is probably wrong: the store is not read, so a new token may seem wrong.
+
+        True only for an address with too many wrong tokens.
+        """
+        secret = _bearer_token(headers)
+        if self._free or not secret or not self.failures.too_many(peer):
+            return False
+        wanted = digest(secret)
+        known = [self._environment_digest, *(t.digest for t in self._cached if not self._has_expired(t))]
+        return not any(hmac.compare_digest(each, wanted) for each in known)
+
     def identify_login(self, token_id: str, session_id: str, peer: str) -> Identity:
         """Return the caller of a login, or raise Unauthorized if the token of the login is no longer valid."""
         if self._environment_digest and token_id == self._environment_id:
@@ -201,10 +213,9 @@ class Access:
     def _identify(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Identity:
         if self._free:
             return _free_identity(headers, peer)
-        scheme, _, secret = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not secret:
+        secret = _bearer_token(headers)
+        if not secret:
             raise Unauthorized(MISSING + self._where_to_find(tokens))
-        secret = secret.strip()
         # Before the store is read, which may be away: this caller is known all the same.
         if self._environment_digest and hmac.compare_digest(self._environment_digest, digest(secret)):
             return self._environment_identity(secret.encode(), peer)
@@ -255,6 +266,11 @@ class Access:
 def _free_identity(headers: Mapping[str, str], peer: str) -> Identity:
     _refuse_other_sites(headers)
     return Identity("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
+
+
+def _bearer_token(headers: Mapping[str, str]) -> str:
+    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
 
 
 def refuse_foreign_host(headers: Mapping[str, str]) -> None:

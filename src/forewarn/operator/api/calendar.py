@@ -6,6 +6,7 @@ Everything about it is bounded: the events that are read, the entries, the names
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
+from urllib.parse import parse_qs
 
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import cut
@@ -32,6 +33,12 @@ SENTENCES = {
 }
 # Statuses in the order in which a wave passes them; the three at the end are final.
 _ORDER = {Status.PLANNED: 0, Status.SCHEDULED: 1, Status.STARTED: 2, **dict.fromkeys(ENDED, 3)}
+
+
+def token_in(query: bytes) -> str:
+    """Return the token in the query of the calendar's address, or "" if there is not exactly one."""
+    tokens = parse_qs(query.decode("latin-1")).get("token", [])
+    return tokens[0] if len(tokens) == 1 else ""
 
 
 def calendar_of(store: Store, within: tuple[str, ...] | None, now: datetime) -> bytes:
