@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Json, path_of
 from forewarn.cli.formatting import full_time, missing_approvals, reasons, update_domain_name, when, why
 from forewarn.cli.live_events import watch_all, watch_one
@@ -21,7 +22,12 @@ COLUMNS = ("event", "status", "type", "scope", "machines", "not before", "not ap
 
 Id = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The event's id, or at least its first 8 characters.", show_default=False),
+    typer.Argument(
+        metavar="ID",
+        help="The event's id, or at least its first 8 characters.",
+        show_default=False,
+        autocompletion=completion.events,
+    ),
 ]
 
 
@@ -31,8 +37,13 @@ def list_events(
     status: Annotated[
         list[Status] | None, typer.Option(help="Only events with this status; may be repeated.", case_sensitive=False)
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="Only events of this scope.")] = None,
-    machine: Annotated[str | None, typer.Option(help="Only events of this machine, like shop/web-0.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(help="Only events of this scope.", autocompletion=completion.scopes)
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(help="Only events of this machine, like shop/web-0.", autocompletion=completion.machines),
+    ] = None,
     type_: Annotated[
         EventType | None, typer.Option("--type", help="Only events of this type.", case_sensitive=False)
     ] = None,
@@ -75,9 +86,17 @@ def why_event(session: Session, event: Id) -> None:
 def watch(
     session: Session,
     event: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Only this event, until it has ended.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[ID]",
+            help="Only this event, until it has ended.",
+            show_default=False,
+            autocompletion=completion.events,
+        ),
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="Only events of this scope.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(help="Only events of this scope.", autocompletion=completion.scopes)
+    ] = None,
 ) -> None:
     """Show changes as they happen: the open events on a terminal, a line per change elsewhere. Ctrl-C ends it."""
     if event is None:

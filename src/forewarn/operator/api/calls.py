@@ -87,8 +87,10 @@ def _post(path: str, perform: Callable[[Api, CallContext], Result], returns: Any
     )
 
 
-def _delete(path: str, perform: Callable[[Api, CallContext], Result], summary: str) -> Call:
-    return Call(method="DELETE", path=path, perform=perform, roles=OPERATORS, summary=summary, status=(204,))
+def _delete(
+    path: str, perform: Callable[[Api, CallContext], Result], summary: str, roles: Collection[Role] = OPERATORS
+) -> Call:
+    return Call(method="DELETE", path=path, perform=perform, roles=roles, summary=summary, status=(204,))
 
 
 SCOPE, MACHINE = "/v1/scopes/{scope}", "/v1/scopes/{scope}/machines/{name}"
@@ -187,15 +189,15 @@ CALLS: tuple[Call, ...] = (
         roles=OPERATORS, query=Paged,
     ),
     _get(
-        "/v1/tokens", admin.list_tokens, bodies.Page[bodies.TokenOut], "The tokens, newest first.", roles=OPERATORS,
-        query=Paged,
+        "/v1/tokens", admin.list_tokens, bodies.Page[bodies.TokenOut],
+        "The tokens, newest first; an owner sees those for its calendars.", roles=OWNERS, query=Paged,
     ),
     _post(
         "/v1/tokens", admin.post_token, bodies.NewToken, "Create a token; its secret is shown only in this response.",
-        takes=bodies.TokenIn, status=(201,), creates=True, repeat=admin.repeat_token,
+        takes=bodies.TokenIn, status=(201,), creates=True, repeat=admin.repeat_token, roles=OWNERS,
     ),
-    _get("/v1/tokens/{id}", admin.get_token, bodies.TokenOut, "One token, without its secret.", roles=OPERATORS),
-    _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token."),
+    _get("/v1/tokens/{id}", admin.get_token, bodies.TokenOut, "One token, without its secret.", roles=OWNERS),
+    _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token.", roles=OWNERS),
     _get(
         "/v1/resolve", admin.resolve, bodies.MatchesOut,
         "What a text may mean: a machine's or scope's name, or the first 8 characters of an id or more.",

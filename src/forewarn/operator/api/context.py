@@ -26,7 +26,7 @@ MAX_TIMELINE_START = 50
 WHOLE = slice(None)
 JSON, TOML = "application/json", "application/toml"
 # Every response to an operator carries these.
-HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
 @dataclass(frozen=True, slots=True)

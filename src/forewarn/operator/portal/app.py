@@ -328,6 +328,7 @@ class Portal:
             site=self._site,
             url=page_of_form(path) if request.method == "POST" else page_address(path, search),
             now=api.get("/v1/clock").now,
+            origin=request.headers.get("origin", ""),
             store_hold=api.get("/v1/store").held,
             path_names=request.path_params,
             query=query,

@@ -136,15 +136,16 @@ def tokens(
 ) -> RenderedPage:
     """Return the tokens, and the form for a new one, empty or with these fields."""
     page = _list(request, "tokens.html", "/v1/tokens", ROWS)
+    roles = [Role.CALENDAR] if request.api.caller.role is Role.OWNER else list(Role)
     form = {
         "name": "",
-        "role": Role.VIEWER,
-        "scopes": "",
+        "role": roles[0],
+        "scopes": " ".join(request.api.caller.within or ()),
         "valid_for": "",
         "key": request.api.new_key(),
         **(fields or {}),
     }
-    variables = {**page.variables, "roles": list(Role), "fields": form, "error_message": error_message}
+    variables = {**page.variables, "roles": roles, "fields": form, "error_message": error_message}
     return RenderedPage(page.template, variables, status)
 
 
