@@ -9,7 +9,7 @@ from forewarn.cli.formatting import full_time, missing_approvals, reasons, updat
 from forewarn.cli.live_events import watch_all, watch_one
 from forewarn.cli.options import moment
 from forewarn.cli.output import Rows
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.formatting import action_by, span
 from forewarn.core.model import EventType, Status
 
@@ -33,12 +33,14 @@ def list_events(
     ] = None,
     scope: Annotated[str | None, typer.Option(help="Only events of this scope.")] = None,
     machine: Annotated[str | None, typer.Option(help="Only events of this machine, like shop/web-0.")] = None,
+    host: Annotated[str | None, typer.Option(help="Only events of machines that are on this host now.")] = None,
     type_: Annotated[
         EventType | None, typer.Option("--type", help="Only events of this type.", case_sensitive=False)
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="Leave out events that ended before this time; -12h also works.", metavar="TIME")
     ] = None,
+    match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
@@ -47,6 +49,8 @@ def list_events(
     query = {
         "status": [each.value for each in status or ()],
         "scope": scope,
+        "host": host,
+        "q": match,
         "type": type_.value if type_ else None,
         "since": moment("--since", since, now),
     }
