@@ -116,6 +116,27 @@ def test_lists_are_searched(cli: CommandLine, planned: dict[str, Any]) -> None:
     assert cli.output("host", "list", "--match", "nosuch") == "no hosts\n"
 
 
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        ("machine list --scope nosuch", "forewarn: there is no scope 'nosuch'"),
+        ("machine list --host nosuch", "forewarn: there is no host 'nosuch': no machine is on it"),
+        ("event list --scope nosuch", "forewarn: there is no scope 'nosuch'"),
+        ("event list --machine shop/nosuch --json", "forewarn: there is no machine shop/nosuch"),
+        ("event watch --scope nosuch", "forewarn: there is no scope 'nosuch'"),
+    ],
+)
+def test_a_list_of_something_that_does_not_exist_is_an_error(cli: CommandLine, arguments: str, complaint: str) -> None:
+    """A misspelt scope, host or machine is not an empty list."""
+    result = cli.run(*arguments.split())
+    assert (result.returncode, result.stdout, result.stderr) == (FAILED, "", f"{complaint}\n")
+
+
+def test_an_empty_list_is_no_error(cli: CommandLine) -> None:
+    """The scope and the host exist, but no machine has both."""
+    assert cli.output("machine", "list", "--scope", "db", "--host", "rack2") == "no machines\n"
+
+
 def test_a_machine_name_alone_is_enough_if_it_is_unique(cli: CommandLine) -> None:
     """Otherwise the error lists the machines, and says when there is none."""
     assert cli.json("machine", "show", "db-1")["scope"] == "db"

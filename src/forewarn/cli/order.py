@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Json
 from forewarn.cli.formatting import full_time
 from forewarn.cli.options import cannot_read, usage
@@ -29,7 +30,13 @@ class OrderStateOption(StrEnum):
 
 
 Id = Annotated[
-    str, typer.Argument(metavar="ID", help="The order's id, which is also the event's id.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The order's id, which is also the event's id.",
+        show_default=False,
+        autocompletion=completion.orders,
+    ),
 ]
 OutputFile = Annotated[
     Path | None, typer.Option(help="A file, such as a log of the work; its end is kept with the order.")

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.options import seconds, usage
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
@@ -22,7 +23,10 @@ SETTINGS = (
     "minimum_notice_s",
 )
 
-Name = Annotated[str, typer.Argument(metavar="SCOPE", help="A scope's name.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="SCOPE", help="A scope's name.", show_default=False, autocompletion=completion.scopes),
+]
 
 
 @command(app, "list")

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.formatting import full_time, when
@@ -14,7 +15,13 @@ from forewarn.core.model import Role
 app = group("token", "Create, list and revoke the tokens of people and programs.")
 
 TokenArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The token's id, its first characters, or its name.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The token's id, its first characters, or its name.",
+        show_default=False,
+        autocompletion=completion.tokens,
+    ),
 ]
 
 COLUMNS = ("id", "name", "role", "scopes", "created", "by", "expires", "last used")
@@ -26,7 +33,9 @@ def create(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that the audit log shows.", show_default=False)],
     role: Annotated[Role, typer.Option(help=ROLES, show_default=False)],
-    scope: Annotated[list[str] | None, typer.Option(help="A scope of an owner; may be repeated.")] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="A scope of an owner; may be repeated.", autocompletion=completion.scopes)
+    ] = None,
     expires: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="The token expires after this time, like 30d. [default: never]"),
@@ -78,7 +87,12 @@ def revoke(
     session: Session,
     token: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="The token's id, its first characters, or its name.", show_default=False),
+        typer.Argument(
+            metavar="ID",
+            help="The token's id, its first characters, or its name.",
+            show_default=False,
+            autocompletion=completion.tokens,
+        ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Revoke every token except the one in use.", show_default=False)

@@ -24,7 +24,15 @@ from forewarn.core.model import (
 from forewarn.operator.api.resolver import Kind
 
 MAX_LIST = 10_000
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=64,
+        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="a name of 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
+    ),
+]
 MachineName = Annotated[
     str,
     msgspec.Meta(
@@ -267,7 +275,10 @@ class TimelineEntry(ResponseBody, omit_defaults=True):
 
 
 class EventOut(ResponseBody):
-    """An event of one scope, and what happened to it. A dry run's event has no ids and no times."""
+    """An event of one scope, and what happened to it. A dry run's event has no ids and no times.
+
+    An event that is being submitted, or would be, also has the hosts of its machines.
+    """
 
     id: str | None
     maintenance_id: str | None
@@ -289,6 +300,7 @@ class EventOut(ResponseBody):
     reason: str
     waiting_for: list[WaitingOut]
     timeline: list[TimelineEntry]
+    hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class WaveOut(ResponseBody):

@@ -87,7 +87,7 @@ class Api:
         self.catch_up = catch_up
         self.control = control
         self.store = store
-        self.snapshots = SnapshotCache(control, store)
+        self.snapshots = SnapshotCache(store)
         self.clock = clock
         self.advance = advance
         self.new_id = new_id
