@@ -32,6 +32,10 @@ PAGES = {
     "scopes": "/scopes",
     "scope": "/scopes/shop",
     "machines": "/machines",
+    "machine": "/machines/shop/web-0",
+    "hosts": "/hosts",
+    "host": "/hosts/rack1-s",
+    "search": "/search?q=web",
     "maintenances": "/maintenances",
     "maintenance": "/maintenances/{rolling}",
     "event": "/events/{waiting event}",
@@ -48,6 +52,8 @@ PAGES = {
     "plan-preview": "/plan?target=scope&scope=shop",
     "error": "/events/NOWHERE",
     "confirm": "/events/{waiting event}/cancel",
+    "bulk": "/bulk?verb=approve&event-{waiting event}=on&event-{ended event}=on",
+    "bulk-done": "/bulk?verb=approve&event-{waiting event}=on",
     "login": "/login",
     "error-outside": "/login",
     "login-kept": "/plan?target=scope&scope=shop",
@@ -79,6 +85,10 @@ def open_page(page: Page, example: ExampleService, name: str) -> None:
             page.get_by_label("Name").fill("the wall screen")
             page.get_by_role("button", name="Create").click()
             page.get_by_role("heading", name="New token").wait_for()
+        case "bulk-done":  # refused, so that the example stays as it is
+            page.locator("input[name=verb]").evaluate("field => field.value = 'retry'")
+            page.get_by_role("button", name="Confirm").click()
+            page.get_by_text("1 refused").wait_for()
         case "error-outside":  # a form with another encoding than ours
             page.locator("form").evaluate("form => form.enctype = 'text/plain'")
             page.get_by_label("Token").fill("any")

@@ -31,7 +31,7 @@ def scopes(ctx: typer.Context) -> list[Candidate]:
 def machines(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     """Complete `scope/name`, and names alone, which commands take as well."""
     scope, slash, _ = incomplete.partition("/")
-    query = {"scope": scope if slash else None}
+    query = {"scope": scope if slash else None, "q": incomplete or None}
 
     def ask(api: Client) -> Iterable[Candidate]:
         for machine in _list(api, "machines", **query):
@@ -43,9 +43,7 @@ def machines(ctx: typer.Context, incomplete: str) -> list[Candidate]:
 
 
 def hosts(ctx: typer.Context) -> list[Candidate]:
-    return _ask(
-        ctx, lambda api: ((name, "") for name in {machine["host"] for machine in _list(api, "machines")} if name)
-    )
+    return _ask(ctx, lambda api: ((host["name"], f"{host['machines']} machines") for host in _list(api, "hosts")))
 
 
 def events(ctx: typer.Context, incomplete: str) -> list[Candidate]:

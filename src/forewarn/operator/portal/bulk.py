@@ -13,7 +13,7 @@ FIELD = "event-"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BulkResult:
     """What became of one event: `message` says why the action was refused, or is ""."""
 
     event_id: str
@@ -36,9 +36,9 @@ def act(request: PageRequest) -> RenderedPage:
     for event_id in ids:
         try:
             request.api.call("POST", f"/v1/events/{event_id}/{button.verb}")
-            outcomes.append(Outcome(event_id, ""))
+            outcomes.append(BulkResult(event_id, ""))
         except ForewarnError as error:
-            outcomes.append(Outcome(event_id, str(error)))
+            outcomes.append(BulkResult(event_id, str(error)))
     return RenderedPage("bulk_done.html", {"button": button, "outcomes": outcomes})
 
 

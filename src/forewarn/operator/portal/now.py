@@ -27,7 +27,7 @@ SAME_REASON = {
 
 
 @dataclass(slots=True)
-class Line:
+class EventLine:
     """Events of a wave that look the same; `reasons` are those that not all events of the group have."""
 
     events: list[EventOut]
@@ -44,7 +44,7 @@ class Group:
     shown: int
     created: datetime | None
     reasons: list[WaitingOut]
-    lines: list[Line]
+    lines: list[EventLine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _groups(events: Sequence[EventOut], chart: Chart, waves: Iterable[OpenWaveOu
     rows = zip(events, chart.rows, strict=True)
     for key, group in groupby(rows, key=lambda row: (row[0].status, row[0].maintenance_id, row[0].wave)):
         members = sorted(group, key=lambda row: (row[0].scope, row[0].update_domain))
-        wave = known.get(key)  # type: ignore[call-overload]
+        wave = known.get(key)
         shared, lines = _lines(members)
         groups.append(
             Group(
@@ -131,14 +131,15 @@ def _groups(events: Sequence[EventOut], chart: Chart, waves: Iterable[OpenWaveOu
     return groups
 
 
-def _lines(members: Sequence[tuple[EventOut, ChartRow]]) -> tuple[list[WaitingOut], list[Line]]:
+def _lines(members: Sequence[tuple[EventOut, ChartRow]]) -> tuple[list[WaitingOut], list[EventLine]]:
     """Return the reasons that all events have, and a line for the events that are otherwise the same."""
-    lines: dict[object, Line] = {}
+    lines: dict[object, EventLine] = {}
     for event, row in members:
         reasons = tuple(_identity(reason) for reason in event.waiting_for)
         approvals = tuple(approval.when for approval in event.approved_by)
         line = lines.setdefault(
-            (event.published, event.not_before, event.started, approvals, reasons), Line([], row, event.waiting_for)
+            (event.published, event.not_before, event.started, approvals, reasons),
+            EventLine([], row, event.waiting_for),
         )
         line.events.append(event)
     for line in lines.values():
