@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.integration.browser.conftest import NewPage, log_in
 from tests.support.running_service import RunningService, running_service
@@ -18,7 +18,8 @@ FLEET = "".join(
     )
     for n in range(SCOPES)
 )
-PHONE, WIDE = {"width": 390, "height": 820}, {"width": 1600, "height": 1000}
+PHONE: ViewportSize = {"width": 390, "height": 820}
+WIDE: ViewportSize = {"width": 1600, "height": 1000}
 
 
 @pytest.fixture

@@ -159,7 +159,10 @@ class ResumeIn(RequestBody):
 
 
 class TokenIn(RequestBody):
-    """A token to create; an owner's token names its scopes. Without `valid_for_s` it is valid until it is revoked."""
+    """A token to create. An owner's token names its scopes; one for the calendar may, and else reads the whole fleet.
+
+    Without `valid_for_s` it is valid until it is revoked.
+    """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     role: Role
@@ -230,6 +233,13 @@ class MachineOut(ResponseBody):
     interface: str
     instance_id: str
     last_seen: datetime | None = None
+
+
+class HostOut(ResponseBody):
+    """A host, and the number of machines on it that the caller may see."""
+
+    name: str
+    machines: int
 
 
 class FleetChange(ResponseBody):
