@@ -14,7 +14,7 @@ from forewarn.core.model import Status
 from forewarn.store import AuditQuery, Focus
 from forewarn.store.postgres import dsn, pool, schema
 from forewarn.store.postgres.dsn import READ, Dsn, TimeLimits
-from forewarn.store.postgres.pool import Connection, Pool, connect, cut
+from forewarn.store.postgres.pool import Connection, Deadlines, Pool, connect, cut
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import migrations
 from tests.integration.nodes.nodes import wire_to
@@ -236,10 +236,10 @@ def test_a_server_that_falls_silent_is_given_up_on(
         given_up.append(connection)
         cut(connection)
 
-    monkeypatch.setattr(pool, "cut", cut_and_note)
     with wire_to(SHARED.server.port) as wire:
         wired = address.replace(f":{SHARED.server.port}/", f":{wire.port}/")
         stalled = PostgresStore(wired)
+        stalled._pool.deadlines = Deadlines(cut=cut_and_note)
         stalled.scopes()
         wire.stall()
         soon = TimeLimits(away_s=ANY_TIME_S, patience_s=0.5 - dsn.STATEMENT_WITHIN_S)

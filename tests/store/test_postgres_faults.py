@@ -430,12 +430,9 @@ def test_forgetting_changes_waits_for_agreeing_on_a_server(
 # -- what watches over time
 
 
-def test_a_connection_that_was_given_more_time_is_not_cut(
-    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_connection_that_was_given_more_time_is_not_cut(address: str, caplog: pytest.LogCaptureFixture) -> None:
     """The watcher looks once more before it cuts; and what it cannot cut does not end every other time limit."""
-    monkeypatch.setattr(pool, "CHECK_EVERY_S", 0.01)
-    deadlines, cuts = pool.Deadlines(), []
+    cuts = []
     first, second = (connect(Dsn(address)) for _ in range(2))
 
     def cut(connection: Connection) -> None:
@@ -443,7 +440,7 @@ def test_a_connection_that_was_given_more_time_is_not_cut(
         deadlines.set(second, 600)  # answered, and at its next statement
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(pool, "cut", cut)
+    deadlines = pool.Deadlines(check_every_s=0.01, cut=cut)
     deadlines._until_s = {first: 0.0, second: 0.0}
     deadlines.set(first, -1)
     until(lambda: cuts == [first] and "could not be cut" in caplog.text)

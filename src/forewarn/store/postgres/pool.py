@@ -43,10 +43,18 @@ FROM (SELECT pid, wait_event, extract(epoch FROM clock_timestamp() - state_chang
 """
 
 
+def cut(connection: Connection) -> None:
+    """Shut the socket down, so that a thread waiting for it gets an error."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as server_socket:
+        server_socket.shutdown(socket.SHUT_RDWR)
+
+
 class Deadlines:
     """Cuts connections whose server is silent past a deadline; psycopg itself would wait for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, check_every_s: float = CHECK_EVERY_S, cut: Callable[[Connection], None] = cut) -> None:
+        self._check_every_s = check_every_s
+        self._cut = cut
         self._until_s: dict[Connection, float] = {}
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -68,7 +76,7 @@ class Deadlines:
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(CHECK_EVERY_S):
+        while not self._stopped.wait(self._check_every_s):
             try:
                 self._cut_late(time.monotonic())
             except Exception:  # every other time limit depends on this thread
@@ -79,13 +87,7 @@ class Deadlines:
             # Its thread may have cleared or moved the deadline since.
             if now_s > until_s and self._until_s.get(connection) == until_s:
                 self.clear(connection)
-                cut(connection)
-
-
-def cut(connection: Connection) -> None:
-    """Shut the socket down, so that a thread waiting for it gets an error."""
-    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as server_socket:
-        server_socket.shutdown(socket.SHUT_RDWR)
+                self._cut(connection)
 
 
 class Pool:
