@@ -10,7 +10,7 @@ from forewarn.cli.formatting import full_time, missing_approvals, reasons, updat
 from forewarn.cli.live_events import watch_all, watch_one
 from forewarn.cli.options import moment
 from forewarn.cli.output import Rows
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.formatting import action_by, span
 from forewarn.core.model import EventType, Status
 
@@ -44,12 +44,17 @@ def list_events(
         str | None,
         typer.Option(help="Only events of this machine, like shop/web-0.", autocompletion=completion.machines),
     ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Only events of machines that are on this host now.", autocompletion=completion.hosts),
+    ] = None,
     type_: Annotated[
         EventType | None, typer.Option("--type", help="Only events of this type.", case_sensitive=False)
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="Leave out events that ended before this time; -12h also works.", metavar="TIME")
     ] = None,
+    match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
@@ -62,11 +67,13 @@ def list_events(
         "status": [each.value for each in status or ()],
         "scope": scope,
         "machine": name,
+        "host": host,
+        "q": match,
         "type": type_.value if type_ else None,
         "since": moment("--since", since, now),
     }
     page = session.api.page("/v1/events", query, limit=limit, cursor=cursor)
-    session.refuse_unknown(page, scope=scope, machine=name)
+    session.refuse_unknown(page, scope=scope, machine=name, host=host)
     session.show_page(page, COLUMNS, lambda events: _rows(session, events, now), empty="no events")
 
 

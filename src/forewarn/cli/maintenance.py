@@ -12,7 +12,7 @@ from forewarn.cli.formatting import full_time, progress, reasons, target_names, 
 from forewarn.cli.live_maintenance import follow
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.formatting import span
 from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
 
@@ -152,11 +152,12 @@ def list_maintenances(
         list[MaintenanceStatus] | None,
         typer.Option(help="Only maintenances with this status; may be repeated.", case_sensitive=False),
     ] = None,
+    match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List maintenances, newest first."""
-    query = {"status": [each.value for each in status or ()]}
+    query = {"status": [each.value for each in status or ()], "q": match}
     page = session.api.page("/v1/maintenances", query, limit=limit, cursor=cursor)
     session.show_page(page, COLUMNS, lambda maintenances: _rows(session, maintenances), empty="no maintenances")
 

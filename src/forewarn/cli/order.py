@@ -11,7 +11,7 @@ from forewarn.cli.client import Json
 from forewarn.cli.formatting import full_time
 from forewarn.cli.options import cannot_read, usage
 from forewarn.cli.output import Rows
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.formatting import names
 
 app = group("order", "Take the orders of started events and report how the work ended.")
@@ -47,11 +47,12 @@ OutputFile = Annotated[
 def list_orders(
     session: Session,
     state: Annotated[OrderStateOption, typer.Option(help="Only orders in this state.")] = OrderStateOption.OPEN,
+    match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List the open orders, which can be taken, or those in another state."""
-    query = {"state": None if state is OrderStateOption.ALL else state.value}
+    query = {"state": None if state is OrderStateOption.ALL else state.value, "q": match}
     page = session.api.page("/v1/orders", query, limit=limit, cursor=cursor)
     empty = "no orders" if state is OrderStateOption.ALL else f"no {state} orders"
     session.show_page(page, COLUMNS, lambda orders: _rows(session, orders), empty=empty)

@@ -9,7 +9,7 @@ from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.formatting import full_time, when
 from forewarn.cli.options import seconds, usage
-from forewarn.cli.session import MAX_LIST, Cursor, Limit, Session, command, group
+from forewarn.cli.session import MAX_LIST, Cursor, Limit, Match, Session, command, group
 from forewarn.core.model import Role
 
 app = group("token", "Create, list and revoke the tokens of people and programs.")
@@ -63,9 +63,9 @@ def create(
 
 
 @command(app, "list")
-def list_tokens(session: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
+def list_tokens(session: Session, match: Match = None, limit: Limit = 50, cursor: Cursor = None) -> None:
     """List the tokens without their secrets."""
-    page = session.api.page("/v1/tokens", {}, limit=limit, cursor=cursor)
+    page = session.api.page("/v1/tokens", {"q": match}, limit=limit, cursor=cursor)
     session.show_page(page, COLUMNS, lambda tokens: [_row(token) for token in tokens], empty="no tokens")
 
 

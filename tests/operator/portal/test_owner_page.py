@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.operator.portal import owner_page
+from forewarn.operator.portal import inventory_pages, pages
 from forewarn.store import MachineLastSeen
 from tests.support.portal_client import PortalClient, page_text
 from tests.support.running_service import START, Reply, RunningService, running_service
@@ -89,8 +89,8 @@ def test_its_machines_are_listed_with_their_last_request(service: RunningService
 
 def test_a_long_list_is_cut_and_says_so(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page stays small however many events are open; the numbers lead to the page Now."""
-    monkeypatch.setattr(owner_page, "MAX_EVENTS", 1)
-    monkeypatch.setattr(owner_page, "MAX_MACHINES", 1)
+    monkeypatch.setattr(inventory_pages, "ROWS", 1)
+    monkeypatch.setattr(pages, "ROWS", 1)
     service.schedule("shop/web-0", "shop/web-1")
     owner = owner_of(service, "shop")
     text = page_text(owner.get("/"))

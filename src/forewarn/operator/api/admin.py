@@ -1,12 +1,13 @@
 """Find things by what people type; the audit log, the tokens and the clock."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
 
 from forewarn.core.errors import Forbidden, NotFound, Refused
-from forewarn.core.model import Role, Token
+from forewarn.core.model import AuditEntry, Role, Token
 from forewarn.operator.api import bodies, resolver, views
 from forewarn.operator.api.access import digest, sealed, secret_text
 from forewarn.operator.api.bodies import RequestBody
@@ -15,11 +16,12 @@ from forewarn.operator.api.context import (
     CallContext,
     Moment,
     Number,
-    Paged,
     Result,
+    Searched,
     cursor_of,
     page_of,
     read_cursor,
+    searched,
     split_page,
 )
 from forewarn.operator.api.receipts import SavedToken, SaveToken
@@ -35,7 +37,7 @@ class ResolveQuery(RequestBody):
     kind: tuple[resolver.Kind, ...] = ()
 
 
-class AuditsQuery(Paged):
+class AuditsQuery(Searched):
     """Which entries."""
 
     scope: str = ""
@@ -57,19 +59,22 @@ def resolve(api: Api, context: CallContext) -> Result:
 def list_audit(api: Api, context: CallContext) -> Result:
     query = context.query
     before = read_cursor(query.cursor, tuple[Number])
-    rows = api.store.audit(
-        AuditQuery(
-            scope=query.scope,
-            maintenance_id=query.maintenance,
-            event_id=query.event,
-            within=context.caller.within,
-            limit=query.limit + 1,
-            before=before[0] if before else None,
-        )
+    wanted = AuditQuery(
+        scope=query.scope, maintenance_id=query.maintenance, event_id=query.event, within=context.caller.within
     )
-    page, last = split_page(rows, query.limit)
+
+    def read(before: int | None, limit: int) -> list[tuple[int, AuditEntry]]:
+        return [(entry.id, entry) for entry in api.store.audit(replace(wanted, before=before, limit=limit))]
+
+    start = before[0] if before else None
+    page, last = searched(read, _entry_text, text=query.text, start=start, limit=query.limit)
     items = [views.audit_out(entry, context.caller.within) for entry in page]
-    return page_of(items, cursor_of(last.id) if last else None)
+    return page_of(items, cursor_of(last) if last is not None else None)
+
+
+def _entry_text(entry: AuditEntry) -> str:
+    """Return what a search finds an audit entry by: not where the request came from, which owners do not see."""
+    return " ".join((entry.who, entry.action, entry.scope, entry.maintenance_id, entry.event_id, entry.detail))
 
 
 def export_audit(api: Api, context: CallContext) -> Result:
@@ -94,12 +99,19 @@ def get_audit_chain(api: Api, context: CallContext) -> Result:
 def list_tokens(api: Api, context: CallContext) -> Result:
     query = context.query
     after = read_cursor(query.cursor, tuple[Moment, str])
-    known = filter(context.caller.manages, api.store.tokens())
-    rows = [t for t in known if after is None or (t.created, t.id) < after]
+    rows = [
+        token
+        for token in filter(context.caller.manages, api.store.tokens())
+        if (after is None or (token.created, token.id) < after) and query.text in _token_text(token)
+    ]
     page, last = split_page(rows[: query.limit + 1], query.limit)
     uses = api.store.token_uses()
     items = [views.token_out(token, uses.get(token.id)) for token in page]
     return page_of(items, cursor_of(last.created, last.id) if last else None)
+
+
+def _token_text(token: Token) -> str:
+    return " ".join((token.id, token.name, token.role, token.created_by, *token.scopes)).lower()
 
 
 def get_token(api: Api, context: CallContext) -> Result:

@@ -235,6 +235,13 @@ class MachineOut(ResponseBody):
     last_seen: datetime | None = None
 
 
+class HostOut(ResponseBody):
+    """A host, and the number of machines on it that the caller may see."""
+
+    name: str
+    machines: int
+
+
 class FleetChange(ResponseBody):
     """What applying a fleet changed, or with dry_run would change; ask before you apply a `large_removal`."""
 
