@@ -29,7 +29,7 @@ from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.doubtful_requests import DoubtfulRequests
 from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
-from forewarn.operator.portal import actions, inventory_pages, pages, plan_form, search
+from forewarn.operator.portal import actions, inventory_pages, owner_page, pages, plan_form, search
 from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
@@ -90,7 +90,7 @@ log = logging.getLogger("forewarn.portal")
 
 PageFunction = Callable[[PageRequest], RenderedPage | Redirect]
 PAGES: tuple[tuple[str, PageFunction], ...] = (
-    ("/", pages.now),
+    ("/", owner_page.front_page),
     ("/scopes", pages.scopes),
     ("/scopes/{scope}", pages.scope),
     ("/machines", pages.machines),
