@@ -12,7 +12,7 @@ def waiting(code: str, message: str, **more: Any) -> dict[str, Any]:
 
 
 IN_DOUBT = waiting("in-doubt", "its work may have begun, and its end is not known")
-ORDER_FAILED = waiting("order-failed", "its order failed (disk on fire); retry, finish or abandon the event")
+ORDER_FAILED = waiting("order-failed", "its order failed (disk on fire)")
 
 
 def event(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
@@ -41,6 +41,20 @@ def event(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
     }
 
 
+def order(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
+    return {
+        "id": event_id,
+        "maintenance_id": "BBBBBBBB-0000-0000-0000-000000000001",
+        "state": "failed",
+        "scope": "shop",
+        "type": "Reboot",
+        "machines": ["shop/web-0"],
+        "attempt": 1,
+        "reason": "disk on fire",
+        **changed,
+    }
+
+
 def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
     waves: dict[int, list[dict[str, Any]]] = {}
     for each in events:
@@ -50,6 +64,11 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "type": "Reboot",
         "source": "Platform",
         "status": "Running",
+        "paused": False,
+        "held": False,
+        "failed": 0,
+        "in_doubt": 0,
+        "needs_operator": [],
         "description": "",
         "duration_s": -1,
         "emergency": False,

@@ -27,6 +27,17 @@ def update_domain_name(event: Json) -> str:
     return formatting.update_domain_name(event["scope"], event["update_domain"])
 
 
+def maintenance_state(maintenance: Json) -> str:
+    """Return the status of a maintenance, and its orders that failed or are in doubt."""
+    held, failed, in_doubt = (maintenance[key] for key in ("held", "failed", "in_doubt"))
+    return formatting.maintenance_state(maintenance["status"], held=held, failed=failed, in_doubt=in_doubt)
+
+
+def row_status(row: Json) -> str:
+    """Return the status of a maintenance in a list: `Held` if failed orders stopped it, not an operator."""
+    return "Held" if row["status"] == "Paused" and not row["paused"] else str(row["status"])
+
+
 def order_failure(event: Json) -> str:
     return formatting.order_failure(_waiting_for(event))
 

@@ -290,12 +290,21 @@ class WaveOut(ResponseBody):
 
 
 class MaintenanceOut(ResponseBody):
-    """A maintenance, and how far it is."""
+    """A maintenance, and how far it is.
+
+    It is `held` while failed orders stop the events that have not started. `failed` and `in_doubt` count its orders that wait
+    for an operator. `needs_operator` says why only an operator can move it; it is empty while anything else can, and for a pause.
+    """
 
     id: str | None
     type: EventType
     source: Source
     status: MaintenanceStatus
+    paused: bool
+    held: bool
+    failed: int
+    in_doubt: int
+    needs_operator: list[WaitingOut]
     description: str
     duration_s: int
     emergency: bool
@@ -322,12 +331,13 @@ class SubmittedEvent(EventOut):
 
 
 class MaintenanceRow(ResponseBody):
-    """A maintenance in a list, without its waves."""
+    """A maintenance in a list, without its waves; its status is Paused if an operator `paused` it, or if failures hold it."""
 
     id: str
     type: EventType
     source: Source
     status: MaintenanceStatus
+    paused: bool
     description: str
     duration_s: int
     emergency: bool
@@ -470,6 +480,14 @@ class MatchesOut(ResponseBody):
 
     matches: list[MatchOut]
     more: bool
+
+
+class CallerOut(ResponseBody):
+    """The holder of the token of this request; `scopes` are those of an owner, null for everyone else."""
+
+    name: str
+    role: Role
+    scopes: list[str] | None
 
 
 class CountsOut(ResponseBody):

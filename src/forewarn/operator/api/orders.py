@@ -2,7 +2,7 @@
 
 from forewarn.core.errors import NotFound
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import OrderState
+from forewarn.core.model import OrderState, Status
 from forewarn.operator.api import views
 from forewarn.operator.api.context import (
     Api,
@@ -19,7 +19,10 @@ from forewarn.store import Focus, OrderQuery
 
 
 class OrdersQuery(Paged):
-    """Which orders; with a maintenance, all of its orders that are in these states."""
+    """Which orders; with a maintenance, all of its orders that are in these states.
+
+    With a state, orders of abandoned events are left out: they failed, and nothing is left to do about them.
+    """
 
     state: tuple[OrderState, ...] = ()
     maintenance: str = ""
@@ -33,6 +36,7 @@ def list_orders(api: Api, context: CallContext) -> Result:
     rows = api.store.orders_page(
         OrderQuery(
             states=states,
+            abandoned=not query.state,
             within=context.caller.within,
             before=read_cursor(query.cursor, tuple[Moment, str]),
             limit=query.limit + 1,
@@ -49,12 +53,14 @@ def list_orders(api: Api, context: CallContext) -> Result:
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
     """Return one page: a maintenance has at most as many orders as events."""
     query, caller = context.query, context.caller
-    snapshot = api.control.snapshot_around(maintenances=[query.maintenance])
+    snapshot = api.snapshots.around(maintenances=[query.maintenance])
     states = _offered(api, query.state)
     items = [
         views.order_out(order, event)
         for event in sorted(snapshot.events.values(), key=lambda e: e.position)
-        if event.maintenance_id == query.maintenance and caller.sees(event.scope)
+        if event.maintenance_id == query.maintenance
+        and caller.sees(event.scope)
+        and not (query.state and event.status is Status.ABANDONED)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
     return page_of(items, None)

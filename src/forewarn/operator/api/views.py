@@ -17,6 +17,7 @@ from forewarn.core.model import (
     Event,
     Machine,
     MaintenanceStatus,
+    OnFailure,
     Order,
     OrderState,
     Scope,
@@ -24,14 +25,15 @@ from forewarn.core.model import (
     StoreHold,
     Token,
 )
+from forewarn.core.needs_operator import needs_operator
 from forewarn.core.planning import due_notice_s
-from forewarn.core.waiting import Waiting, waiting_for_each
+from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
 # Reasons to wait whose cause is another maintenance, or the store as a whole.
-CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "store-held"})
+CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "store-held", "unresolved"})
 OUTSIDE_SCOPES = "it waits for something outside your scopes"
 
 S = TypeVar("S")
@@ -111,7 +113,7 @@ class EventBodies:
             started=event.started,
             ended=event.ended,
             reason=event.reason,
-            waiting_for=[self._reason(reason) for reason in self._waiting.get(event.id, ())],
+            waiting_for=[self.reason(reason) for reason in self._waiting.get(event.id, ())],
             timeline=short_timeline(event, order) if timeline is None else timeline,
         )
 
@@ -126,7 +128,8 @@ class EventBodies:
             self._notice_s[wave] = due_notice_s(self._waves.get(wave, ()), self._snapshot.scopes)
         return self._notice_s[wave]
 
-    def _reason(self, reason: Waiting) -> bodies.WaitingOut:
+    def reason(self, reason: Waiting) -> bodies.WaitingOut:
+        """Show a reason; an owner does not learn what happens outside the owner's scopes."""
         if self._within is not None and not self._all_within(reason):
             return bodies.WaitingOut(code=reason.code, message=OUTSIDE_SCOPES, until=reason.until)
         return bodies.WaitingOut(
@@ -165,11 +168,22 @@ def maintenance_out(
     for event in events[part]:
         waves.setdefault(event.wave, []).append(builder.event(event))
     row = body_of(bodies.MaintenanceRow, maintenance)
+    states = Counter(_order_state(snapshot, event) for event in events if event.status is Status.STARTED)
+    reasons = needs_operator(snapshot, maintenance_id, now)
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},
+        held=maintenance.on_failure is OnFailure.HOLD and states[OrderState.FAILED] > 0,
+        failed=states[OrderState.FAILED],
+        in_doubt=states[OrderState.IN_DOUBT],
+        needs_operator=[builder.reason(reason) for reason in reasons[:MAX_NAMED]],
         event_counts=dict(Counter(event.status for event in events)),
         waves=[bodies.WaveOut(number=number, events=shown) for number, shown in sorted(waves.items())],
     )
+
+
+def _order_state(snapshot: Snapshot, event: Event) -> OrderState | None:
+    order = snapshot.orders.get(event.id)
+    return None if order is None else order.state
 
 
 def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
@@ -193,6 +207,7 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
     body.id = body.created = body.not_before = body.earliest = None
     body.status = MaintenanceStatus.PLANNED
     body.event_counts = {Status.PLANNED: sum(body.event_counts.values())}
+    body.needs_operator = []
     for event in (event for wave in body.waves for event in wave.events):
         event.id = event.maintenance_id = event.published = event.not_before = event.started = None
         event.status = Status.PLANNED
