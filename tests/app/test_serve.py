@@ -82,7 +82,10 @@ def test_a_wrong_fleet_file_is_refused(tmp_path: Path) -> None:
     wrong.write_text(FLEET + '\n[[machines]]\nname = "web-1"\nscope = "shop"\nupdatedomain = 1\n')
     result = run("serve", "--store", f"sqlite:{tmp_path}/f.db", "--fleet", str(wrong))
     assert result.returncode == 2
-    assert f'{wrong}: machines[1] "web-1": updatedomain: unknown key; the keys here are name, scope,' in result.stderr
+    assert (
+        f'{wrong}: machines[1] "web-1": updatedomain: unknown key; did you mean update_domain? The keys here are name, scope,'
+        in result.stderr
+    )
     assert not SqliteStore(tmp_path / "f.db").inventory().scopes
 
 
@@ -152,7 +155,7 @@ def test_a_command_survives_a_restart_of_the_service(tmp_path: Path, fleet: str)
     config.write_text(
         f'store = "sqlite:{database}"\nstate_dir = "{state}"\nexecutor = "command"\ncommand = ["{command}"]\nfleet = "{fleet}"\n'
     )
-    quiet = load({"store": f"sqlite:{database}"}, {})
+    quiet = load({"store": f"sqlite:{database}", "state_dir": str(tmp_path / "prepared")}, {})
     prepared = Service(quiet)
     prepared.apply_fleet_file(Path(fleet))
     # No guest of the scope ever polled: no notice is due, the event starts at once.

@@ -55,6 +55,10 @@ def order(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
     }
 
 
+def progress(**counts: int) -> dict[str, int]:
+    return {"done": 0, "running": 0, "failed": 0, "in_doubt": 0, "left": 0, "undone": 0, **counts}
+
+
 def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
     waves: dict[int, list[dict[str, Any]]] = {}
     for each in events:
@@ -66,8 +70,6 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "status": "Running",
         "paused": False,
         "held": False,
-        "failed": 0,
-        "in_doubt": 0,
         "needs_operator": [],
         "description": "",
         "duration_s": -1,
@@ -78,6 +80,9 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "not_before": None,
         "earliest": None,
         "ended": None,
+        "targets": {"count": 1, "scopes": ["shop"]},
+        "progress": progress(left=len(events)),
+        "estimated_end": None,
         "waves": [{"number": number, "events": members} for number, members in sorted(waves.items())],
         **changed,
     }

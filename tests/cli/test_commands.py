@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def test_json_is_the_apis_response(cli: CommandLine, planned: dict[str, Any]) ->
     assert event_id in [event["id"] for event in listed["items"]]
 
 
+def test_a_maintenance_shows_its_targets_and_progress(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """In the list and in the maintenance."""
+    end = datetime.fromisoformat(planned["not_before"]) + timedelta(minutes=5)
+    facts = ("scope shop, update domain 1", "0 of 1 done, 1 left", f"{end:%Y-%m-%d %H:%M:%SZ}")
+    for arguments in (["maintenance", "show", planned["id"]], ["maintenance", "list"]):
+        output = cli.run(*arguments).stdout
+        assert [fact for fact in facts if fact not in output] == []
+
+
 def test_without_a_terminal_nothing_is_cut(cli: CommandLine, planned: dict[str, Any]) -> None:
     """Whole ids and whole reasons are on one line each, without colours, at any width."""
     event_id = first_event(planned)["id"]
@@ -97,6 +107,36 @@ def test_lists_are_paged(cli: CommandLine) -> None:
     assert rest["next_cursor"] is None
 
 
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        ("machine list --scope nosuch", "forewarn: there is no scope 'nosuch'"),
+        ("machine list --host nosuch", "forewarn: there is no host 'nosuch': no machine is on it"),
+        ("event list --scope nosuch", "forewarn: there is no scope 'nosuch'"),
+        ("event list --machine shop/nosuch --json", "forewarn: there is no machine shop/nosuch"),
+        ("event watch --scope nosuch", "forewarn: there is no scope 'nosuch'"),
+    ],
+)
+def test_a_list_of_something_that_does_not_exist_is_an_error(cli: CommandLine, arguments: str, complaint: str) -> None:
+    """A misspelt scope, host or machine is not an empty list."""
+    result = cli.run(*arguments.split())
+    assert (result.returncode, result.stdout, result.stderr) == (FAILED, "", f"{complaint}\n")
+
+
+def test_an_empty_list_is_no_error(cli: CommandLine) -> None:
+    """The scope and the host exist, but no machine has both."""
+    assert cli.output("machine", "list", "--scope", "db", "--host", "rack2") == "no machines\n"
+
+
+def test_lists_are_searched(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """`--match` finds a part of a text in every list; hosts have a list of their own."""
+    assert [m["name"] for m in cli.json("machine", "list", "--match", "DB-")["items"]] == ["db-0", "db-1"]
+    assert planned["id"] in cli.output("maintenance", "list", "--match", "new kern")
+    assert cli.json("event", "list", "--match", "nosuch")["items"] == []
+    assert "rack0" in cli.output("host", "list", "--match", "ck0")
+    assert cli.output("host", "list", "--match", "nosuch") == "no hosts\n"
+
+
 def test_a_machine_name_alone_is_enough_if_it_is_unique(cli: CommandLine) -> None:
     """Otherwise the error lists the machines, and says when there is none."""
     assert cli.json("machine", "show", "db-1")["scope"] == "db"
@@ -122,7 +162,8 @@ def test_on_a_terminal_tables_wrap_and_cut_nothing(cli: CommandLine, planned: di
     "arguments",
     [
         "status", "fleet export", "scope list", "scope show shop", "machine list", "machine show shop/web-0",
-        "machine list --host rack0", "maintenance list", "event list", "event list --since -1h --status Scheduled",
+        "machine list --host rack0", "host list", "event list --host rack0",
+        "maintenance list", "event list", "event list --since -1h --status Scheduled",
         "event list --machine shop/web-1 --type reboot", "order list", "order list --state all", "audit list",
         "token list", "clock show",
     ],

@@ -59,7 +59,7 @@ def test_forty_hosts_in_the_command_line_alone(forewarn: Command) -> None:
     assert all(machine in status for machine in forty_hosts.FAILING)
     assert f"Held: 3 orders failed  forewarn maintenance retry-failed {maintenance_id[:8]}" in status
     assert "Held: 3 orders failed" in forewarn("maintenance", "show", maintenance_id)[1]
-    assert "  Held  " in forewarn("maintenance", "list")[1]
+    assert "Held: 3 orders failed" in forewarn("maintenance", "list")[1]
     retried = forewarn("maintenance", "retry-failed", maintenance_id[:8])
     assert retried == (DONE, f"maintenance {maintenance_id} is Running\n", "")
     assert forewarn("clock", "advance", "40m")[0] == DONE

@@ -103,7 +103,7 @@ def test_the_hints_of_a_maintenance() -> None:
         api_bodies.waiting("order-failed", "…", events=[FIRST_ID]),
         api_bodies.waiting("in-doubt", "…", events=[SECOND_ID]),
     ]
-    held = maintenance(failed=1, in_doubt=1, paused=True, needs_operator=needs)
+    held = maintenance(progress=api_bodies.progress(failed=1, in_doubt=1), paused=True, needs_operator=needs)
     found = [command for line in maintenance_hints(held, Role.OPERATOR) for command in commands(line)]
     assert found == [
         f"forewarn maintenance retry-failed {MAINTENANCE_ID}",

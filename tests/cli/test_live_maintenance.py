@@ -3,7 +3,7 @@
 import pytest
 
 from forewarn.cli.live_maintenance import differences, picture, reached, why_operator
-from tests.cli.api_bodies import NOW, ORDER_FAILED, SECOND_ID, event, maintenance, waiting
+from tests.cli.api_bodies import NOW, ORDER_FAILED, SECOND_ID, event, maintenance, progress, waiting
 from tests.cli.rendering import render
 
 
@@ -12,6 +12,7 @@ def test_the_first_lines_show_every_event() -> None:
     lines = differences(None, maintenance(event(), event(SECOND_ID, wave=2, status="Planned", not_before=None)))
     assert lines == [
         "maintenance BBBBBBBB-0000-0000-0000-000000000001 Reboot Running: 2 waves",
+        "targets: scope shop",
         "wave 1 shop#0 web-0 [AAAAAAAA-0000-0000-0000-000000000001]: Scheduled, not before 2030-01-31 12:15:00Z",
         "wave 2 shop#0 web-0 [AAAAAAAA-0000-0000-0000-000000000002]: Planned",
     ]
@@ -25,7 +26,9 @@ def test_later_lines_show_only_what_changed() -> None:
     label = "wave 1 shop#0 web-0 [AAAAAAAA-0000-0000-0000-000000000001]"
     assert differences(before, maintenance(event())) == []
     assert differences(before, maintenance(approved)) == [f"2030-01-31 12:00:00Z {label}: approved by shop/web-0"]
-    assert differences(maintenance(approved), maintenance(started, status="Paused", held=True, failed=1)) == [
+    assert differences(
+        maintenance(approved), maintenance(started, status="Paused", held=True, progress=progress(failed=1))
+    ) == [
         f"2030-01-31 12:00:00Z {label}: Scheduled -> Started",
         f"{label}: its order failed (disk on fire)",
         "maintenance BBBBBBBB-0000-0000-0000-000000000001: Running -> Held: 1 order failed",
@@ -40,7 +43,7 @@ def test_a_pause_is_said_once() -> None:
     assert differences(running, paused) == [f"maintenance {paused['id']}: Running -> Paused", line]
     assert differences(paused, paused) == []
     assert "Paused, until an operator resumes it" in render(picture(paused, NOW))
-    held = maintenance(event(), status="Paused", held=True, failed=2, in_doubt=1)
+    held = maintenance(event(), status="Paused", held=True, progress=progress(failed=2, in_doubt=1))
     assert "Held: 2 orders failed, 1 order in doubt" in render(picture(held, NOW))
 
 
@@ -72,6 +75,20 @@ def test_the_picture_has_a_bar_per_wave() -> None:
     assert "shop#0 web-0 Completed" in first
     assert "0/1" in second
     assert "its order failed (disk on fire)" in second
+
+
+def test_the_picture_and_the_first_lines_show_targets_progress_and_estimated_end() -> None:
+    """A maintenance without stored targets says so."""
+    end = "2030-01-31T12:20:00Z"
+    known = maintenance(event(), targets={"count": 30, "hosts": ["rack1-a", "rack1-b"]}, estimated_end=end)
+    assert (
+        "hosts rack1-a, rack1-b and 28 more: 0 of 1 done, 1 left, estimated end 2030-01-31 12:20:00Z (in 20m)"
+        in " ".join(render(picture(known, NOW)).split())
+    )
+    assert "estimated end: 2030-01-31 12:20:00Z" in differences(None, known)
+    old = maintenance(event(), targets=None)
+    assert "targets not kept: 0 of 1 done, 1 left" in render(picture(old, NOW))
+    assert "targets: not kept" in differences(None, old)
 
 
 def test_of_many_waves_those_around_the_current_one_are_shown() -> None:

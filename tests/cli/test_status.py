@@ -82,7 +82,7 @@ def test_what_failed_comes_first_with_the_commands_that_resolve_it(
         failed=page(order(), order(SECOND_ID)),
         in_doubt=page(order("CCCCCCCC-0000-0000-0000-000000000001", state="in-doubt", reason="its node is gone")),
         open=page(event(status="Started"), event(SECOND_ID, status="Started"), event("DDDDDDDD", status="Started")),
-        paused=page(maintenance(), maintenance(id=paused, paused=True)),
+        paused=page(maintenance(held=True), maintenance(id=paused, paused=True)),
     )
     text = printed(monkeypatch, capsys, shown)
     sections = [line for line in text.splitlines() if line.isupper() or line.startswith("IN DOUBT")]
@@ -106,7 +106,7 @@ def test_those_who_may_not_resolve_failures_get_no_commands(
     role: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They see what failed and what it holds."""
-    shown = state(role, failed=page(order()), paused=page(maintenance(), maintenance(paused=True)))
+    shown = state(role, failed=page(order()), paused=page(maintenance(held=True), maintenance(paused=True)))
     text = printed(monkeypatch, capsys, shown)
     assert "disk on fire" in text
     assert "Held: 1 order failed" in text

@@ -3,11 +3,14 @@
 import json
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from forewarn.app.service import Service
+from forewarn.core.change import Snapshot
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import Machine, OrderState, Scope, ScopeKind
@@ -17,7 +20,7 @@ from forewarn.executors import Progress, Work
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
 from forewarn.service.store_memory import StoreMemory
-from forewarn.store import AuditQuery, Store
+from forewarn.store import AuditQuery, Focus, Store, StorePosition
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
 from forewarn.testing.stories import START
@@ -86,6 +89,28 @@ def test_a_hold_during_recovery_stops_it(store: Store) -> None:
     resume(service)
     ticker.cycle_until_idle()
     assert executor.calls == ["status", "status", "take 1 running on h"]
+
+
+def test_a_hold_is_noticed_by_the_last_read_before_an_order_is_handed_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator holds the store just before a recovering node reads the order for the last time."""
+    service = make_service(store, enabled=False)
+    order_id = reboot(service)
+    ticker_with(service, ScriptedExecutor()).cycle_until_idle()
+    executor = ScriptedExecutor(Progress.NOT_BEGUN)
+    read = store.snapshot
+
+    def hold_before_the_last_read(focus: Focus) -> Snapshot:
+        if "status" in executor.calls and focus.events == (order_id,) and read(Focus()).store_hold is None:
+            service.control.hold_store("", OPERATOR)
+        return read(focus)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "snapshot", hold_before_the_last_read)
+        ticker_with(service, executor).recover()
+    assert service.control.store_hold() is not None
+    assert executor.calls == ["status"]
 
 
 def test_an_order_is_not_repeated_after_a_restart_while_the_store_is_held(store: Store) -> None:
@@ -236,6 +261,31 @@ def test_a_memory_that_cannot_be_read_holds_nothing(opened: Opened, caplog: pyte
     assert opened.why_held() == ""
     assert "cannot be read, so a restored database would not be noticed" in caplog.text
     assert json.loads(path.read_text())["audit_id"] > 0
+
+
+def test_a_later_position_is_not_forgotten(tmp_path: Path) -> None:
+    """A node that read an earlier position writes last, or the database was set back: the later position stays."""
+    with closing(SqliteStore(tmp_path / "f.db")) as store:
+        position = store.position()
+        assert position is not None
+        positions = [replace(position, audit_id=5), replace(position, audit_id=3), replace(position, audit_id=3)]
+        positions += [replace(position, audit_id=1, timeline=2), replace(position, audit_id=1, identity="another")]
+        remembered = []
+        for found in positions:
+            memory = StoreMemory(tmp_path, cast(Store, Position(found)))
+            memory.remember()
+            remembered.append(json.loads((tmp_path / "store.json").read_text())["audit_id"])
+    assert remembered == [5, 5, 5, 1, 1]
+
+
+class Position:
+    """A store at a position."""
+
+    def __init__(self, position: StorePosition) -> None:
+        self._position = position
+
+    def position(self) -> StorePosition:
+        return self._position
 
 
 def test_a_folder_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

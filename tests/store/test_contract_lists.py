@@ -8,11 +8,15 @@ import pytest
 
 from forewarn.core.errors import Invalid
 from forewarn.core.model import ENDED, OPEN, EventType, MaintenanceStatus, OrderState, Status
+from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
     AuditQuery,
     Backlog,
     Counts,
     EventQuery,
+    Focus,
+    HostCount,
+    HostQuery,
     MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
@@ -514,3 +518,118 @@ def test_a_page_is_no_stream() -> None:
     """Before and after exclude each other."""
     with pytest.raises(Invalid, match="before and after exclude each other"):
         AuditQuery(before=5, after=1)
+
+
+# -- progress
+
+
+def test_progress_is_counted_by_wave_and_scope(fleet: Store) -> None:
+    """As the core counts it from the events themselves; without an event in these scopes a maintenance is left out."""
+    snapshot = fleet.snapshot(Focus(maintenances=tuple(f"M{n}" for n in range(12))))
+    for within in (None, ("shop",), ()):
+        expected: dict[str, tuple[WaveProgress, ...]] = {}
+        for maintenance_id in snapshot.maintenances:
+            seen = [
+                e
+                for e in snapshot.events.values()
+                if e.maintenance_id == maintenance_id and (within is None or e.scope in within)
+            ]
+            expected |= {maintenance_id: wave_progress(seen, snapshot.orders)} if seen else {}
+        assert fleet.wave_progress([*snapshot.maintenances, "nowhere"], within) == expected
+
+
+def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
+    """Two waves with an event of each status, and a Started event with an order of each state."""
+    moments = {"published": at(0), "not_before": at(900)}
+    statuses = [
+        _event(
+            n, position=n, wave=1 + n % 2, status=status, started=None, ended=None, resources=(f"vm-{n}",), **moments
+        )
+        for n, status in enumerate([Status.PLANNED, Status.SCHEDULED])
+    ]
+    over = [
+        event(f"O{n}", position=10 + n, status=status, minimum_notice_s=n, resources=(f"vm-{10 + n}",))
+        for n, status in enumerate(sorted(ENDED))
+    ]
+    begun = [
+        event(f"S{n}", position=20 + n, status=Status.STARTED, resources=(f"vm-{20 + n}",))
+        for n in range(len(OrderState))
+    ]
+    statuses = [replace(e, maintenance_id="M0", scope="shop") for e in statuses]
+    events = [replace(e, maintenance_id="M0") for e in (*statuses, *over, *begun)]
+    orders = [order(e.id, state=state) for e, state in zip(begun, OrderState, strict=True)]
+    store.apply(change(scopes=[scope()], maintenances=[maintenance("M0")], events=events, orders=orders))
+    counted = wave_progress(events, {o.id: o for o in orders})
+    assert store.wave_progress(["M0"], None) == {"M0": counted}
+    assert (counted[0].running, counted[0].failed, counted[0].in_doubt, counted[0].undone) == (3, 1, 1, 2)
+
+
+# -- searches
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (MachineQuery(text="vm-3"), "blog/vm-3 shop/vm-3 wiki/vm-3"),
+        (MachineQuery(text="hop/vm-"), "shop/vm-0 shop/vm-1 shop/vm-2 shop/vm-3"),
+        (MachineQuery(text="hop/vm-", host="h1"), "shop/vm-1 shop/vm-3"),
+        (MachineQuery(text="vm-1", scope="wiki"), "wiki/vm-1"),
+        (MachineQuery(text="vm-1", within=("wiki", "blog")), "blog/vm-1 wiki/vm-1"),
+        (MachineQuery(text="vm-1", within=()), ""),
+        (MachineQuery(text="vm-1", after=("blog", "vm-1")), "shop/vm-1 wiki/vm-1"),
+        (MachineQuery(text="vm-1", limit=2), "blog/vm-1 shop/vm-1"),
+        (MachineQuery(text="h0", scope="shop"), "shop/vm-0 shop/vm-2"),
+        (MachineQuery(text="10.0.2."), "wiki/vm-0 wiki/vm-1 wiki/vm-2 wiki/vm-3"),
+        (MachineQuery(text="%"), ""),
+    ],
+    ids=str,
+)
+def test_machines_are_found_by_a_part_of_what_names_them(fleet: Store, query: MachineQuery, expected: str) -> None:
+    """Scope and name, host or address, together with every other filter, in the order of the list."""
+    assert " ".join(map(str, fleet.machines_page(query))) == expected
+
+
+def test_a_search_ignores_case(store: Store) -> None:
+    """Names keep theirs."""
+    store.apply(
+        change(scopes=[scope("Shop")], machines=[machine("Web-A", scope="Shop", host="Rack-1", instance_id="VM-AB")])
+    )
+    for text in ("shop/web-a", "rack", "vm-ab"):
+        assert keys(store.machines_page(MachineQuery(text=text))) == [("Shop", "Web-A")]
+    assert keys(store.scopes_page(ScopeQuery(text="ho"))) == ["Shop"]
+    assert store.hosts_page(HostQuery(text="ack-1")) == [HostCount("Rack-1", 1)]
+
+
+def test_scopes_and_hosts_are_found_by_a_part_of_their_name(fleet: Store) -> None:
+    """Within the scopes of the caller, page by page."""
+    assert keys(fleet.scopes_page(ScopeQuery(text="o"))) == ["blog", "shop"]
+    assert keys(fleet.scopes_page(ScopeQuery(text="o", after="blog"))) == ["shop"]
+    assert keys(fleet.scopes_page(ScopeQuery(text="o", within=("shop", "wiki")))) == ["shop"]
+    assert fleet.hosts_page(HostQuery()) == [HostCount("h0", 6), HostCount("h1", 6)]
+    assert fleet.hosts_page(HostQuery(limit=1)) == [HostCount("h0", 6)]
+    assert fleet.hosts_page(HostQuery(after="h0", within=("shop",))) == [HostCount("h1", 2)]
+    assert fleet.hosts_page(HostQuery(text="1", within=())) == []
+
+
+def test_events_of_a_host_are_those_of_its_machines(store: Store) -> None:
+    """Where the machines are now; each event once, with every other filter."""
+    machines = [machine(f"web-{n}", host="h0" if n < 2 else "h1") for n in range(3)]
+    events = [
+        event("E0", position=0, resources=("web-0", "web-1")),
+        event("E1", position=1, resources=("web-1",), status=Status.COMPLETED),
+        event("E2", position=2, resources=("web-2",)),
+    ]
+    store.apply(change(scopes=[scope()], machines=machines, maintenances=[maintenance()], events=events))
+    for query, expected in (
+        (EventQuery(host="h0"), ["E1", "E0"]),
+        (EventQuery(host="h0", statuses=OPEN), ["E0"]),
+        (EventQuery(host="h0", limit=1), ["E1"]),
+        (EventQuery(host="h0", within=("blog",)), []),
+        (EventQuery(host="h1", scope="shop", maintenance_id="M1"), ["E2"]),
+        (EventQuery(host="h2"), []),
+    ):
+        assert keys(list(store.events(query).events)) == expected
+    page = store.events(EventQuery(host="h0", limit=1))
+    assert page.numbers == (page.next_before,)
+    with pytest.raises(Invalid, match="exclude each other"):
+        EventQuery(host="h0", scope="shop", machine="web-0")

@@ -31,6 +31,7 @@ from forewarn.core.model import (
     ScopeKind,
     Source,
     Status,
+    Targets,
     Token,
 )
 from forewarn.store import Focus, Store
@@ -208,6 +209,14 @@ def machines(scope_name: str, name: str) -> st.SearchStrategy[Machine]:
     )
 
 
+targets = st.none() | st.one_of(
+    st.builds(Targets, machines=st.lists(st.tuples(names, names), min_size=1, max_size=3).map(tuple)),
+    st.builds(Targets, scope=st.just("shop"), update_domain=st.none() | st.integers(0, 2)),
+    st.builds(Targets, scopes=st.lists(names, min_size=1, max_size=3).map(tuple)),
+    st.builds(Targets, hosts=st.lists(names, min_size=1, max_size=3).map(tuple)),
+)
+
+
 @st.composite
 def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
     status = draw(st.sampled_from(MaintenanceStatus))
@@ -230,6 +239,7 @@ def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
         wake_at=None if over else draw(maybe_moments),
         observed_published_at=draw(maybe_moments),
         ended=draw(moments) if over else None,
+        targets=draw(targets),
     )
 
 
@@ -316,11 +326,12 @@ def entries(maintenance_id: str) -> st.SearchStrategy[list[AuditEntry]]:
 @st.composite
 def tokens(draw: st.DrawFn, id_: str) -> Token:
     role = draw(st.sampled_from(Role))
+    fewest, takes_scopes = int(role is Role.OWNER), role in (Role.OWNER, Role.CALENDAR)
     return Token(
         id=id_,
         name=draw(printable.filter(bool)),
         role=role,
-        scopes=draw(st.lists(hosts.filter(bool), min_size=1, max_size=3).map(tuple)) if role is Role.OWNER else (),
+        scopes=draw(st.lists(hosts.filter(bool), min_size=fewest, max_size=3 * takes_scopes).map(tuple)),
         digest=sha256(id_.encode()).hexdigest(),
         created=draw(moments),
         created_by=draw(texts),

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from forewarn.cli import (
     emulate,
     event,
     fleet,
+    host,
     machine,
     maintenance,
     order,
@@ -46,7 +48,7 @@ app = StrictTyper(
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are text, not markup
 )
 command(app, "status")(status.status)
-for noun in (fleet, scope, machine, maintenance, event, order, audit, token, clock, db, scenario):
+for noun in (fleet, scope, host, machine, maintenance, event, order, audit, token, clock, db, scenario):
     app.add_typer(noun.app)
 
 
@@ -169,7 +171,7 @@ def _program() -> str:
     program = sys.argv[0]
     if Path(program).name == "__main__.py":
         return f"{sys.executable} -m forewarn"
-    return "forewarn" if program == shutil.which("forewarn") else program
+    return "forewarn" if str(Path(program).absolute()) == shutil.which("forewarn") else program
 
 
 @app.command()
@@ -178,13 +180,15 @@ def agent() -> None:
 
 
 def run() -> None:
-    """Run the command; print a ForewarnError as one line and end with its exit code."""
+    """Run the command; print a ForewarnError, a line for each thing that is wrong, and end with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any name can be printed
     try:
         app()
-    except (InvalidSettings, InvalidFleet) as error:
+    except InvalidFleet as error:
+        _fail(error, 2, error.problems)
+    except InvalidSettings as error:
         _fail(error, 2)
     except NotReachable as error:
         _fail(error, 3)
@@ -196,6 +200,7 @@ def run() -> None:
         raise SystemExit(1) from None
 
 
-def _fail(error: ForewarnError, code: int) -> None:
-    print(f"forewarn: {printable(str(error))}", file=sys.stderr)
+def _fail(error: ForewarnError, code: int, lines: Sequence[str] = ()) -> None:
+    for line in lines or (str(error),):
+        print(f"forewarn: {printable(line)}", file=sys.stderr)
     raise SystemExit(code)

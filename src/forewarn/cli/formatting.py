@@ -22,6 +22,16 @@ def when(text: str | None, now: str) -> str:
     return formatting.when(datetime.fromisoformat(text), datetime.fromisoformat(now)) if text else ""
 
 
+def target_names(maintenance: Json) -> str:
+    """Return what was asked for, or "" for a maintenance that is older than stored targets."""
+    targets = maintenance["targets"]
+    return formatting.target_names(**targets) if targets is not None else ""
+
+
+def progress(maintenance: Json) -> str:
+    return formatting.progress(**maintenance["progress"])
+
+
 def update_domain_name(event: Json) -> str:
     """Return the scope and update domain of an event: `shop#0`."""
     return formatting.update_domain_name(event["scope"], event["update_domain"])
@@ -29,13 +39,10 @@ def update_domain_name(event: Json) -> str:
 
 def maintenance_state(maintenance: Json) -> str:
     """Return the status of a maintenance, and its orders that failed or are in doubt."""
-    held, failed, in_doubt = (maintenance[key] for key in ("held", "failed", "in_doubt"))
-    return formatting.maintenance_state(maintenance["status"], held=held, failed=failed, in_doubt=in_doubt)
-
-
-def row_status(row: Json) -> str:
-    """Return the status of a maintenance in a list: `Held` if failed orders stopped it, not an operator."""
-    return "Held" if row["status"] == "Paused" and not row["paused"] else str(row["status"])
+    failed, in_doubt = (maintenance["progress"][key] for key in ("failed", "in_doubt"))
+    return formatting.maintenance_state(
+        maintenance["status"], held=maintenance["held"], failed=failed, in_doubt=in_doubt
+    )
 
 
 def order_failure(event: Json) -> str:

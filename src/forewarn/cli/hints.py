@@ -44,7 +44,7 @@ def maintenance_hints(maintenance: Json, role: str) -> list[str]:
     if role not in OPERATORS:
         return []
     hints = []
-    if maintenance["failed"]:
+    if maintenance["progress"]["failed"]:
         hints.append(f"run `forewarn maintenance retry-failed {maintenance['id']}` to retry all that failed")
     if maintenance["paused"]:
         hints.append(HINTS["paused"][1].format(maintenance=maintenance["id"]))

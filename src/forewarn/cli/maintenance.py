@@ -5,21 +5,42 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli import plan_text
+from forewarn.cli import completion, plan_text
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
-from forewarn.cli.formatting import full_time, maintenance_state, reasons, row_status, update_domain_name, when
+from forewarn.cli.formatting import (
+    full_time,
+    maintenance_state,
+    progress,
+    reasons,
+    target_names,
+    update_domain_name,
+    when,
+)
 from forewarn.cli.hints import maintenance_hints
 from forewarn.cli.live_maintenance import follow, reached, why_operator
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.formatting import span
 from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
 
 app = group("maintenance", "Plan, schedule, follow and cancel maintenance.")
 
-COLUMNS = ("maintenance", "status", "type", "source", "created", "by", "not before", "earliest", "description")
+COLUMNS = (
+    "maintenance",
+    "status",
+    "type",
+    "targets",
+    "progress",
+    "estimated end",
+    "source",
+    "created",
+    "by",
+    "not before",
+    "earliest",
+    "description",
+)
 EVENT_COLUMNS = ("wave", "event", "status", "scope", "machines", "not before", "approved by", "waits for")
 
 
@@ -30,7 +51,12 @@ class Until(StrEnum):
 
 Id = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The maintenance's id, or at least its first 8 characters.", show_default=False),
+    typer.Argument(
+        metavar="ID",
+        help="The maintenance's id, or at least its first 8 characters.",
+        show_default=False,
+        autocompletion=completion.maintenances,
+    ),
 ]
 Timeout = Annotated[
     str | None,
@@ -46,14 +72,23 @@ def schedule(
         typer.Option("--type", help="What happens to the machines.", case_sensitive=False, show_default=False),
     ],
     machine: Annotated[
-        list[str] | None, typer.Option(help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE")
+        list[str] | None,
+        typer.Option(
+            help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE", autocompletion=completion.machines
+        ),
     ] = None,
     scope: Annotated[
-        list[str] | None, typer.Option(help="Every machine of this scope; may be repeated.", metavar="SCOPE")
+        list[str] | None,
+        typer.Option(
+            help="Every machine of this scope; may be repeated.", metavar="SCOPE", autocompletion=completion.scopes
+        ),
     ] = None,
     update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the one scope.")] = None,
     host: Annotated[
-        list[str] | None, typer.Option(help="Every machine on this host; may be repeated.", metavar="HOST")
+        list[str] | None,
+        typer.Option(
+            help="Every machine on this host; may be repeated.", metavar="HOST", autocompletion=completion.hosts
+        ),
     ] = None,
     not_before: Annotated[
         str | None,
@@ -65,7 +100,7 @@ def schedule(
         str | None, typer.Option(help="Never start before this time, approved or not.", metavar="TIME")
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="How long it is expected to take, like 90s or 15m.", metavar="DURATION")
+        str | None, typer.Option(help="How long it is expected to take, like 90s or 1h30m.", metavar="DURATION")
     ] = None,
     description: Annotated[str, typer.Option(help="The description that guests see.", show_default=False)] = "",
     emergency: Annotated[
@@ -126,11 +161,12 @@ def list_maintenances(
         list[MaintenanceStatus] | None,
         typer.Option(help="Only maintenances with this status; may be repeated.", case_sensitive=False),
     ] = None,
+    match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List maintenances, newest first."""
-    query = {"status": [each.value for each in status or ()]}
+    query = {"status": [each.value for each in status or ()], "q": match}
     page = session.api.page("/v1/maintenances", query, limit=limit, cursor=cursor)
     session.show_page(page, COLUMNS, lambda maintenances: _rows(session, maintenances), empty="no maintenances")
 
@@ -244,8 +280,11 @@ def _rows(session: Session, maintenances: list[Json]) -> Rows:
     return [
         (
             id_texts[each["id"]],
-            row_status(each),
+            maintenance_state(each),
             each["type"] + (" (emergency)" if each["emergency"] else ""),
+            target_names(each),
+            progress(each),
+            full_time(each["estimated_end"]),
             each["source"],
             full_time(each["created"]),
             each["created_by"],
@@ -270,6 +309,9 @@ def _show(session: Session, maintenance: Json) -> None:
             ("status", maintenance_state(maintenance)),
             *(("to do", line) for line in maintenance_hints(maintenance, session.role)),
             ("type", f"{maintenance['type']} by {maintenance['source']}{emergency}"),
+            ("targets", target_names(maintenance) or "not kept"),
+            ("progress", progress(maintenance)),
+            ("estimated end", when(maintenance["estimated_end"], now) or ("" if maintenance["ended"] else "unknown")),
             ("description", maintenance["description"]),
             ("duration", "unknown" if maintenance["duration_s"] < 0 else span(maintenance["duration_s"])),
             ("created", f"{full_time(maintenance['created'])} by {maintenance['created_by']}"),

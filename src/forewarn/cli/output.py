@@ -25,7 +25,6 @@ STYLES: Mapping[str, str] = {
     "done": "green",
     "Cancelled": "dim",
     "Paused": "magenta",
-    "Held": "red",
     "Abandoned": "red",
     "Failed": "red",
     "failed": "red",

@@ -32,6 +32,9 @@ TokenFile = Annotated[
     typer.Option("--token-file", help="A file with the token [default: $FOREWARN_TOKEN, else this machine's]"),
 ]
 Limit = Annotated[int, typer.Option(min=1, max=MAX_LIST, help="The largest number of items to list.")]
+Match = Annotated[
+    str | None, typer.Option("--match", help="Only what contains this text, in any case.", metavar="TEXT")
+]
 Cursor = Annotated[str | None, typer.Option(help="Continue where an earlier list ended.")]
 
 
@@ -67,6 +70,19 @@ class Session:
         self.out.table(columns, rows(items), empty=empty)
         if page["next_cursor"] is not None:
             self.out.aside(f"the list is longer: use --limit {2 * len(items)}, or --cursor {page['next_cursor']}")
+
+    def refuse_unknown(
+        self, page: Json, *, scope: str | None = None, machine: str | None = None, host: str | None = None
+    ) -> None:
+        """Raise an error if the page is empty because the scope, its machine or the host does not exist."""
+        if page["items"]:
+            return
+        if scope:
+            self.api.get(path_of("scopes", scope))
+        if scope and machine:
+            self.api.get(path_of("scopes", scope, "machines", machine))
+        if host and not self.api.get("/v1/machines", {"host": host, "limit": 1})["items"]:
+            raise NotFound(f"there is no host {host!r}: no machine is on it")
 
     # -- names and ids that people may shorten
 

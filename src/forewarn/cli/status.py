@@ -146,11 +146,11 @@ def _unresolved(orders: list[Json], ids: dict[str, str], role: str) -> Table:
 def _held(state: Json, ids: dict[str, str], role: str) -> Table:
     """Return the maintenances with failed orders, each with all its failures and what retries them at once."""
     counts = Counter(order["maintenance_id"] for order in state["failed"]["items"])
-    stopped = {row["id"] for row in state["paused"]["items"]}
+    held = {row["id"] for row in state["paused"]["items"] if row["held"]}
     rows = [
         (
             ids[each],
-            maintenance_state("Running", held=each in stopped, failed=number, in_doubt=0),
+            maintenance_state("Running", held=each in held, failed=number, in_doubt=0),
             *([f"forewarn maintenance retry-failed {each[:SHORT_ID_CHARS]}"] if role == Role.OPERATOR else []),
         )
         for each, number in counts.items()

@@ -89,11 +89,15 @@ class OrderState(StrEnum):
 
 
 class Role(StrEnum):
-    """What the holder of a token may do: read everything, do everything, or do everything in the token's scopes."""
+    """What the holder of a token may do: read everything, do everything, or do everything in the token's scopes.
+
+    A token with the role `calendar` reads the calendar, of its scopes or of the whole fleet, and nothing else.
+    """
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     OWNER = "owner"
+    CALENDAR = "calendar"
 
 
 def require(condition: bool, message: str) -> None:
@@ -264,10 +268,30 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, or hosts."""
+
+    machines: tuple[tuple[str, str], ...] = ()
+    scope: str = ""
+    update_domain: int | None = None
+    scopes: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        given = [bool(self.machines), bool(self.scope), bool(self.scopes), bool(self.hosts)]
+        require(sum(given) == 1, "targets must be exactly one of machines, a scope, scopes, or hosts")
+        require(
+            self.update_domain is None or bool(self.scope),
+            "update_domain needs a scope: name the scope that contains it",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
     """What an operator submitted. Its events form its waves; `wake_at` is when a tick could next move it.
 
     `observed_published_at` is when a tick first read the current wave as published. Guests could see the wave by then.
+    `targets` is None for a maintenance that was submitted before targets were kept.
     """
 
     id: str
@@ -288,6 +312,7 @@ class Maintenance:
     observed_published_at: datetime | None = None
     version: int = 0
     ended: datetime | None = None
+    targets: Targets | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,13 +374,14 @@ class Token:
     def __post_init__(self) -> None:
         require(bool(self.name), "the token has no name: name it after its user")
         _check_text("name", self.name, MAX_TOKEN_NAME_CHARS)
-        if self.role is Role.OWNER:
+        if self.role in (Role.OWNER, Role.CALENDAR):
+            fewest = 1 if self.role is Role.OWNER else 0
             require(
-                1 <= len(self.scopes) <= MAX_SCOPES_PER_TOKEN,
-                f"a token with role owner needs 1 to {MAX_SCOPES_PER_TOKEN} scopes, not {len(self.scopes)}",
+                fewest <= len(self.scopes) <= MAX_SCOPES_PER_TOKEN,
+                f"a token with role {self.role} needs {fewest} to {MAX_SCOPES_PER_TOKEN} scopes, not {len(self.scopes)}",
             )
         else:
-            require(not self.scopes, f"only role owner takes scopes: leave them out for role {self.role}")
+            require(not self.scopes, f"only roles owner and calendar take scopes: leave them out for role {self.role}")
         for scope in self.scopes:
             check_name("scope", scope)
         require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
@@ -414,25 +440,6 @@ class StoreHold:
     who: str
     held: datetime
     resumed: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, or hosts."""
-
-    machines: tuple[tuple[str, str], ...] = ()
-    scope: str = ""
-    update_domain: int | None = None
-    scopes: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        given = [bool(self.machines), bool(self.scope), bool(self.scopes), bool(self.hosts)]
-        require(sum(given) == 1, "targets must be exactly one of machines, a scope, scopes, or hosts")
-        require(
-            self.update_domain is None or bool(self.scope),
-            "update_domain needs a scope: name the scope that contains it",
-        )
 
 
 def _check_source(type_: EventType, source: Source) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import re
@@ -16,8 +17,8 @@ MAX_DURATION_S = 7 * 86_400
 MAX_COUNT = 10_000
 MAX_SECRET_BYTES = 64 * 1024
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
-_DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile("(?=.)" + "".join(f"(?:([0-9]{{1,6}}){unit})?" for unit in _SECONDS))
 
 
 def check_keys(table: Any, known: Iterable[str], where: str, **required: str) -> None:
@@ -27,10 +28,16 @@ def check_keys(table: Any, known: Iterable[str], where: str, **required: str) ->
         raise ConfigError(f"{where}: write a table with {', '.join(names)}")
     for key in table:
         if key not in names:
-            raise ConfigError(f"{where}.{key}: unknown key; the keys here are {', '.join(names)}")
+            article = f"{suggestion} The" if (suggestion := did_you_mean(str(key), names)) else "the"
+            raise ConfigError(f"{where}.{key}: unknown key; {article} keys here are {', '.join(names)}")
     for key, what in required.items():
         if key not in table:
             raise ConfigError(f"{where}: {key} is missing: {what}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean host?` with the nearest known name, or "" if none is near."""
+    return "".join(f"did you mean {nearest}?" for nearest in difflib.get_close_matches(name, list(known), n=1))
 
 
 def read_values(table: Mapping[str, Any], where: str, **readers: Callable[[Any, str], Any]) -> Dict[str, Any]:
@@ -77,13 +84,15 @@ def one_of(value: Any, choices: Tuple[str, ...], where: str) -> str:
 
 
 def seconds(value: Any, where: str) -> float:
-    """Return the seconds of a text with a number and a unit; `0` needs no unit."""
+    """Return the seconds of a text like `1h30m`: numbers with units, the largest unit first. `0` needs no unit."""
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if value in (0, "0") and not isinstance(value, bool):
         return 0.0
     if match is None:
-        raise ConfigError(f'{where}: {value!r} is not a duration: write a number and a unit, like "90s" or "15m"')
-    duration_s = int(match[1]) * _SECONDS[match[2]]
+        raise ConfigError(
+            f'{where}: {value!r} is not a duration: write numbers with units, largest first, like "90s" or "1h30m"'
+        )
+    duration_s = sum(int(number or 0) * size for number, size in zip(match.groups(), _SECONDS.values()))
     if duration_s > MAX_DURATION_S:
         raise ConfigError(f"{where}: {value!r} is longer than a week")
     return float(duration_s)

@@ -2,8 +2,8 @@
 
 `memory` serves the emulator and simulations, `sqlite` one process, `postgres` several nodes; `sql` is what the two SQL
 stores share; `opening` picks the implementation that a URL names. A store keeps what it is given and returns it; it decides
-nothing. Of the rest of forewarn, this package imports only `core.model`, `core.change` and `core.errors`. It must not
-import the service, the endpoint, the operator side, the executors or the command line.
+nothing. Of the rest of forewarn, this package imports only `core.model`, `core.change`, `core.progress` and `core.errors`.
+It must not import the service, the endpoint, the operator side, the executors or the command line.
 """
 
 from forewarn.store.protocol import (
@@ -14,6 +14,7 @@ from forewarn.store.protocol import (
     Feed,
     FeedPosition,
     FeedUpdate,
+    HostCount,
     Inventory,
     MachineIdentity,
     MachineLastSeen,
@@ -27,6 +28,7 @@ from forewarn.store.queries import (
     AuditQuery,
     EventQuery,
     Focus,
+    HostQuery,
     IdKind,
     MachineQuery,
     MaintenanceQuery,
@@ -47,6 +49,8 @@ __all__ = [
     "FeedPosition",
     "FeedUpdate",
     "Focus",
+    "HostCount",
+    "HostQuery",
     "IdKind",
     "Inventory",
     "MachineIdentity",

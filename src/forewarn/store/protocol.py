@@ -21,11 +21,13 @@ from forewarn.core.model import (
     Scope,
     Token,
 )
+from forewarn.core.progress import WaveProgress
 from forewarn.store.audit_chain import AuditChain
 from forewarn.store.queries import (
     AuditQuery,
     EventQuery,
     Focus,
+    HostQuery,
     IdKind,
     MachineQuery,
     MaintenanceQuery,
@@ -36,10 +38,19 @@ from forewarn.store.queries import (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of events, and the cursor of the next page or None."""
+    """A page of events with their numbers, and the cursor of the next page or None."""
 
     events: tuple[Event, ...]
     next_before: int | None = None
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostCount:
+    """A host, and the number of machines on it."""
+
+    name: str
+    machines: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +262,14 @@ class Store(Protocol):
 
     def machines_page(self, query: MachineQuery) -> list[Machine]: ...
 
+    def hosts_page(self, query: HostQuery) -> list[HostCount]: ...
+
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]: ...
+
+    def wave_progress(
+        self, maintenance_ids: Collection[str], within: tuple[str, ...] | None
+    ) -> dict[str, tuple[WaveProgress, ...]]:
+        """Return the progress of these maintenances by wave, from their events within these scopes."""
 
     def orders_page(self, query: OrderQuery) -> list[Order]: ...
 

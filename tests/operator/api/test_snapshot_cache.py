@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.model import Actor
+from forewarn.core.fleet import parse_fleet
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
 from forewarn.operator.api.snapshot_cache import SnapshotCache
 from forewarn.service.clock import ManualClock
-from forewarn.service.control import Control
+from forewarn.service.settings import load
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import play
-from tests.support.running_service import START, RunningService, running_service
+from tests.support.running_service import FLEET, OPERATOR, START, RunningService, running_service
 
 STORIES = sorted((Path(__file__).parents[2] / "stories").glob("*.txt"))
 
@@ -24,8 +26,7 @@ class ComparingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.control = Control(self, ManualClock(START), new_id=str, order_timeout_s=0)
-        self.cache = SnapshotCache(self.control, self)
+        self.cache = SnapshotCache(self)
         self.stale: list[str] = []
 
     def apply(self, change: Change) -> None:
@@ -34,7 +35,7 @@ class ComparingStore(MemoryStore):
         wanted: list[dict[str, Any]] = [{"maintenances": [m.id]} for m in self.maintenances(MaintenanceQuery())]
         wanted += [{"events": page}, *({"events": [event]} for event in page)]
         for each in wanted:
-            cached, fresh = self.cache.around(**each), self.control.snapshot_around(**each)
+            cached, fresh = self.cache.around(**each), SnapshotCache(self).around(**each)
             statuses = [
                 (cached.maintenances[i].status, fresh.maintenances[i].status) for i in each.get("maintenances", ())
             ]
@@ -113,6 +114,41 @@ def test_a_snapshot_is_cached_until_something_changes(service: RunningService, s
     assert service.get(event)["status"] == "Started"
 
 
+def test_after_a_change_only_what_changed_is_read(store: CountingStore, tmp_path: Path) -> None:
+    """An approval reads one event, a pause the maintenance through an event, and a change elsewhere nothing of it."""
+    settings = load({"store": "memory:", "state_dir": str(tmp_path)}, {})
+    service = Service(settings, clock=ManualClock(START), store=store)
+    control = service.control
+    control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
+    for scope in ("shop", "blog"):
+        control.enable(scope, OPERATOR)
+    ids = [
+        control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope=scope)), OPERATOR)
+        for scope in ("shop", "blog")
+    ]
+    service.ticker.cycle_until_idle()
+    cache = SnapshotCache(store)
+    events = sorted(cache.around(maintenances=ids[:1]).events.values(), key=lambda event: event.wave)
+
+    def parts_read() -> list[tuple[str, ...]]:
+        store.reads.clear()
+        cache.around(events=events)
+        assert not any(read.open_events for read in store.reads)
+        return [read.events for read in store.reads]
+
+    control.pause_maintenance(ids[1], OPERATOR)
+    assert parts_read() == [()]
+    control.approve_event(events[0].id, OPERATOR)
+    assert parts_read() == [(events[0].id,)]
+    control.pause_maintenance(ids[0], OPERATOR)
+    assert len(parts_read()) == 1
+    assert parts_read() == []
+    snapshot = cache.around(events=events)
+    assert snapshot.maintenances[ids[0]].paused
+    assert len(snapshot.events[events[0].id].approvals) == 1
+    service.close()
+
+
 def test_a_plan_uses_the_cache(service: RunningService, store: CountingStore) -> None:
     """A second dry run reads nothing; a dry run after a change reads the store and shows the change."""
     body = {"type": "Reboot", "targets": {"scope": "shop"}}
@@ -149,8 +185,8 @@ def test_the_cache_is_bounded(service: RunningService, store: CountingStore) -> 
         cache.around(maintenances=maintenances)
         return len(store.reads)
 
-    cache = SnapshotCache(service.control, store, max_snapshots=2)
+    cache = SnapshotCache(store, max_snapshots=2)
     assert [reads_of(cache, [i]) for i in ids] == [1, 1, 1]
     assert [reads_of(cache, [i]) for i in (ids[2], ids[1], ids[0])] == [0, 0, 1]
-    few_events = SnapshotCache(service.control, store, max_events=1)
+    few_events = SnapshotCache(store, max_events=1)
     assert [reads_of(few_events, ids) for _ in range(2)] == [1, 1]

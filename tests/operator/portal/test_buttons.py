@@ -95,7 +95,7 @@ def test_a_maintenance_that_a_failed_order_holds_is_not_paused(fresh_service: Ru
     resolutions = ["retry", "finish", "abandon"]
     assert buttons(operator, path) == ["retry-failed", "cancel", *resolutions]
     assert "Held: 1 order failed" in page_text(operator.get(path))
-    assert 'class="status status-held">Held<' in operator.get("/maintenances").raw.decode()
+    assert 'class="status status-failed">Held: 1 order failed<' in operator.get("/maintenances").raw.decode()
     fresh_service.post(f"/v1{path}/pause")
     assert buttons(operator, path) == ["retry-failed", "resume", "cancel", *resolutions]
     fresh_service.post(f"/v1{path}/resume")
@@ -159,4 +159,4 @@ def test_of_many_failures_the_newest_are_shown() -> None:
             assert "22 orders failed" in text
             assert "All failed orders : 2 more than here" in text
             assert buttons(operator, path).count("abandon") == 20
-        assert f"Maintenance {made['id'][:8]} Held " in page_text(operator.get("/"))
+        assert f"Maintenance {made['id'][:8]} Held: 22 orders failed" in page_text(operator.get("/"))

@@ -24,7 +24,15 @@ from forewarn.core.model import (
 from forewarn.operator.api.resolver import Kind
 
 MAX_LIST = 10_000
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=64,
+        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="a name of 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
+    ),
+]
 MachineName = Annotated[
     str,
     msgspec.Meta(
@@ -151,7 +159,10 @@ class ResumeIn(RequestBody):
 
 
 class TokenIn(RequestBody):
-    """A token to create; an owner's token names its scopes. Without `valid_for_s` it is valid until it is revoked."""
+    """A token to create. An owner's token names its scopes; one for the calendar may, and else reads the whole fleet.
+
+    Without `valid_for_s` it is valid until it is revoked.
+    """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     role: Role
@@ -224,6 +235,13 @@ class MachineOut(ResponseBody):
     last_seen: datetime | None = None
 
 
+class HostOut(ResponseBody):
+    """A host, and the number of machines on it that the caller may see."""
+
+    name: str
+    machines: int
+
+
 class FleetChange(ResponseBody):
     """What applying a fleet changed, or with dry_run would change; ask before you apply a `large_removal`."""
 
@@ -260,7 +278,10 @@ class TimelineEntry(ResponseBody, omit_defaults=True):
 
 
 class EventOut(ResponseBody):
-    """An event of one scope, and what happened to it. A dry run's event has no ids and no times."""
+    """An event of one scope, and what happened to it. A dry run's event has no ids and no times.
+
+    An event that is being submitted, or would be, also has the hosts of its machines.
+    """
 
     id: str | None
     maintenance_id: str | None
@@ -282,6 +303,7 @@ class EventOut(ResponseBody):
     reason: str
     waiting_for: list[WaitingOut]
     timeline: list[TimelineEntry]
+    hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class WaveOut(ResponseBody):
@@ -289,11 +311,40 @@ class WaveOut(ResponseBody):
     events: list[EventOut]
 
 
+class TargetsOut(ResponseBody, omit_defaults=True):
+    """What was asked for: machines, scopes (of one scope perhaps only an update domain), or hosts.
+
+    `count` is the number of names. A list of maintenances shows the first 20. An owner sees machines and scopes of their own.
+    """
+
+    count: int
+    machines: list[str] = []
+    scopes: list[str] = []
+    update_domain: int | None = None
+    hosts: list[str] = []
+
+
+class ProgressOut(ResponseBody):
+    """The number of events, each counted once.
+
+    `done` are Completed, `left` have not started, `undone` are Cancelled or Abandoned. `failed` and `in_doubt` are Started events
+    whose order failed or is in doubt, `running` are the other Started events.
+    """
+
+    done: int
+    running: int
+    failed: int
+    in_doubt: int
+    left: int
+    undone: int
+
+
 class MaintenanceOut(ResponseBody):
     """A maintenance, and how far it is.
 
-    It is `held` while failed orders stop the events that have not started. `failed` and `in_doubt` count its orders that wait
-    for an operator. `needs_operator` says why only an operator can move it; it is empty while anything else can, and for a pause.
+    `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known. It is `held` while
+    failed orders stop the events that have not started. `needs_operator` says why only an operator can move it; it is empty
+    while anything else can, and for a pause.
     """
 
     id: str | None
@@ -302,8 +353,6 @@ class MaintenanceOut(ResponseBody):
     status: MaintenanceStatus
     paused: bool
     held: bool
-    failed: int
-    in_doubt: int
     needs_operator: list[WaitingOut]
     description: str
     duration_s: int
@@ -314,6 +363,9 @@ class MaintenanceOut(ResponseBody):
     not_before: datetime | None
     earliest: datetime | None
     ended: datetime | None
+    targets: TargetsOut | None
+    progress: ProgressOut
+    estimated_end: datetime | None
     event_counts: dict[Status, int]
     waves: list[WaveOut]
 
@@ -331,13 +383,14 @@ class SubmittedEvent(EventOut):
 
 
 class MaintenanceRow(ResponseBody):
-    """A maintenance in a list, without its waves; its status is Paused if an operator `paused` it, or if failures hold it."""
+    """A maintenance in a list, without its waves. It is Paused if an operator `paused` it, or if failures have it `held`."""
 
     id: str
     type: EventType
     source: Source
     status: MaintenanceStatus
     paused: bool
+    held: bool
     description: str
     duration_s: int
     emergency: bool
@@ -347,6 +400,9 @@ class MaintenanceRow(ResponseBody):
     not_before: datetime | None
     earliest: datetime | None
     ended: datetime | None
+    targets: TargetsOut | None
+    progress: ProgressOut
+    estimated_end: datetime | None
 
 
 class OrderOut(ResponseBody):

@@ -3,19 +3,21 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from forewarn.core import fleet
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import NotFound
+from forewarn.core.estimate import expected_end
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import (
     ENDED,
     AuditEntry,
     Event,
     Machine,
+    Maintenance,
     MaintenanceStatus,
     OnFailure,
     Order,
@@ -23,10 +25,12 @@ from forewarn.core.model import (
     Scope,
     Status,
     StoreHold,
+    Targets,
     Token,
 )
 from forewarn.core.needs_operator import needs_operator
 from forewarn.core.planning import due_notice_s
+from forewarn.core.progress import Counted, WaveProgress, total, wave_progress
 from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
@@ -145,6 +149,43 @@ class EventBodies:
         return all(e is not None and self._within is not None and e.scope in self._within for e in events)
 
 
+def maintenance_row(
+    maintenance: Maintenance,
+    waves: Iterable[WaveProgress],
+    *,
+    within: Collection[str] | None,
+    estimated_end: datetime | None,
+    max_targets: int | None = None,
+) -> bodies.MaintenanceRow:
+    """Show a maintenance without its events; `waves` are the progress that the caller may see."""
+    progress = body_of(bodies.ProgressOut, total(waves))
+    derived: dict[str, Any] = {
+        "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
+        "progress": progress,
+        "held": maintenance.on_failure is OnFailure.HOLD and progress.failed > 0,
+        "estimated_end": estimated_end,
+    }
+    stored = {
+        name: getattr(maintenance, name) for name in bodies.MaintenanceRow.__struct_fields__ if name not in derived
+    }
+    return bodies.MaintenanceRow(**stored, **derived)
+
+
+def targets_out(targets: Targets, within: Collection[str] | None, most: int | None = None) -> bodies.TargetsOut:
+    """Show the first `most` names. An owner sees the machines and scopes of their own, and no hosts."""
+    machines = [f"{scope}/{name}" for scope, name in targets.machines if within is None or scope in within]
+    named = targets.scopes or ((targets.scope,) if targets.scope else ())
+    scopes = [scope for scope in named if within is None or scope in within]
+    hosts = list(targets.hosts) if within is None else []
+    return bodies.TargetsOut(
+        count=len(machines) + len(scopes) + len(hosts),
+        machines=machines[:most],
+        scopes=scopes[:most],
+        update_domain=targets.update_domain,
+        hosts=hosts[:most],
+    )
+
+
 def maintenance_out(
     snapshot: Snapshot,
     maintenance_id: str,
@@ -167,27 +208,28 @@ def maintenance_out(
     waves: dict[int, list[bodies.EventOut]] = {}
     for event in events[part]:
         waves.setdefault(event.wave, []).append(builder.event(event))
-    row = body_of(bodies.MaintenanceRow, maintenance)
-    states = Counter(_order_state(snapshot, event) for event in events if event.status is Status.STARTED)
-    reasons = needs_operator(snapshot, maintenance_id, now)
+    all_events = (event for event in snapshot.events.values() if event.maintenance_id == maintenance_id)
+    all_waves = wave_progress(all_events, snapshot.orders)
+    row = maintenance_row(
+        maintenance,
+        wave_progress(events, snapshot.orders),
+        within=within,
+        estimated_end=expected_end(
+            maintenance, all_waves, held=snapshot.hold is not None or snapshot.store_hold is not None, now=now
+        ),
+    )
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},
-        held=maintenance.on_failure is OnFailure.HOLD and states[OrderState.FAILED] > 0,
-        failed=states[OrderState.FAILED],
-        in_doubt=states[OrderState.IN_DOUBT],
-        needs_operator=[builder.reason(reason) for reason in reasons[:MAX_NAMED]],
+        needs_operator=[builder.reason(reason) for reason in needs_operator(snapshot, maintenance_id, now)[:MAX_NAMED]],
         event_counts=dict(Counter(event.status for event in events)),
         waves=[bodies.WaveOut(number=number, events=shown) for number, shown in sorted(waves.items())],
     )
 
 
-def _order_state(snapshot: Snapshot, event: Event) -> OrderState | None:
-    order = snapshot.orders.get(event.id)
-    return None if order is None else order.state
-
-
 def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     body = maintenance_out(submission.snapshot, submission.maintenance_id, within=within, now=submission.at)
+    for event in (event for wave in body.waves for event in wave.events):
+        event.hosts = _hosts(submission.snapshot, event)
     return bodies.SubmittedMaintenance(
         **msgspec.structs.asdict(body), warnings=[body_of(bodies.Problem, each) for each in submission.warnings]
     )
@@ -201,12 +243,16 @@ def only_event(body: bodies.SubmittedMaintenance) -> bodies.SubmittedEvent:
 def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     """Show a dry run: no ids and no absolute times; an event that would start at once has a notice of 0.
 
+    The one exception is `estimated_end`, the expected end if the maintenance were scheduled now.
+
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
     body = submission_out(plan, within)
     body.id = body.created = body.not_before = body.earliest = None
     body.status = MaintenanceStatus.PLANNED
-    body.event_counts = {Status.PLANNED: sum(body.event_counts.values())}
+    event_count = sum(body.event_counts.values())
+    body.event_counts = {Status.PLANNED: event_count}
+    body.progress = body_of(bodies.ProgressOut, Counted(left=event_count))
     body.needs_operator = []
     for event in (event for wave in body.waves for event in wave.events):
         event.id = event.maintenance_id = event.published = event.not_before = event.started = None
@@ -214,6 +260,11 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
         event.waiting_for = [reason for reason in event.waiting_for if reason.code in CAUSED_BY_OTHERS]
         event.timeline = []
     return body
+
+
+def _hosts(snapshot: Snapshot, event: bodies.EventOut) -> list[str]:
+    machines = (snapshot.machines.get((event.scope, name)) for name in event.resources)
+    return sorted({machine.host for machine in machines if machine is not None and machine.host})
 
 
 def short_timeline(event: Event, order: Order | None) -> list[bodies.TimelineEntry]:

@@ -83,7 +83,7 @@ def order_buttons(api: ApiClient, event: EventOut, order: OrderOut | None, *, ta
 
 def maintenance_buttons(api: ApiClient, maintenance: MaintenanceOut) -> list[Button]:
     """Return what helps against failures, and the actions on events that have not started. What failures hold needs no pause."""
-    buttons = [RETRY_ALL] if maintenance.failed else []
+    buttons = [RETRY_ALL] if maintenance.progress.failed else []
     if UNSTARTED & maintenance.event_counts.keys():
         stop_or_go = [RESUME] if maintenance.paused else [] if maintenance.held else [PAUSE]
         buttons += [*stop_or_go, CANCEL_REST]

@@ -72,8 +72,22 @@ WHERE maintenance_id = ANY(%(ids)s::text[])
   AND (ended IS NOT NULL OR scope <> ALL(%(names)s::text[])) ORDER BY number;
 
 -- name: maintenances_by_id
--- Return the maintenances with these ids.
-SELECT * FROM maintenances WHERE id = ANY(%(ids)s::text[]) ORDER BY id;
+-- Return the maintenances with these ids and their targets.
+SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+WHERE m.id = ANY(%(ids)s::text[]) ORDER BY m.id;
+
+-- name: wave_progress
+-- Count the events of these maintenances by wave.
+SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') AS done,
+  count(*) FILTER (WHERE e.status = 'Started' AND coalesce(o.state, '') NOT IN ('failed', 'in-doubt')) AS running,
+  count(*) FILTER (WHERE o.state = 'failed') AS failed, count(*) FILTER (WHERE o.state = 'in-doubt') AS in_doubt,
+  count(*) FILTER (WHERE e.status IN ('Planned', 'Scheduled')) AS "left",
+  count(*) FILTER (WHERE e.status IN ('Cancelled', 'Abandoned')) AS undone,
+  max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
+  max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed
+FROM events e LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
 -- Return the approvals of these events.
@@ -116,6 +130,32 @@ SELECT * FROM machines
 WHERE host <> '' AND host = %(host)s AND (scope, name) > (%(scope)s, %(name)s)
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
 ORDER BY scope, name LIMIT %(limit)s;
+
+-- name: scopes_matching
+-- Return a page of the scopes whose name contains a text. Reads scopes by the primary key until the page is full.
+SELECT * FROM scopes
+WHERE name > %(after)s AND strpos(lower(name), %(text)s) > 0
+  AND (%(scopes)s::text[] IS NULL OR name = ANY(%(scopes)s::text[]))
+ORDER BY name LIMIT %(limit)s;
+
+-- name: machines_matching
+-- Return a page of the machines whose name, host, instance id or address contains a text. Reads machines by the primary key
+-- until the page is full.
+SELECT * FROM machines m
+WHERE (scope, name) > (%(scope)s, %(name)s) AND %(host)s IN ('', host)
+  AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
+  AND (strpos(lower(scope || '/' || name || ' ' || host || ' ' || instance_id), %(text)s) > 0
+       OR EXISTS (SELECT FROM machine_addresses a
+                  WHERE a.scope = m.scope AND a.name = m.name AND strpos(a.address, %(text)s) > 0))
+ORDER BY scope, name LIMIT %(limit)s;
+
+-- name: hosts_page
+-- Return a page of the hosts whose name contains a text, and the number of machines on each. Reads the index of hosts until the
+-- page is full.
+SELECT host AS name, count(*) AS machines FROM machines
+WHERE host <> '' AND host > %(after)s AND strpos(lower(host), %(text)s) > 0
+  AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
+GROUP BY host ORDER BY host LIMIT %(limit)s;
 
 -- name: maintenance_keys
 -- Return the newest (created, id) of maintenances with a status.
@@ -233,6 +273,16 @@ WHERE m.scope = %(scope)s AND m.machine = %(machine)s AND m.event_number < %(bef
   AND %(maintenance_id)s IN ('', e.maintenance_id) AND (e.ended IS NULL OR e.ended >= %(since)s)
   AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
 ORDER BY m.event_number DESC LIMIT %(limit)s;
+
+-- name: event_numbers_of_host
+-- Return the numbers of the newest events of the machines that are on a host now.
+SELECT DISTINCT e.number FROM machines h
+JOIN event_machines m ON m.scope = h.scope AND m.machine = h.name JOIN events e ON e.number = m.event_number
+WHERE h.host <> '' AND h.host = %(host)s AND m.event_number < %(before)s
+  AND %(maintenance_id)s IN ('', e.maintenance_id) AND (e.ended IS NULL OR e.ended >= %(since)s)
+  AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+  AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
+ORDER BY e.number DESC LIMIT %(limit)s;
 
 -- name: event_numbers_of_maintenance
 -- Return the numbers of the newest events of a maintenance.
@@ -375,6 +425,10 @@ INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(cr
     %(earliest)s, %(duration_s)s, %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s,
     %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s)
 ON CONFLICT (id) DO NOTHING;
+
+-- name: add_targets
+-- Add the targets of a new maintenance.
+INSERT INTO maintenance_targets VALUES (%(maintenance_id)s, %(targets)s);
 
 -- name: update_maintenance
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.

@@ -27,6 +27,7 @@ from forewarn.core.model import (
     Scope,
     Token,
 )
+from forewarn.core.progress import WaveProgress
 from forewarn.store import (
     AuditQuery,
     Backlog,
@@ -34,6 +35,8 @@ from forewarn.store import (
     EventFirstSeen,
     EventQuery,
     Focus,
+    HostCount,
+    HostQuery,
     IdKind,
     Inventory,
     MachineIdentity,
@@ -47,7 +50,7 @@ from forewarn.store import (
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.sql import lists, writing
-from forewarn.store.sql.rows import Row
+from forewarn.store.sql.rows import Row, read_targets
 from forewarn.store.sql.session import SqlSession
 
 
@@ -105,7 +108,7 @@ class SqlStore:
             return Snapshot(
                 scopes={row["name"]: reader.rows.scope.decode(row) for row in scopes},
                 machines=machines,
-                maintenances={row["id"]: reader.rows.maintenance.decode(row) for row in maintenances},
+                maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
                 events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.decode(row) for row in orders},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
@@ -238,9 +241,21 @@ class SqlStore:
         with self._reading() as reader:
             return list(_machines_of(reader, lists.machines(reader, query)).values())
 
+    def hosts_page(self, query: HostQuery) -> list[HostCount]:
+        with self._reading() as reader:
+            return [HostCount(row["name"], row["machines"]) for row in lists.hosts(reader, query)]
+
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         with self._reading() as reader:
-            return [reader.rows.maintenance.decode(row) for row in lists.maintenances(reader, query)]
+            return [_maintenance(reader, row) for row in lists.maintenances(reader, query)]
+
+    def wave_progress(
+        self, maintenance_ids: Collection[str], within: tuple[str, ...] | None
+    ) -> dict[str, tuple[WaveProgress, ...]]:
+        with self._reading() as reader:
+            found = list(lists.wave_progress(reader, maintenance_ids, within))
+        groups = groupby(found, key=itemgetter("maintenance_id"))
+        return {i: tuple(reader.rows.wave_progress.decode(row) for row in rows) for i, rows in groups}
 
     def orders_page(self, query: OrderQuery) -> list[Order]:
         with self._reading() as reader:
@@ -253,7 +268,7 @@ class SqlStore:
             found = {row["id"]: row for row in reader.query("events_by_number", numbers=reader.as_list(shown))}
             approvals = reader.query("approvals_of_events", ids=reader.as_list(found))
             events = tuple(_with_approvals(reader, found, approvals).values())
-            return Page(events, shown[-1] if len(numbers) > query.limit else None)
+            return Page(events, shown[-1] if len(numbers) > query.limit else None, tuple(shown))
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
         with self._reading() as reader:
@@ -262,7 +277,7 @@ class SqlStore:
     def maintenance(self, maintenance_id: str) -> Maintenance | None:
         with self._reading() as reader:
             found = list(reader.query("maintenances_by_id", ids=reader.as_list([maintenance_id])))
-            return reader.rows.maintenance.decode(found[0]) if found else None
+            return _maintenance(reader, found[0]) if found else None
 
     def prune(self, before: datetime, limit: int) -> int:
         with self._writing() as writer:
@@ -345,6 +360,10 @@ class SqlStore:
 
 
 # -- reading
+
+
+def _maintenance(reader: SqlSession, row: Row) -> Maintenance:
+    return reader.rows.maintenance.decode(row, targets=read_targets(row["targets"]))
 
 
 def _scopes(reader: SqlSession, found: Iterable[Row]) -> dict[str, Scope]:

@@ -75,8 +75,22 @@ WHERE maintenance_id IN (SELECT value FROM json_each(:ids))
   AND (ended IS NOT NULL OR scope NOT IN (SELECT value FROM json_each(:names))) ORDER BY number;
 
 -- name: maintenances_by_id
--- Return the maintenances with these ids.
-SELECT m.* FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value ORDER BY m.id;
+-- Return the maintenances with these ids and their targets.
+SELECT m.*, t.targets FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
+LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id ORDER BY m.id;
+
+-- name: wave_progress
+-- Count the events of these maintenances by wave.
+SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
+  sum(e.status = 'Started' AND coalesce(o.state, '') NOT IN ('failed', 'in-doubt')) AS running,
+  sum(coalesce(o.state = 'failed', 0)) AS failed, sum(coalesce(o.state = 'in-doubt', 0)) AS in_doubt,
+  sum(e.status IN ('Planned', 'Scheduled')) AS "left", sum(e.status IN ('Cancelled', 'Abandoned')) AS undone,
+  max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
+  max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed
+FROM json_each(:ids) i CROSS JOIN events e ON e.maintenance_id = i.value
+LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+WHERE :scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes))
+GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
 -- Return the approvals of these events.
@@ -119,6 +133,32 @@ SELECT * FROM machines INDEXED BY machines_by_host
 WHERE host <> '' AND host = :host AND (scope, name) > (:scope, :name)
   AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY scope, name LIMIT :limit;
+
+-- name: scopes_matching
+-- Return a page of the scopes whose name contains a text. Reads scopes by the primary key until the page is full.
+SELECT * FROM scopes
+WHERE name > :after AND instr(lower(name), :text) > 0
+  AND (:scopes IS NULL OR +name IN (SELECT value FROM json_each(:scopes)))
+ORDER BY name LIMIT :limit;
+
+-- name: machines_matching
+-- Return a page of the machines whose name, host, instance id or address contains a text. Reads machines by the primary key
+-- until the page is full.
+SELECT * FROM machines m
+WHERE (scope, name) > (:scope, :name) AND :host IN ('', host)
+  AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
+  AND (instr(lower(scope || '/' || name || ' ' || host || ' ' || instance_id), :text) > 0
+       OR EXISTS (SELECT 1 FROM machine_addresses a
+                  WHERE a.scope = m.scope AND a.name = m.name AND instr(a.address, :text) > 0))
+ORDER BY scope, name LIMIT :limit;
+
+-- name: hosts_page
+-- Return a page of the hosts whose name contains a text, and the number of machines on each. Reads the index of hosts until the
+-- page is full.
+SELECT host AS name, count(*) AS machines FROM machines INDEXED BY machines_by_host
+WHERE host <> '' AND host > :after AND instr(lower(host), :text) > 0
+  AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
+GROUP BY host ORDER BY host LIMIT :limit;
 
 -- name: maintenance_keys
 -- Return the newest (created, id) of maintenances with a status.
@@ -235,6 +275,16 @@ WHERE m.scope = :scope AND m.machine = :machine AND m.event_number < :before
   AND :maintenance_id IN ('', e.maintenance_id) AND (:since = '' OR e.ended IS NULL OR e.ended >= :since)
   AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
 ORDER BY m.event_number DESC LIMIT :limit;
+
+-- name: event_numbers_of_host
+-- Return the numbers of the newest events of the machines that are on a host now.
+SELECT DISTINCT e.number FROM machines h INDEXED BY machines_by_host
+CROSS JOIN event_machines m ON m.scope = h.scope AND m.machine = h.name CROSS JOIN events e ON e.number = m.event_number
+WHERE h.host <> '' AND h.host = :host AND m.event_number < :before
+  AND :maintenance_id IN ('', e.maintenance_id) AND (:since = '' OR e.ended IS NULL OR e.ended >= :since)
+  AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
+  AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
+ORDER BY e.number DESC LIMIT :limit;
 
 -- name: event_numbers_of_maintenance
 -- Return the numbers of the newest events of a maintenance.
@@ -373,6 +423,10 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
     :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told)
 ON CONFLICT (id) DO NOTHING;
+
+-- name: add_targets
+-- Add the targets of a new maintenance.
+INSERT INTO maintenance_targets VALUES (:maintenance_id, :targets);
 
 -- name: update_maintenance
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.

@@ -78,6 +78,12 @@ CREATE INDEX maintenances_by_wake ON maintenances (wake_at, id) WHERE wake_at IS
 CREATE INDEX maintenances_by_end ON maintenances (ended) WHERE ended IS NOT NULL;
 CREATE INDEX maintenances_by_status ON maintenances (status, created, id);
 
+-- What an operator asked for, as JSON. Apart from the maintenances, whose rows are written at every wake-up.
+CREATE TABLE maintenance_targets (
+    maintenance_id TEXT PRIMARY KEY REFERENCES maintenances (id) ON DELETE CASCADE,
+    targets        TEXT NOT NULL
+);
+
 -- The scopes a maintenance has events in, for finding maintenances by scope.
 CREATE TABLE maintenance_scopes (
     scope          TEXT NOT NULL,
@@ -244,13 +250,13 @@ CREATE TABLE last_seen (
 CREATE TABLE tokens (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 64),
-    role       TEXT NOT NULL CHECK (role = 'viewer' OR role = 'operator' OR role = 'owner'),
+    role       TEXT NOT NULL CHECK (role = 'viewer' OR role = 'operator' OR role = 'owner' OR role = 'calendar'),
     scopes     TEXT NOT NULL,
     digest     TEXT NOT NULL UNIQUE CHECK (length(digest) = 64),
     created    TEXT NOT NULL,
     created_by TEXT NOT NULL,
     expires    TEXT,
-    CHECK ((role = 'owner') = (json_array_length(scopes) > 0))
+    CHECK (role = 'calendar' OR (role = 'owner') = (json_array_length(scopes) > 0))
 ) WITHOUT ROWID;
 CREATE INDEX tokens_by_age ON tokens (created, id);
 
