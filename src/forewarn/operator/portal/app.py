@@ -56,7 +56,18 @@ FILES = {
     "portal.js": "text/javascript; charset=utf-8",
     "portal.svg": "image/svg+xml",
 }
-FORMATTING = ("span", "distance", "full_time", "short_time", "iso", "names", "cut", "count", "until_phrase")
+FORMATTING = (
+    "span",
+    "distance",
+    "full_time",
+    "short_time",
+    "iso",
+    "names",
+    "cut",
+    "count",
+    "until_phrase",
+    "maintenance_state",
+)
 HINTS = {
     400: "Go back, correct what the message names, and submit again.",
     401: "Log in again.",
@@ -78,6 +89,7 @@ DONE = {
     "abandon": "Abandoned. Its work stays undone.",
     "pause": "Paused. Events that have not started wait.",
     "resume": "Resumed.",
+    "retry-failed": "All its failed orders can be taken again. Orders in doubt stay as they are.",
     "order-start": "You have taken the order. Do the work, then report the result.",
     "order-finish": "The work is reported as done.",
     "order-fail": "The work is reported as failed. Now retry, finish or abandon the event.",
