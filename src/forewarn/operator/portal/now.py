@@ -12,6 +12,7 @@ from forewarn.core.model import OPEN, EventType, Status
 from forewarn.operator.api.bodies import EventOut, OpenWaveOut, OpenWavesOut, WaitingOut
 from forewarn.operator.portal.buttons import bulk_buttons
 from forewarn.operator.portal.chart import Chart, ChartRow, chart_of
+from forewarn.operator.portal.failures import failures_now
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 from forewarn.operator.portal.paging import first, older
 
@@ -68,8 +69,10 @@ def now(request: PageRequest) -> RenderedPage:
     chart = chart_of(events, request.now)
     groups = _groups(events, chart, found.waves)
     planned = _planned(found.waves) if not status and not first(request) else []
+    counts = request.api.get("/v1/counts")
     variables = {
-        "counts": request.api.get("/v1/counts"),
+        "counts": counts,
+        "failures": failures_now(request, counts),
         "search": search,
         "filtered": any(rest.values()),
         "types": list(EventType),

@@ -15,6 +15,7 @@ from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind
 from forewarn.operator.portal.buttons import bulk_buttons, event_buttons, maintenance_buttons, order_buttons
 from forewarn.operator.portal.chart import chart_of
+from forewarn.operator.portal.failures import failures_of
 from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 from forewarn.operator.portal.paging import first, older
@@ -263,6 +264,7 @@ def maintenance(request: PageRequest) -> RenderedPage | Redirect:
         "maintenance": maintenance,
         "buttons": maintenance_buttons(api, maintenance),
         "bulk_buttons": [] if maintenance.ended else bulk_buttons(api, ("approve", "cancel", "retry")),
+        "failures": failures_of(request, maintenance),
         "max_targets": MAX_NAMES,
         "progress": [(status, counts[status]) for status in Status if status in counts],
         "begin": begin,
