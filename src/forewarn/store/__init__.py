@@ -34,6 +34,7 @@ from forewarn.store.queries import (
     MaintenanceQuery,
     OrderQuery,
     ScopeQuery,
+    folded,
     selected_scopes,
 )
 
@@ -63,5 +64,6 @@ __all__ = [
     "SharedStore",
     "Store",
     "StorePosition",
+    "folded",
     "selected_scopes",
 ]

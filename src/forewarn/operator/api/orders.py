@@ -17,7 +17,7 @@ from forewarn.operator.api.context import (
     read_cursor,
     searched,
 )
-from forewarn.store import Focus, OrderQuery
+from forewarn.store import Focus, OrderQuery, folded
 
 Key = tuple[datetime, str]
 
@@ -68,7 +68,7 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         if event.maintenance_id == query.maintenance and caller.sees(event.scope)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
-    return page_of([item for item in items if query.text in _text(item).lower()], None)
+    return page_of([item for item in items if query.text in folded(_text(item))], None)
 
 
 def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]:
