@@ -107,15 +107,6 @@ def test_lists_are_paged(cli: CommandLine) -> None:
     assert rest["next_cursor"] is None
 
 
-def test_lists_are_searched(cli: CommandLine, planned: dict[str, Any]) -> None:
-    """`--match` finds a part of a text in every list; hosts have a list of their own."""
-    assert [m["name"] for m in cli.json("machine", "list", "--match", "DB-")["items"]] == ["db-0", "db-1"]
-    assert planned["id"] in cli.output("maintenance", "list", "--match", "new kern")
-    assert cli.json("event", "list", "--match", "nosuch")["items"] == []
-    assert "rack0" in cli.output("host", "list", "--match", "ck0")
-    assert cli.output("host", "list", "--match", "nosuch") == "no hosts\n"
-
-
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
@@ -135,6 +126,15 @@ def test_a_list_of_something_that_does_not_exist_is_an_error(cli: CommandLine, a
 def test_an_empty_list_is_no_error(cli: CommandLine) -> None:
     """The scope and the host exist, but no machine has both."""
     assert cli.output("machine", "list", "--scope", "db", "--host", "rack2") == "no machines\n"
+
+
+def test_lists_are_searched(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """`--match` finds a part of a text in every list; hosts have a list of their own."""
+    assert [m["name"] for m in cli.json("machine", "list", "--match", "DB-")["items"]] == ["db-0", "db-1"]
+    assert planned["id"] in cli.output("maintenance", "list", "--match", "new kern")
+    assert cli.json("event", "list", "--match", "nosuch")["items"] == []
+    assert "rack0" in cli.output("host", "list", "--match", "ck0")
+    assert cli.output("host", "list", "--match", "nosuch") == "no hosts\n"
 
 
 def test_a_machine_name_alone_is_enough_if_it_is_unique(cli: CommandLine) -> None:

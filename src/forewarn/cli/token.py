@@ -25,7 +25,10 @@ TokenArgument = Annotated[
 ]
 
 COLUMNS = ("id", "name", "role", "scopes", "created", "by", "expires", "last used")
-ROLES = "viewer (reads), operator (does everything), or owner (in its scopes: reads, restarts, redeploys, approves, cancels)"
+ROLES = (
+    "viewer (reads), operator (does everything), owner (in its scopes: reads, restarts, redeploys, approves, cancels), or"
+    " calendar (reads the calendar only)"
+)
 
 
 @command(app, "create")
@@ -34,7 +37,8 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that the audit log shows.", show_default=False)],
     role: Annotated[Role, typer.Option(help=ROLES, show_default=False)],
     scope: Annotated[
-        list[str] | None, typer.Option(help="A scope of an owner; may be repeated.", autocompletion=completion.scopes)
+        list[str] | None,
+        typer.Option(help="A scope of an owner or a calendar; may be repeated.", autocompletion=completion.scopes),
     ] = None,
     expires: Annotated[
         str | None,
@@ -53,6 +57,8 @@ def create(
     session.out.aside(
         f"token {token['id']} for {token['name']} ({token['role']}){until}; keep it: it is not shown again"
     )
+    if token["role"] == Role.CALENDAR:
+        session.out.aside(f"subscribe to {session.api.server.url}/v1/calendar.ics?token=TOKEN")
     print(token["token"])
 
 

@@ -45,6 +45,8 @@ from forewarn.store import (
     MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
+    OpenWave,
+    OpenWavesQuery,
     OrderQuery,
     Page,
     ScopeQuery,
@@ -345,12 +347,35 @@ class MemoryStore:
         return {i: waves for i, waves in found.items() if waves}
 
     @_locked
+    def open_waves(self, query: OpenWavesQuery) -> list[OpenWave]:
+        scopes = selected_scopes(query.scope, query.within)
+        found: dict[tuple[str, int, Status], int] = {}
+        for event in reversed(self._events.values()):
+            if event.status not in OPEN or event.status not in query.statuses or event.type not in query.types:
+                continue
+            if not _lies_in(event.scope, scopes) or not self._is_found(event, query.host, query.text):
+                continue
+            key = (event.maintenance_id, event.wave, event.status)
+            found[key] = found.get(key, 0) + 1
+        return [
+            OpenWave(i, (m := self._maintenances[i]).type, m.description, m.created, wave, status, number)
+            for (i, wave, status), number in found.items()
+        ]
+
+    def _is_found(self, event: Event, host: str, text: str) -> bool:
+        machines = self._machines.get(event.scope, {})
+        if host and not any(name in machines and machines[name].host == host for name in event.resources):
+            return False
+        return text in _event_text(event)
+
+    @_locked
     def orders_page(self, query: OrderQuery) -> list[Order]:
         scopes = selected_scopes("", query.within)
         matching = (
             o
             for o in self._orders.values()
             if o.state in query.states
+            and (query.abandoned or self._events[o.id].status is not Status.ABANDONED)
             and (query.before is None or (o.issued, o.id) < query.before)
             and _lies_in(self._events[o.id].scope, scopes)
         )

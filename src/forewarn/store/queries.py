@@ -12,6 +12,7 @@ from typing import Literal
 
 from forewarn.core.model import (
     MAX_SCOPES_PER_TOKEN,
+    OPEN,
     EventType,
     MaintenanceStatus,
     OrderState,
@@ -103,6 +104,22 @@ class EventQuery(_PageQuery):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWavesQuery:
+    """The open events to count: those that match every field.
+
+    `host` names the machines that are on it now. `text`, in lower case, must be in an id, the type, the description or the
+    `scope/name` of a machine.
+    """
+
+    scope: str = ""
+    host: str = ""
+    statuses: Collection[Status] = tuple(OPEN)
+    types: Collection[EventType] = tuple(EventType)
+    text: str = ""
+    within: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery(_PageQuery):
     """A page of the audit entries that match every field, newest first; `before` is the last id of the previous page.
 
@@ -159,7 +176,11 @@ class MaintenanceQuery(_PageQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderQuery(_PageQuery):
-    """A page of orders of events within these scopes, newest first; `before` is the last (issued, id)."""
+    """A page of orders of events within these scopes, newest first; `before` is the last (issued, id).
+
+    Without `abandoned`, orders of abandoned events are left out: those failed, and nobody can do anything about them.
+    """
 
     states: Collection[OrderState] = tuple(OrderState)
+    abandoned: bool = True
     before: tuple[datetime, str] | None = None

@@ -1,13 +1,13 @@
 """Find things by what people type; the audit log, the tokens and the clock."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
 
-from forewarn.core.errors import NotFound, Refused
-from forewarn.core.model import AuditEntry, Token
+from forewarn.core.errors import Forbidden, NotFound, Refused
+from forewarn.core.model import AuditEntry, Role, Token
 from forewarn.operator.api import bodies, resolver, views
 from forewarn.operator.api.access import digest, sealed, secret_text
 from forewarn.operator.api.bodies import RequestBody
@@ -101,7 +101,7 @@ def list_tokens(api: Api, context: CallContext) -> Result:
     after = read_cursor(query.cursor, tuple[Moment, str])
     rows = [
         token
-        for token in api.store.tokens()
+        for token in filter(context.caller.manages, api.store.tokens())
         if (after is None or (token.created, token.id) < after) and query.text in _token_text(token)
     ]
     page, last = split_page(rows[: query.limit + 1], query.limit)
@@ -115,10 +115,15 @@ def _token_text(token: Token) -> str:
 
 
 def get_token(api: Api, context: CallContext) -> Result:
+    token = _managed_token(api, context)
+    return Result(200, views.token_out(token, api.store.token_uses().get(token.id)))
+
+
+def _managed_token(api: Api, context: CallContext) -> Token:
     token_id = context.path["id"]
     for token in api.store.tokens():
-        if token.id == token_id:
-            return Result(200, views.token_out(token, api.store.token_uses().get(token_id)))
+        if token.id == token_id and context.caller.manages(token):
+            return token
     raise NotFound(f"there is no token {token_id}")
 
 
@@ -127,13 +132,6 @@ def post_token(api: Api, context: CallContext) -> Result:
     body: bodies.TokenIn = context.body
     check_token_name(body.name)
     scopes = tuple(sorted(set(body.scopes)))
-    for missing in (
-        set(scopes)
-        - api.store.snapshot(
-            Focus(scopes=scopes, whole_maintenances=False, open_events=False, document_only=True)
-        ).scopes.keys()
-    ):
-        raise NotFound(f"there is no scope {missing!r}: an owner's scopes must exist")
     secret, now = api.random(), api.clock.now()
     token = Token(
         id=api.new_id(),
@@ -143,11 +141,30 @@ def post_token(api: Api, context: CallContext) -> Result:
         digest=digest(secret_text(secret)),
         created=now,
         created_by=context.caller.name,
-        expires=None if body.valid_for_s is None else now + timedelta(seconds=body.valid_for_s),
+        expires=_end(api, context, None if body.valid_for_s is None else now + timedelta(seconds=body.valid_for_s)),
     )
+    if not context.caller.manages(token):
+        raise Forbidden(
+            "an owner creates only tokens for the calendar of its own scopes: use the role calendar, and name scopes"
+        )
+    for missing in (
+        set(scopes)
+        - api.store.snapshot(
+            Focus(scopes=scopes, whole_maintenances=False, open_events=False, document_only=True)
+        ).scopes.keys()
+    ):
+        raise NotFound(f"there is no scope {missing!r}: the scopes of a token must exist")
     once = context.once(SaveToken(sealed(context.caller, token.id, secret)))
     api.control.add_token(token, context.caller.actor, once=once)
     return _new_token(views.body_of(bodies.TokenOut, token), secret)
+
+
+def _end(api: Api, context: CallContext, requested: datetime | None) -> datetime | None:
+    """Return when the new token expires: one that an owner creates not after the owner's own."""
+    own = next((t.expires for t in api.store.tokens() if t.id == context.caller.token_id), None)
+    if context.caller.role is Role.OPERATOR or own is None:
+        return requested
+    return own if requested is None else min(own, requested)
 
 
 def repeat_token(context: CallContext, saved: str) -> Result:
@@ -169,8 +186,14 @@ def _new_token(token: bodies.TokenOut, secret: bytes) -> Result:
 def delete_token(api: Api, context: CallContext) -> Result:
     if context.path["id"] == context.caller.token_id:
         raise Refused("this is the token you are using: revoke it with another one")
-    api.control.revoke_token(context.path["id"], context.caller.actor)
+    api.control.revoke_token(_managed_token(api, context).id, context.caller.actor)
     return Result(204)
+
+
+def get_caller(_: Api, context: CallContext) -> Result:
+    caller = context.caller
+    scopes = None if caller.within is None else list(caller.within)
+    return Result(200, bodies.CallerOut(name=caller.name, role=caller.role, scopes=scopes))
 
 
 # -- the clock

@@ -159,7 +159,10 @@ class ResumeIn(RequestBody):
 
 
 class TokenIn(RequestBody):
-    """A token to create; an owner's token names its scopes. Without `valid_for_s` it is valid until it is revoked."""
+    """A token to create. An owner's token names its scopes; one for the calendar may, and else reads the whole fleet.
+
+    Without `valid_for_s` it is valid until it is revoked.
+    """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     role: Role
@@ -339,13 +342,18 @@ class ProgressOut(ResponseBody):
 class MaintenanceOut(ResponseBody):
     """A maintenance, and how far it is.
 
-    `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known.
+    `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known. It is `held` while
+    failed orders stop the events that have not started. `needs_operator` says why only an operator can move it; it is empty
+    while anything else can, and for a pause.
     """
 
     id: str | None
     type: EventType
     source: Source
     status: MaintenanceStatus
+    paused: bool
+    held: bool
+    needs_operator: list[WaitingOut]
     description: str
     duration_s: int
     emergency: bool
@@ -375,12 +383,14 @@ class SubmittedEvent(EventOut):
 
 
 class MaintenanceRow(ResponseBody):
-    """A maintenance in a list, without its waves."""
+    """A maintenance in a list, without its waves. It is Paused if an operator `paused` it, or if failures have it `held`."""
 
     id: str
     type: EventType
     source: Source
     status: MaintenanceStatus
+    paused: bool
+    held: bool
     description: str
     duration_s: int
     emergency: bool
@@ -528,6 +538,14 @@ class MatchesOut(ResponseBody):
     more: bool
 
 
+class CallerOut(ResponseBody):
+    """The holder of the token of this request; `scopes` are those of an owner, null for everyone else."""
+
+    name: str
+    role: Role
+    scopes: list[str] | None
+
+
 class CountsOut(ResponseBody):
     """The number of open events by status, of those whose order failed or is in doubt, of scopes and of machines."""
 
@@ -538,6 +556,29 @@ class CountsOut(ResponseBody):
     in_doubt: int
     scopes: int
     machines: int
+
+
+class OpenWaveOut(ResponseBody):
+    """The number of events of a wave that have this status, and what its maintenance is."""
+
+    maintenance_id: str
+    type: EventType
+    description: str
+    created: datetime
+    wave: int
+    status: Status
+    events: int
+
+
+class OpenWavesOut(ResponseBody):
+    """The waves with open events that match, newest first, and the number of these events by status.
+
+    `more` says that there are more waves than these; all of their events are counted.
+    """
+
+    counts: dict[Status, int]
+    waves: list[OpenWaveOut]
+    more: bool
 
 
 class ClockOut(ResponseBody):

@@ -87,8 +87,10 @@ def _post(path: str, perform: Callable[[Api, CallContext], Result], returns: Any
     )
 
 
-def _delete(path: str, perform: Callable[[Api, CallContext], Result], summary: str) -> Call:
-    return Call(method="DELETE", path=path, perform=perform, roles=OPERATORS, summary=summary, status=(204,))
+def _delete(
+    path: str, perform: Callable[[Api, CallContext], Result], summary: str, roles: Collection[Role] = OPERATORS
+) -> Call:
+    return Call(method="DELETE", path=path, perform=perform, roles=roles, summary=summary, status=(204,))
 
 
 SCOPE, MACHINE = "/v1/scopes/{scope}", "/v1/scopes/{scope}/machines/{name}"
@@ -149,9 +151,14 @@ CALLS: tuple[Call, ...] = (
             ("cancel", Control.cancel_maintenance, "Cancel its events that have not started."),
             ("pause", Control.pause_maintenance, "Stop its events that have not started."),
             ("resume", Control.resume_maintenance, "Continue after a pause."),
+            ("retry-failed", Control.retry_failed, "Retry all its orders that failed; orders in doubt stay as they are."),
         )
     ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
+    _get(
+        "/v1/waves", events.list_open_waves, bodies.OpenWavesOut, "The waves with open events, newest first.",
+        query=events.OpenWavesParameters,
+    ),
     _get("/v1/events/{id}", events.get_event, bodies.EventOut, "One event: what it waits for, and its timeline."),
     _post(
         "/v1/events/{id}/approve", events.approve_event, bodies.EventOut, "Approve it for all its machines.",
@@ -187,20 +194,21 @@ CALLS: tuple[Call, ...] = (
         roles=OPERATORS, query=Paged,
     ),
     _get(
-        "/v1/tokens", admin.list_tokens, bodies.Page[bodies.TokenOut], "The tokens, newest first.", roles=OPERATORS,
-        query=Searched,
+        "/v1/tokens", admin.list_tokens, bodies.Page[bodies.TokenOut],
+        "The tokens, newest first; an owner sees those for its calendars.", roles=OWNERS, query=Searched,
     ),
     _post(
         "/v1/tokens", admin.post_token, bodies.NewToken, "Create a token; its secret is shown only in this response.",
-        takes=bodies.TokenIn, status=(201,), creates=True, repeat=admin.repeat_token,
+        takes=bodies.TokenIn, status=(201,), creates=True, repeat=admin.repeat_token, roles=OWNERS,
     ),
-    _get("/v1/tokens/{id}", admin.get_token, bodies.TokenOut, "One token, without its secret.", roles=OPERATORS),
-    _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token."),
+    _get("/v1/tokens/{id}", admin.get_token, bodies.TokenOut, "One token, without its secret.", roles=OWNERS),
+    _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token.", roles=OWNERS),
     _get(
         "/v1/resolve", admin.resolve, bodies.MatchesOut,
         "What a text may mean: a machine's or scope's name, or the first 8 characters of an id or more.",
         query=admin.ResolveQuery,
     ),
+    _get("/v1/caller", admin.get_caller, bodies.CallerOut, "Who makes this call: the name, role and scopes of the token."),
     _get("/v1/counts", inventory.get_counts, bodies.CountsOut, "The number of open events, scopes and machines."),
     _get("/v1/store", store_hold.get_store, bodies.StoreOut, "Whether the store is held."),
     _post(

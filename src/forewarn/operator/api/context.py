@@ -32,7 +32,7 @@ WHOLE = slice(None)
 T = TypeVar("T")
 JSON, TOML = "application/json", "application/toml"
 # Every response to an operator carries these.
-HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,16 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Annotated
 
-from forewarn.core.model import EventType, Status
+import msgspec
+
+from forewarn.core.model import OPEN, EventType, Status
 from forewarn.core.transitions import Verb
+from forewarn.operator.api import bodies, views
+from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
+    MAX_SEARCH_CHARS,
     Api,
     CallContext,
     Number,
@@ -16,7 +22,9 @@ from forewarn.operator.api.context import (
     page_of,
     read_cursor,
 )
-from forewarn.store import EventQuery
+from forewarn.store import EventQuery, OpenWavesQuery, folded
+
+MAX_OPEN_WAVES = 500
 
 
 class EventsQuery(Searched):
@@ -29,6 +37,16 @@ class EventsQuery(Searched):
     type: tuple[EventType, ...] = ()
     since: datetime | None = None
     maintenance: str = ""
+
+
+class OpenWavesParameters(RequestBody):
+    """Which open events; `host` names the machines that are on it now, `q` is a text to find."""
+
+    status: tuple[Status, ...] = ()
+    scope: str = ""
+    host: str = ""
+    type: tuple[EventType, ...] = ()
+    q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] = ""
 
 
 def list_events(api: Api, context: CallContext) -> Result:
@@ -54,6 +72,25 @@ def list_events(api: Api, context: CallContext) -> Result:
     )
     next_cursor = cursor_of(page.next_before) if page.next_before is not None else None
     return page_of(api.event_bodies(context.caller, page.events), next_cursor)
+
+
+def list_open_waves(api: Api, context: CallContext) -> Result:
+    query = context.query
+    waves = api.store.open_waves(
+        OpenWavesQuery(
+            scope=query.scope,
+            host=query.host,
+            statuses=query.status or tuple(OPEN),
+            types=query.type or tuple(EventType),
+            text=folded(query.q.strip()),
+            within=context.caller.within,
+        )
+    )
+    counts = dict.fromkeys((Status.STARTED, Status.SCHEDULED, Status.PLANNED), 0)
+    for wave in waves:
+        counts[wave.status] += wave.events
+    shown = [views.body_of(bodies.OpenWaveOut, wave) for wave in waves[:MAX_OPEN_WAVES]]
+    return Result(200, bodies.OpenWavesOut(counts=counts, waves=shown, more=len(waves) > MAX_OPEN_WAVES))
 
 
 def get_event(api: Api, context: CallContext) -> Result:

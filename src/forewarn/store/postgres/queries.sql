@@ -172,14 +172,17 @@ WHERE scope = %(scope)s AND status = %(kind)s AND (created, maintenance_id) < (%
 ORDER BY created DESC, maintenance_id DESC LIMIT %(limit)s;
 
 -- name: order_keys
--- Return the newest (issued, id) of orders in a state.
+-- Return the newest (issued, id) of orders in a state; `abandoned` says whether to return those of abandoned events too.
 SELECT issued AS at, id FROM orders
-WHERE state = %(kind)s AND (issued, id) < (%(at)s, %(id)s) ORDER BY issued DESC, id DESC LIMIT %(limit)s;
+WHERE state = %(kind)s AND (issued, id) < (%(at)s, %(id)s)
+  AND (%(abandoned)s OR NOT EXISTS (SELECT 1 FROM events e WHERE e.id = orders.id AND e.status = 'Abandoned'))
+ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 
 -- name: order_keys_of_scope
 -- Return the newest (issued, id) of orders in a state, of events in a scope.
 SELECT issued AS at, id FROM orders
 WHERE scope = %(scope)s AND state = %(kind)s AND (issued, id) < (%(at)s, %(id)s)
+  AND (%(abandoned)s OR NOT EXISTS (SELECT 1 FROM events e WHERE e.id = orders.id AND e.status = 'Abandoned'))
 ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 
 -- name: events_by_number
@@ -251,6 +254,26 @@ SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER 
     count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'in-doubt') AS in_doubt
 FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL AND e.scope = ANY(%(scopes)s::text[]);
+
+-- name: open_waves
+-- Count the open events that match by maintenance, wave and status. Reads every open event: they are few.
+SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
+FROM (
+  SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
+  FROM events e
+  WHERE e.ended IS NULL AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+    AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
+    AND (%(host)s::text = '' OR EXISTS (
+      SELECT 1 FROM event_machines x JOIN machines h ON h.scope = x.scope AND h.name = x.machine
+      WHERE x.event_number = e.number AND h.host = %(host)s::text))
+    AND (%(text)s::text = ''
+      OR strpos(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), %(text)s::text) > 0
+      OR EXISTS (
+        SELECT 1 FROM event_machines x
+        WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
+  GROUP BY e.maintenance_id, e.wave, e.status
+) w JOIN maintenances m ON m.id = w.maintenance_id
+ORDER BY w.newest DESC;
 
 -- name: backlog
 -- Return the earliest start and wake-up, and count the open and running orders.

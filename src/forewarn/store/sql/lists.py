@@ -22,6 +22,7 @@ from forewarn.store import (
     IdKind,
     MachineQuery,
     MaintenanceQuery,
+    OpenWavesQuery,
     OrderQuery,
     ScopeQuery,
     selected_scopes,
@@ -106,8 +107,19 @@ def wave_progress(reader: SqlSession, maintenance_ids: Collection[str], within: 
     return reader.query("wave_progress", ids=reader.as_list(sorted(set(maintenance_ids))), scopes=scopes)
 
 
+def open_waves(reader: SqlSession, query: OpenWavesQuery) -> Iterable[Row]:
+    return reader.query(
+        "open_waves",
+        host=query.host,
+        text=query.text,
+        statuses=reader.as_list(query.statuses),
+        types=reader.as_list(query.types),
+        scopes=_optional_list(reader, selected_scopes(query.scope, query.within)),
+    )
+
+
 def orders(reader: SqlSession, query: OrderQuery) -> list[Row]:
-    return _newest(reader, "order_keys", "orders_of_events", query, query.states)
+    return _newest(reader, "order_keys", "orders_of_events", query, query.states, abandoned=query.abandoned)
 
 
 def ids_starting(reader: SqlSession, kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
@@ -123,6 +135,7 @@ def _newest(
     rows_query: str,
     query: MaintenanceQuery | OrderQuery,
     kinds: Collection[str],
+    **values: bool,
 ) -> list[Row]:
     """Return the rows of a page, newest first by (time, id)."""
     scopes, before, limit = selected_scopes("", query.within), query.before, query.limit
@@ -130,10 +143,10 @@ def _newest(
     keys: set[tuple[Any, str]] = set()
     for kind in kinds:
         if scopes is None:
-            found = reader.query(keys_query, kind=kind, at=at, id=id_, limit=limit)
+            found = reader.query(keys_query, kind=kind, at=at, id=id_, limit=limit, **values)
             keys.update((row["at"], row["id"]) for row in found)
         for scope in scopes or ():
-            found = reader.query(f"{keys_query}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit)
+            found = reader.query(f"{keys_query}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit, **values)
             keys.update((row["at"], row["id"]) for row in found)
     ids = [i for _, i in heapq.nlargest(limit, keys)]
     rows = {row["id"]: row for row in reader.query(rows_query, ids=reader.as_list(ids))}
