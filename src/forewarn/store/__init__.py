@@ -36,6 +36,7 @@ from forewarn.store.queries import (
     OpenWavesQuery,
     OrderQuery,
     ScopeQuery,
+    folded,
     selected_scopes,
 )
 
@@ -67,5 +68,6 @@ __all__ = [
     "SharedStore",
     "Store",
     "StorePosition",
+    "folded",
     "selected_scopes",
 ]
