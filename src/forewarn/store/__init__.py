@@ -7,6 +7,7 @@ import the service, the endpoint, the operator side, the executors or the comman
 """
 
 from forewarn.store.protocol import (
+    MAX_DELIVERIES,
     Backlog,
     Connections,
     Counts,
@@ -36,6 +37,7 @@ from forewarn.store.queries import (
 )
 
 __all__ = [
+    "MAX_DELIVERIES",
     "MAX_PAGE",
     "AuditQuery",
     "Backlog",
