@@ -74,7 +74,7 @@ def test_private_addresses_are_refused_after_resolution() -> None:
     """Whatever the name: its addresses count, and all of them."""
     with receiving(SECRET) as receiver:
         for addresses in (["127.0.0.1"], ["93.184.216.34", "10.0.0.1"], ["fe80::1%eth0"]):
-            transport = HttpTransport(AllowedTargets(), 30, resolve=lambda *_, found=addresses: found)  # type: ignore[misc]
+            transport = HttpTransport(AllowedTargets(), 30, resolve=lambda *_, found=addresses: found)
             with pytest.raises(DeliveryFailed, match="not a public address"):
                 post(transport, f"https://public.example:{port_of(receiver.url)}/in")
         with pytest.raises(DeliveryFailed, match="only https"):

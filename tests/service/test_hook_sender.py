@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,9 @@ class FakeTransport:
             self.sent.append((url, headers["webhook-id"]))
         return reply
 
+    def why_not(self, url: str) -> str:
+        return "" if url.startswith("https:") else "only https"
+
     def entries(self, url: str = "https://a.example/in") -> list[int]:
         """The ids of the entries that a URL accepted, in order."""
         return [int(message.split("_")[2].split("-")[0]) for to, message in self.sent if to == url]
@@ -52,7 +56,7 @@ class FakeTransport:
 class Site:
     """A service with a sender on a manual clock and manual real time."""
 
-    def __init__(self, store: Store, **settings: object) -> None:
+    def __init__(self, store: Store, **settings: Any) -> None:
         self.service: Service = make_service(store, scopes=2, **settings)
         self.store, self.control = store, self.service.control
         self.transport = FakeTransport()
@@ -158,7 +162,7 @@ def test_only_so_many_hooks_send_at_once_and_all_get_a_turn() -> None:
     started: list[object] = []
     for n in range(MAX_AT_ONCE + 2):
         site.add(f"H{n:02}", url=f"https://r{n}.example/in", scope=f"x{n}" if n else "", created=at(n))
-    site.sender._start = started.append  # type: ignore[assignment]
+    site.sender._start = started.append
     site.sender.cycle()
     site.sender.cycle()
     assert len(started) == MAX_AT_ONCE
@@ -488,6 +492,7 @@ def test_a_hook_that_changed_meanwhile_is_not_overwritten(site: Site) -> None:
 def test_a_test_message_changes_nothing(site: Site) -> None:
     """It is sent at once, also for a disabled hook, and its result is returned."""
     known = site.add()
+    assert (site.sender.why_not(known.url), site.sender.why_not("http://x")) == ("", "only https")
     attempt = site.sender.test(known, "abc")
     assert (attempt.delivered, attempt.status) == (True, 200)
     site.transport.replies["https://a.example/in"] = Reply(404)
@@ -508,7 +513,8 @@ def test_the_loop_ends_when_it_is_told_to(site: Site, caplog: pytest.LogCaptureF
         raise RuntimeError("broken")
 
     site.store.hooks = hooks  # type: ignore[method-assign]
-    site.sender._nudged.wait = lambda _: True  # type: ignore[method-assign, assignment]
+    site.sender._nudged.set()
+    site.sender._nudged.clear = lambda: None  # type: ignore[method-assign]
     site.sender.run()
     assert calls == 3
     assert caplog.text.count("messages cannot be delivered") == 1

@@ -45,6 +45,10 @@ class HttpTransport:
         self._resolve = resolve
         self._tls = tls
 
+    def why_not(self, url: str) -> str:
+        parts = urlsplit(url)
+        return self._targets.why_not_host(parts.scheme, parts.hostname or "")
+
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Send one request within the time limit and read the beginning of the response."""
         parts = urlsplit(url)
@@ -72,7 +76,7 @@ class HttpTransport:
 
     def _checked_addresses(self, parts: SplitResult) -> list[str]:
         host = parts.hostname or ""
-        if why_not := self._targets.why_not_host(parts.scheme, host):
+        if why_not := self.why_not(parts.geturl()):
             raise DeliveryFailed(why_not)
         addresses = self._resolve(host, parts.port or PORTS[parts.scheme])
         for address in addresses:

@@ -53,6 +53,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
         catch_up=service.follower.catch_up if service.follower is not None else lambda: None,
+        hook_sender=service.hook_sender,
     )
     portal = _portal(service, api, access, streams, next(iter(guest_server.listener.urls), ""))
     pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)

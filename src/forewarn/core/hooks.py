@@ -160,7 +160,8 @@ def trial_message(hook: Hook, at: datetime, source: str, mark: str) -> Message:
 def _message(
     hook: Hook, source: str, mark: str, kind: str, at: datetime, subject: str, data: dict[str, object], text: str
 ) -> Message:
-    content_type, body = "application/json", {}
+    content_type = "application/json"
+    body: dict[str, object]
     if hook.shape is HookShape.SLACK:
         body = {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
     elif hook.shape is HookShape.TEAMS:

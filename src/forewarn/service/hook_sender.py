@@ -62,6 +62,9 @@ class Reply:
 class Transport(Protocol):
     """Sends a request. It follows no redirect and refuses addresses that are not allowed."""
 
+    def why_not(self, url: str) -> str:
+        """Return why nothing may be sent to this URL, or "" if that is not known before its name is resolved."""
+
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Return the reply, or raise DeliveryFailed."""
 
@@ -161,6 +164,10 @@ class HookSender:
             self._busy.add(hook.id)
             self._start(partial(self._work, hook, chain))
         self._save_passed(hooks)
+
+    def why_not(self, url: str) -> str:
+        """Return why no message may go to this URL, or "" if that is not known yet."""
+        return self._transport.why_not(url)
 
     def test(self, hook: Hook, mark: str) -> Attempt:
         """Send a test message, also for a hook that is disabled. It changes nothing that is saved."""

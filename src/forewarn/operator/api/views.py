@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from forewarn.core.model import (
     ENDED,
     AuditEntry,
     Event,
+    Hook,
+    HookDelivery,
     Machine,
     MaintenanceStatus,
     Order,
@@ -268,6 +270,30 @@ def token_out(token: Token, last_used: datetime | None = None) -> bodies.TokenOu
     body = body_of(bodies.TokenOut, token)
     body.last_used = last_used
     return body
+
+
+def hook_out(hook: Hook) -> bodies.HookOut:
+    fields = {name: getattr(hook, name) for name in bodies.HookOut.__struct_fields__ if hasattr(hook, name)}
+    state: Literal["active", "failing", "disabled"] = "failing" if hook.failures else "active"
+    return bodies.HookOut(
+        **fields,
+        on=list(hook.kinds),
+        state="disabled" if hook.disabled is not None else state,
+        gap=bodies.HookGap(after=hook.gap_after, until=hook.gap_until) if hook.gap_until else None,
+    )
+
+
+def delivery_out(delivery: HookDelivery) -> bodies.HookDeliveryOut:
+    return bodies.HookDeliveryOut(
+        entry=delivery.audit_id,
+        type=delivery.kind,
+        at=delivery.at,
+        attempts=delivery.attempts,
+        delivered=delivery.delivered,
+        status=delivery.status,
+        error=delivery.error,
+        took_ms=delivery.took_ms,
+    )
 
 
 def store_hold_out(hold: StoreHold | None) -> bodies.StoreHoldOut | None:
