@@ -33,7 +33,7 @@ A command line flag wins over a `FOREWARN_*` environment variable.
 The variable wins over the file given with `--config`, and the file wins over the default.
 
 An unknown setting is an error.
-A duration is a number and a unit in quotes: `"90s"`, `"15m"`, `"24h"`, `"30d"`.
+A duration is one or more numbers with units, the largest unit first, in quotes: `"90s"`, `"1h30m"`, `"30d"`.
 """
 
 CLI_HEAD = """# The command line

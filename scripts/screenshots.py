@@ -44,7 +44,7 @@ PAGES = {
     "token": "/tokens",
     "store": "/store",
     "plan": "/plan",
-    "plan-refused": "/plan?target=scope&scope=nowhere&duration_s=60",
+    "plan-refused": "/plan?target=scope&scope=nowhere&duration=60s",
     "plan-preview": "/plan?target=scope&scope=shop",
     "error": "/events/NOWHERE",
     "confirm": "/events/{waiting event}/cancel",

@@ -1,7 +1,8 @@
 """Run the parts of the tests, three at a time, and print how long each took. `make test`, `quick` and `soak` call it.
 
-The output of a part is printed when the part ends and is kept in `test-logs/`. A part that fails does not stop the
-others. The last lines name every failed test, how to run one alone, and where the logs are.
+A part that passes prints one line; its output is kept in `test-logs/`. A part that fails does not stop the others: the
+end of its output is printed when all have ended. The last lines name every failed test, how to run one alone, and where
+the logs are.
 """
 
 import argparse
@@ -60,6 +61,8 @@ QUICK: dict[str, list[str]] = {
 LONG = ("properties", "endpoint", "guest", "handlers", "testing", "crash", "simulation", "chaos")
 # More than there are cores: much of a part is waiting for programs to start and deadlines to pass.
 LANES = 3
+# How much of a failed part is printed: the tracebacks of a few tests and pytest's summary.
+SHOWN_LINES = 200
 # As pytest's summary prints them: "FAILED tests/x.py::test_y[z] - reason".
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/[^\s:]+(?:::[^\s\[]+)*(?:\[.*?\](?= - |$))?)", re.MULTILINE)
 
@@ -70,6 +73,13 @@ class Result:
     seconds: float
     code: int
     output: str
+
+    def line(self) -> str:
+        """Say in one line how the part ended: its own last line tells how many tests there were."""
+        last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "")
+        return (
+            f"{self.name}, {self.seconds:.0f} s, {'ok' if self.code == 0 else f'FAILED ({self.code})'}: {last.strip()}"
+        )
 
     def failures(self) -> list[str]:
         """Return the failed tests by their ids, or the part's own name where no test can be named."""
@@ -91,33 +101,34 @@ def main() -> int:
     environment = {**os.environ, "TEST_BUDGET": str(SOAK_FACTOR if arguments.soak else 1)}
     started_s = time.monotonic()
     results = run_all({name: commands[name] for name in names}, environment)
+    failed = [result for result in results.values() if result.code != 0]
+    for result in failed:
+        print(f"== {result.name} failed: the end of test-logs/{result.name}.log")
+        print("\n".join(result.output.splitlines()[-SHOWN_LINES:]))
     print("== time by part")
     for name in names:
         result = results[name]
         print(f"{name:<16} {result.seconds:6.1f} s  {'ok' if result.code == 0 else f'FAILED ({result.code})'}")
     print(f"{'all':<16} {time.monotonic() - started_s:6.1f} s")
-    failed = [result for result in results.values() if result.code != 0]
     print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
     print_failures(failed)
     return 1 if failed else 0
 
 
 def run_all(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> dict[str, Result]:
-    """Run the parts in lanes and print what each printed when it ends."""
+    """Run the parts in lanes and print a line when each ends."""
     results: dict[str, Result] = {}
     LOGS.mkdir(exist_ok=True)
     with ThreadPoolExecutor(LANES) as lanes:
         for done in as_completed([lanes.submit(run, name, line, environment) for name, line in commands.items()]):
             result = results[done.result().name] = done.result()
             (LOGS / f"{result.name}.log").write_text(result.output, "utf-8")
-            heading = f"== {result.name} ({len(results)} of {len(commands)}, {result.seconds:.0f} s)"
-            print(f"{heading}\n{result.output}", flush=True)
+            print(f"== {len(results)} of {len(commands)}: {result.line()}", flush=True)
     return results
 
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Result:
     """Run one part to its end."""
-    print(f"-- {name} begins", flush=True)
     started_s = time.monotonic()
     done = subprocess.run(
         command, cwd=ROOT, env=environment, check=False, text=True, errors="replace",

@@ -11,10 +11,13 @@ from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sqlite.store import SqliteStore
+from tests.support.budget import BUDGET
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
 
 # How long an example takes says how busy the machine is, and nothing about the code.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, derandomize=BUDGET == 1, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 # A shell that starts the tests in the background lets them ignore SIGINT, and so would every program that they start.

@@ -17,10 +17,14 @@ from forewarn.core.errors import Invalid
         ("30d", 2_592_000),
         ("007m", 420),
         ("3650d", 3_650 * 86_400),
+        ("1h30m", 5_400),
+        ("1d2h3m4s", 93_784),
+        ("1d30s", 86_430),
+        ("0h90m", 5_400),
     ],
 )
-def test_a_number_and_a_unit(text: str, seconds: int) -> None:
-    """A whole number and s, m, h or d are seconds; 0 alone needs no unit."""
+def test_numbers_and_units(text: str, seconds: int) -> None:
+    """Whole numbers with d, h, m and s, in this order, add up to seconds; 0 alone needs no unit."""
     assert parse_duration(text) == seconds
 
 
@@ -37,7 +41,10 @@ def test_a_number_and_a_unit(text: str, seconds: int) -> None:
         "15m\n",
         "15M",
         "15min",
-        "1h30m",
+        "30m1h",
+        "1h1h",
+        "1h30",
+        "1h 30m",
         "1.5h",
         "-15m",
         "+15m",
@@ -59,11 +66,11 @@ def test_anything_else_is_refused_with_an_example(text: object) -> None:
     with pytest.raises(Invalid) as refusal:
         parse_duration(text)
     assert str(refusal.value) == (
-        f'{text!r} is not a duration: write a number and a unit in quotes, like "90s", "15m", "24h" or "30d"'
+        f'{text!r} is not a duration: write numbers with units, largest first, like "90s", "1h30m" or "30d"'
     )
 
 
-@pytest.mark.parametrize("text", ["3651d", "999999999d"])
+@pytest.mark.parametrize("text", ["3651d", "999999999d", "3650d1s"])
 def test_a_duration_is_at_most_ten_years(text: str) -> None:
     """A duration that would overflow a date is refused."""
     with pytest.raises(Invalid, match="longer than ten years: write at most 3650d"):

@@ -16,7 +16,7 @@ from forewarn.core.model import (
     ScopeKind,
 )
 
-HOW = 'write a number and a unit in quotes, like "90s", "15m", "24h" or "30d"'
+HOW = 'write numbers with units, largest first, like "90s", "1h30m" or "30d"'
 
 SHOP = """
 [[scopes]]

@@ -1,7 +1,6 @@
 """Any bytes may arrive: no exception, no hang, well-formed answers, and no effect of a malformed request."""
 
 import logging
-import os
 import random
 import socket
 from collections import Counter
@@ -14,16 +13,16 @@ from forewarn.endpoint.loop import Loop
 from tests.endpoint.fuzz_inputs import corpus, make_input
 from tests.endpoint.in_memory import MemoryService, MemoryTransport, turn_until_idle
 from tests.endpoint.strict_http import Judged, Verdict, judge, read_answers
+from tests.support.budget import BUDGET, chosen_seed
 from tests.support.guest_service import OPERATOR, WEB_0, serving
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 INPUTS = 20_000
 SOCKET_INPUTS = 400
 # The same inputs in every run, others in every soak; a failure names the seed that repeats it.
-SEED = int(os.environ.get("TEST_SEED", "0")) or (1 if BUDGET == 1 else random.SystemRandom().randrange(2, 2**32))
+SEED = chosen_seed(1)
 
 
 def check(received: bytes, verdicts: list[Judged], *, finished: bool, waiting: bool) -> Counter[str]:

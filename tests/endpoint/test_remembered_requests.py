@@ -1,6 +1,5 @@
 """A remembered request takes the fast path: the answer is the same, byte for byte, as that of the parser's path."""
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Status
 from forewarn.endpoint.endpoint import MAX_REMEMBERED_BYTES
 from tests.endpoint.in_memory import ManualMonotonic, MemoryService, MemoryTransport, manual_monotonic, turn_until_idle
+from tests.support.budget import BUDGET
 from tests.support.guest_service import FLEET, OPERATOR, STRANGER, VM, WEB_0, WEB_1
 
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 EXAMPLES = 250
 ADDRESSES = (WEB_0, WEB_1, VM, STRANGER)
 RATE_LIMIT = 5
@@ -245,7 +244,6 @@ def _compare(story: list[Send | Act], clock: ManualMonotonic) -> None:
 @settings(
     max_examples=EXAMPLES * BUDGET,
     deadline=None,
-    derandomize=BUDGET == 1,
     database=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),

@@ -58,12 +58,28 @@ command = ["curl"]
 
 
 @pytest.mark.parametrize(
+    ("text", "reserve_s"), [("90s", 90), ("1h30m", 5_400), ("1d2h3m4s", 93_784), ("7d", 604_800), ("0", 0)]
+)
+def test_durations(text: str, reserve_s: int) -> None:
+    """A duration is one or more numbers with units, the largest unit first."""
+    assert parse({"reserve": text}, {}).plan.reserve_s == reserve_s
+
+
+@pytest.mark.parametrize("text", ["", "90", "30m1h", "1h 30m", "1.5h", "1h30"])
+def test_texts_that_are_no_durations(text: str) -> None:
+    """Anything else is refused, with an example."""
+    with pytest.raises(ConfigError, match=r"is not a duration: .* like .90s. or .1h30m."):
+        parse({"reserve": text}, {})
+
+
+@pytest.mark.parametrize(
     ("toml", "told"),
     [
         ("aprove = 1", "agent.toml.aprove: unknown key; the keys here are approve,"),
         ('approve = "sometimes"', "approve: 'sometimes' is unknown: use one of when-ready,"),
-        ("reserve = 30", "reserve: 30 is not a duration: write a number and a unit"),
+        ("reserve = 30", "reserve: 30 is not a duration: write numbers with units, largest first"),
         ('reserve = "9d"', "reserve: '9d' is longer than a week"),
+        ('reserve = "7d1s"', "reserve: '7d1s' is longer than a week"),
         ('endpoint = "https://x"', "'https://x' is not an endpoint"),
         ('api_version = "latest"', "api_version: 'latest' is not a version"),
         ("rules = 1", "rules: write each as a table of its own, under [[rules]]"),

@@ -2,7 +2,6 @@
 twice that may not be, the machine comes back exactly once, and no approval is early."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -15,11 +14,11 @@ import pytest
 
 from forewarn.guest.journal import read
 from tests.guest.killed_agent import STARTED_FOR
+from tests.support.budget import BUDGET, chosen_seed
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 PAIRS = 100 * BUDGET
 # Each test does a part of them: hundreds of processes in one test would take long on a busy machine.
 PARTS = 10
@@ -144,7 +143,7 @@ def test_killed_at_every_boundary(zygote: AgentForker, tmp_path: Path, reboots: 
 @pytest.mark.parametrize("reboots", [False, True])
 def test_killed_at_pairs_of_boundaries(zygote: AgentForker, tmp_path: Path, reboots: bool, part: int) -> None:
     """The second agent is killed while it repairs what the first left."""
-    seed = os.environ.get("TEST_SEED") or f"{part}/{random.SystemRandom().randrange(10**9)}"
+    seed = chosen_seed(part)
     print(f"seed {seed}: set TEST_SEED to it to use it again")
     choose, number = random.Random(seed), boundaries(zygote, tmp_path / "whole", reboots=reboots)
     for pair in range(PAIRS // PARTS):

@@ -1,6 +1,5 @@
 """The invariants hold for any requests in any order, on every store."""
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from forewarn.store import Store
 from tests.conftest import STORES
 from tests.properties.machine import FleetMachine
+from tests.support.budget import BUDGET
 
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 EXAMPLES = {"memory": 120, "postgres": 8, "sqlite": 25}
 
 

@@ -36,6 +36,12 @@ def test_the_end_of_a_red_run_has_three_lines(capsys: pytest.CaptureFixture[str]
     assert logs == "full output: test-logs/guest.log  test-logs/check.log"
 
 
+def test_a_part_ends_with_one_line() -> None:
+    """It repeats what the part printed last, which says how many tests there were."""
+    assert Result("guest", 3.4, 1, OUTPUT).line() == "guest, 3 s, FAILED (1): 2 failed, 1 passed in 3.0s"
+    assert Result("check", 1.0, 0, "").line() == "check, 1 s, ok: "
+
+
 def test_flaky_runs_use_twice_as_many_processes_as_cores() -> None:
     """Parts that are not pytest, and parts that choose their own number of processes, stay as they are."""
     assert in_parallel(PARTS["guest"])[-2:] == ["-n", str(PROCESSES)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.app.service import Service
+from forewarn.core.change import Snapshot
 from forewarn.core.fleet import Fleet
 from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import Machine, OrderState, Scope, ScopeKind
@@ -17,7 +18,7 @@ from forewarn.executors import Progress, Work
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
 from forewarn.service.store_memory import StoreMemory
-from forewarn.store import AuditQuery, Store
+from forewarn.store import AuditQuery, Focus, Store
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
 from forewarn.testing.stories import START
@@ -86,6 +87,28 @@ def test_a_hold_during_recovery_stops_it(store: Store) -> None:
     resume(service)
     ticker.cycle_until_idle()
     assert executor.calls == ["status", "status", "take 1 running on h"]
+
+
+def test_a_hold_is_noticed_by_the_last_read_before_an_order_is_handed_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator holds the store just before a recovering node reads the order for the last time."""
+    service = make_service(store, enabled=False)
+    order_id = reboot(service)
+    ticker_with(service, ScriptedExecutor()).cycle_until_idle()
+    executor = ScriptedExecutor(Progress.NOT_BEGUN)
+    read = store.snapshot
+
+    def hold_before_the_last_read(focus: Focus) -> Snapshot:
+        if "status" in executor.calls and focus.events == (order_id,) and read(Focus()).store_hold is None:
+            service.control.hold_store("", OPERATOR)
+        return read(focus)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "snapshot", hold_before_the_last_read)
+        ticker_with(service, executor).recover()
+    assert service.control.store_hold() is not None
+    assert executor.calls == ["status"]
 
 
 def test_an_order_is_not_repeated_after_a_restart_while_the_store_is_held(store: Store) -> None:

@@ -147,11 +147,11 @@ class Database:
 
     # -- failing over
 
-    def fail_over(self) -> None:
+    def fail_over(self, lost_ms: int | None = None) -> None:
         """Continue with another server, with all commits or without the last few seconds."""
-        universe, lost_ms = self._universe, 0
-        if not universe.faults.standby:
-            lost_ms = universe.choose.randrange(MAX_LOST_MS)
+        universe = self._universe
+        if lost_ms is None:
+            lost_ms = 0 if universe.faults.standby else universe.choose.randrange(MAX_LOST_MS)
         kept = [entry for entry in self._log if entry[0] <= universe.now_ms - lost_ms]
         gone = self._log[len(kept) :]
         lost = tuple(change for _, name, change in gone if name == "apply")

@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, cast
 
-from forewarn.core.change import Change
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.executors import Executor, Progress, Unknown, Work
 from forewarn.service.leases import TICKER_LEASE
-from forewarn.store import EventFirstSeen, FeedPosition, FeedUpdate, MachineLastSeen
+from forewarn.store import EventFirstSeen, FeedPosition, FeedUpdate, Focus, MachineLastSeen
 from tests.sim.database import Database
 from tests.sim.history import Acknowledged, Entry, ExecutorCalled, Forgotten, StatusRequested
 from tests.sim.universe import MAX_HANGING, Crash, Universe
@@ -73,6 +73,15 @@ class NodeStore:
 
         self.__dict__[name] = call
         return call
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        """Read a snapshot; agree on a new server first, if there is one, as the real store does."""
+
+        def read() -> Snapshot:
+            self._database.adopt()
+            return self._database.memory.snapshot(focus)
+
+        return cast(Snapshot, self._called("snapshot", read))
 
     def apply(self, change: Change) -> None:
         start_ms = self._universe.now_ms

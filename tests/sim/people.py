@@ -39,7 +39,7 @@ class Guest:
         self._shared = shared
         self._universe = shared.universe
         self.scope, self.machine = scope, machine
-        self._tag = ""
+        self.tag = ""
         self.asleep = True  # until its first poll
         self.gone = self._polling = False
         self._sends_tag = choose.random() < 0.8
@@ -81,7 +81,7 @@ class Guest:
 
     def _poll(self, node: Node) -> bool:
         headers = [("host", "localhost"), ("metadata", "true")]
-        tag = self._tag if self._sends_tag else ""
+        tag = self.tag if self._sends_tag else ""
         if tag:
             headers.append(("if-none-match", tag))
         life = node.name
@@ -93,9 +93,9 @@ class Guest:
             self._shared.record(Unanswered(self._universe.now_ms, self.scope, self.machine))
             return False
         self._shared.record(Shown(self._universe.now_ms, life, self.scope, self.machine, tag, answer.etag, answer.body))
-        if answer.etag != self._tag:
+        if answer.etag != self.tag:
             self._universe.log(f"{life} shows {self.scope}/{self.machine} {answer.etag}")
-        self._tag = answer.etag
+        self.tag = answer.etag
         if answer.body:
             self._consider(answer)
         return True

@@ -20,6 +20,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.store import EventQuery, Focus
+from tests.sim.guest_checks import stage
 from tests.sim.history import Entry
 from tests.sim.node import DISABLE_AFTER_S, Node, Shared
 from tests.sim.people import Guest
@@ -198,3 +199,20 @@ def test_a_jump_after_a_confirmed_one_is_held_though_the_clock_was_set_back() ->
     scene.cycle_all()
     assert scene.hold() is not None
     assert scene.status() is Status.SCHEDULED
+
+
+def test_a_node_that_reads_everything_while_an_agreement_is_lost_shows_no_older_epoch() -> None:
+    """The database fails over again, without the agreement, between what a node heard of and what it then reads."""
+    scene = Scene()
+    node = scene.nodes[0]
+    scene.pass_by(60)
+    scene.shared.database.fail_over(lost_ms=0)
+    scene.pass_by(2)
+    scene.poll(node)
+    shown = stage(scene.guest.tag)
+    assert shown == (1_001, 1)
+    everything = node.feed.poll(None, 0.0)
+    scene.shared.database.fail_over(lost_ms=5_000)
+    node.side.documents.follow(everything)
+    scene.poll(node)
+    assert stage(scene.guest.tag) == (2_001, 1) > shown

@@ -12,9 +12,9 @@ import pytest
 
 from tests.sim.run import Simulation, run_seed
 from tests.sim.universe import Faults
+from tests.support.budget import BUDGET
 
 ROOT = Path(__file__).parents[2]
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 FIXED_SEEDS = 1_000
 # With ten times the budget: 50,000.
 FRESH_SEEDS = 5_000 * BUDGET

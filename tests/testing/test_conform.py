@@ -22,11 +22,11 @@ from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
 from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.report import FAILED, NOT_REACHED, PASSED, SKIPPED, BehaviourRow, Report
 from forewarn.testing.conform.trial import CLAIMS, Delays
+from tests.support.budget import BUDGET
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 AGENTS = Path(__file__).parent / "agents"
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 AGENTS_AT_ONCE = 3
 ROWS_AT_ONCE = 8
 # A wrong agent fails after this time and several of its polls.

@@ -169,7 +169,7 @@ def _program() -> str:
     program = sys.argv[0]
     if Path(program).name == "__main__.py":
         return f"{sys.executable} -m forewarn"
-    return "forewarn" if program == shutil.which("forewarn") else program
+    return "forewarn" if str(Path(program).absolute()) == shutil.which("forewarn") else program
 
 
 @app.command()

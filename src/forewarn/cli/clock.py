@@ -21,7 +21,7 @@ def show(session: Session) -> None:
 @command(app, "advance")
 def advance(
     session: Session,
-    by: Annotated[str, typer.Argument(metavar="DURATION", help="How far, like 90s, 15m or 2h.", show_default=False)],
+    by: Annotated[str, typer.Argument(metavar="DURATION", help="How far, like 90s, 15m or 1h30m.", show_default=False)],
 ) -> None:
     """Move a manual or scaled clock forward; everything that becomes due on the way happens."""
     _show(session, session.api.post("/v1/clock/advance", {"seconds": seconds("DURATION", by)}))

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli.options import cannot_write, usage
+from forewarn.cli.options import cannot_write, seconds, usage
 from forewarn.cli.output import Output
-from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def conform(
             without=claims,
             only=only or [],
             parallel=parallel,
-            patience_s=parse_duration(patience),
+            patience_s=seconds("--patience", patience),
             delays=kit.REAL_TIME if real_time else kit.SHORTENED,
             on_row=lambda row: out.aside(f"{row.outcome:<11} {row.behaviour.name}"),
         )

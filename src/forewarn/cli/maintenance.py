@@ -64,7 +64,7 @@ def schedule(
         str | None, typer.Option(help="Never start before this time, approved or not.", metavar="TIME")
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="How long it is expected to take, like 90s or 15m.", metavar="DURATION")
+        str | None, typer.Option(help="How long it is expected to take, like 90s or 1h30m.", metavar="DURATION")
     ] = None,
     description: Annotated[str, typer.Option(help="The description that guests see.", show_default=False)] = "",
     emergency: Annotated[

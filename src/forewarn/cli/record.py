@@ -9,10 +9,10 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from forewarn.cli.options import cannot_write, usage
+from forewarn.cli.options import cannot_write, seconds, usage
 from forewarn.cli.output import Output
 from forewarn.core.document import NEWEST, VERSIONS
-from forewarn.core.durations import duration_text, parse_duration
+from forewarn.core.durations import duration_text
 from forewarn.core.errors import ForewarnError, Invalid
 
 STOPPED = "it was stopped"
@@ -51,7 +51,7 @@ def record(
     from forewarn.testing.recording_file import Line
 
     try:
-        for_s = parse_duration(for_) if for_ else None
+        for_s = seconds("--for", for_) if for_ else None
         if endpoint:
             normal_endpoint(endpoint)
     except (Invalid, ConfigError) as error:

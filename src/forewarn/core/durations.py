@@ -1,12 +1,12 @@
-"""Durations as text: a whole number and a unit, such as `90s`, `15m`, `24h`, `30d`."""
+"""Durations as text: whole numbers with units, the largest unit first, such as `90s`, `1h30m`, `30d`."""
 
 import re
 
 from forewarn.core.errors import Invalid
 
-_DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d)")
 MAX_DURATION_S = 3_650 * 86_400
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile("(?=.)" + "".join(f"(?:([0-9]{{1,9}}){unit})?" for unit in _SECONDS))
 
 
 def parse_duration(text: object) -> int:
@@ -16,9 +16,9 @@ def parse_duration(text: object) -> int:
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise Invalid(
-            f'{text!r} is not a duration: write a number and a unit in quotes, like "90s", "15m", "24h" or "30d"'
+            f'{text!r} is not a duration: write numbers with units, largest first, like "90s", "1h30m" or "30d"'
         )
-    seconds = int(match[1]) * _SECONDS[match[2]]
+    seconds = sum(int(number or 0) * size for number, size in zip(match.groups(), _SECONDS.values(), strict=True))
     if seconds > MAX_DURATION_S:
         raise Invalid(f"{text!r} is longer than ten years: write at most {duration_text(MAX_DURATION_S)}")
     return seconds
@@ -26,7 +26,7 @@ def parse_duration(text: object) -> int:
 
 def duration_text(seconds: int) -> str:
     """Return the shortest text of the duration."""
-    for unit in ("d", "h", "m"):
-        if seconds and seconds % _SECONDS[unit] == 0:
-            return f"{seconds // _SECONDS[unit]}{unit}"
+    for unit, size in _SECONDS.items():
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
     return f"{seconds}s"

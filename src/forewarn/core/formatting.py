@@ -1,6 +1,6 @@
 """Text for people: times, durations, names, and why an event waits. The command line and the portal both use it.
 
-Times are UTC and say so with a Z. Durations are written as users write them in settings: `2h 5m`. The
+Times are UTC and say so with a Z. Durations have their two largest units: `2h 5m`. The
 fields of the API do not use this module: they are whole seconds and RFC 3339.
 """
 

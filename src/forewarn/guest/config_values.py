@@ -16,8 +16,8 @@ MAX_DURATION_S = 7 * 86_400
 MAX_COUNT = 10_000
 MAX_SECRET_BYTES = 64 * 1024
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
-_DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile("(?=.)" + "".join(f"(?:([0-9]{{1,6}}){unit})?" for unit in _SECONDS))
 
 
 def check_keys(table: Any, known: Iterable[str], where: str, **required: str) -> None:
@@ -77,13 +77,15 @@ def one_of(value: Any, choices: Tuple[str, ...], where: str) -> str:
 
 
 def seconds(value: Any, where: str) -> float:
-    """Return the seconds of a text with a number and a unit; `0` needs no unit."""
+    """Return the seconds of a text like `1h30m`: numbers with units, the largest unit first. `0` needs no unit."""
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if value in (0, "0") and not isinstance(value, bool):
         return 0.0
     if match is None:
-        raise ConfigError(f'{where}: {value!r} is not a duration: write a number and a unit, like "90s" or "15m"')
-    duration_s = int(match[1]) * _SECONDS[match[2]]
+        raise ConfigError(
+            f'{where}: {value!r} is not a duration: write numbers with units, largest first, like "90s" or "1h30m"'
+        )
+    duration_s = sum(int(number or 0) * size for number, size in zip(match.groups(), _SECONDS.values()))
     if duration_s > MAX_DURATION_S:
         raise ConfigError(f"{where}: {value!r} is longer than a week")
     return float(duration_s)

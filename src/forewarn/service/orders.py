@@ -271,24 +271,23 @@ class Orders:
         elif isinstance(status, Outcome):
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
         elif status is Progress.NOT_BEGUN or not_begun or self._executor.repeatable:
-            if self._control.store_hold() is not None:
-                self._recovered = False  # `recover_if_resumed` asks again
-            elif self._is_unchanged(work.order):
-                self._hand_to_executor(work)
+            self._begin_again(work)
         else:
             assert isinstance(status, Unknown)  # noqa: S101 - the type checker cannot see it
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
 
-    def _is_unchanged(self, order: Order) -> bool:
-        """Whether the order still runs under the same name: requesting its status may have taken long."""
-        with suppress(NotFound):
-            _, saved = self._control.event(order.id)
-            return saved is not None and (saved.state, saved.attempt, saved.node) == (
-                order.state,
-                order.attempt,
-                order.node,
-            )
-        return False
+    def _begin_again(self, work: Work) -> None:
+        """Hand over an order that is still ours, unless the store is held: requesting its status may have taken long.
+
+        One read shows both: between two reads the store could be held.
+        """
+        order = work.order
+        found = self._store.snapshot(Focus(events=(order.id,), whole_maintenances=False, open_events=False))
+        saved = found.orders.get(order.id)
+        if found.store_hold is not None:
+            self._recovered = False  # `recover_if_resumed` asks again
+        elif saved is not None and (saved.state, saved.attempt, saved.node) == (order.state, order.attempt, order.node):
+            self._hand_to_executor(work)
 
     def _hand_to_executor(self, work: Work) -> None:
         try:

@@ -1,6 +1,5 @@
 """The service is killed with SIGKILL again and again, at any moment: nothing acknowledged is lost, nothing happens twice."""
 
-import os
 import random
 import signal
 import subprocess
@@ -23,10 +22,10 @@ from forewarn.store.sqlite.store import SqliteStore
 from tests.integration.crash.checker import complaints, read_database, read_store, unfinished
 from tests.integration.crash.history import History
 from tests.integration.crash.worker import FAILURES, ORDER_TIMEOUT_S, WORK_S, last_moment
+from tests.support.budget import BUDGET, chosen_seed
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[3]
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 HISTORIES = 5 * BUDGET
 KILLS_PER_HISTORY = 10
 MAX_ROUNDS = 200
@@ -86,7 +85,7 @@ def run_to_the_end(database: Path) -> None:
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_nothing_is_lost_and_nothing_happens_twice(number: int, tmp_path: Path) -> None:
     """After every kill everything acknowledged is stored; in the end every event has ended and every order was done."""
-    seed = os.environ.get("TEST_SEED") or f"{number}/{random.SystemRandom().randrange(10**9)}"
+    seed = chosen_seed(number)
     print(f"seed {seed}: set TEST_SEED to it to use it again")
     choose, history, database = random.Random(seed), History(), tmp_path / "forewarn.db"
     for life in range(KILLS_PER_HISTORY):

@@ -35,6 +35,7 @@ from forewarn.service.clock import SystemClock
 from forewarn.service.control import Control
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
+from tests.support.budget import chosen_seed
 from tests.support.waiting import until
 
 ORDERS = 24
@@ -188,7 +189,7 @@ def test_a_command_that_ended_meanwhile_is_not_run_again(installed: Installation
 
 def test_no_command_runs_twice_however_often_the_service_is_killed(installed: Installation) -> None:
     """The service is killed at any moment. A kill between taking an order and beginning it leaves the order in doubt."""
-    seed = random.SystemRandom().randrange(10**9)
+    seed = chosen_seed(1)
     choose = random.Random(seed)
     installed.prepare(ORDERS, SHORT)
     for _ in range(KILLS):

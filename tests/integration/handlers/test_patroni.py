@@ -1,6 +1,5 @@
 """`patroni` on a real PostgreSQL cluster: the leader's machine goes down with notice, then another without."""
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,10 @@ from forewarn.guest.handlers.patroni_members import Spec
 from tests.integration.handlers.agent_process import new_run
 from tests.integration.handlers.database_handover import Rows, login_in, redeployed, rows, with_table
 from tests.integration.handlers.steady_writer import writing
+from tests.support.budget import BUDGET
 from tests.support.own_network import own_network
 from tests.support.patroni_cluster import TTL_S, WITHIN_S, Cluster, Member, cluster_of
 from tests.support.waiting import until
-
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """`redis` with real servers and Sentinels: takeover by FAILOVER and through Sentinel."""
 
-import os
 import signal
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -16,10 +15,9 @@ from tests.integration.handlers.agent_process import fast_run, new_run
 from tests.integration.handlers.redis_servers import Server, pair, watched
 from tests.integration.handlers.service_with_event import page_steps
 from tests.integration.handlers.steady_writer import Writer, writing
+from tests.support.budget import BUDGET
 from tests.support.own_network import own_network
 from tests.support.waiting import until
-
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
+from tests.support.budget import BUDGET
 from tests.support.network_lab import Lab, Namespace, laboratory
 from tests.support.waiting import until
 
 HERE = Path(__file__).parent
-ROUNDS = int(os.environ.get("TEST_BUDGET", "1"))
+ROUNDS = BUDGET
 MACHINES = ("web-0", "web-1", "web-2")
 ADDRESSES = dict(zip(MACHINES, ("10.88.0.10", "10.88.0.11", "10.88.0.12"), strict=True))
 FRONTS, RUNTIMES = ("10.88.0.1:8081", "10.88.0.1:8082"), ("10.88.0.1:9991", "10.88.0.1:9992")

@@ -15,9 +15,10 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from textwrap import dedent
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -28,7 +29,7 @@ from tests.support.waiting import until
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide"
 PAGES = ("nodes.md", "balancing.md", "backup.md")
-_BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 DATABASES, OPERATORS, GUESTS = (
     ("10.20.0.11", "10.20.0.12", "10.20.0.13"),
     ("10.20.0.21", "10.20.0.22"),
@@ -57,9 +58,9 @@ kind = "availability-set"
 )
 
 
-def block(first_line: str) -> str:
+def block(first_line: str, pages: Sequence[str] = PAGES) -> str:
     """Return the one block of the pages whose first line, a comment, begins like this."""
-    printed = [text for page in PAGES for text in _BLOCK.findall((GUIDE / page).read_text("utf-8"))]
+    printed = [dedent(text) for page in pages for text in _BLOCK.findall((GUIDE / page).read_text("utf-8"))]
     found = [text for text in printed if text.startswith(f"# {first_line}")]
     assert len(found) == 1, f"{len(found)} blocks begin with {first_line!r}"
     return str(found[0])
@@ -216,21 +217,29 @@ def with_database(site: Site) -> None:
 
 def with_nodes(site: Site) -> None:
     """A certificate that operators trust, and the four nodes; the fleet is applied through the first."""
-    names = ",".join(f"IP:{address}" for address in (*OPERATORS, *GUESTS))
-    site.shell(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=forewarn"
-        f" -addext subjectAltName={names} -keyout tls.key -out tls.crt 2>/dev/null\n"
-        "cp tls.crt our-authority.pem\nchmod 600 tls.key\n"
-    )
+    make_certificate(site, *OPERATORS, *GUESTS)
     site.write("proxy.secret", SECRET + "\n")
     for role, addresses in (("operator", OPERATORS), ("guest", GUESTS)):
         config = block(f"/etc/forewarn/serve.toml on {addresses[0]}")
         for number, address in enumerate(addresses, 1):
             site.serve(f"{role}-{number}", config.replace(addresses[0], address))
     until(lambda: all(site.ask(each, "/readyz")[0] == 200 for each in (*OPERATORS, *GUESTS)), UP_WITHIN_S)
+    apply_fleet(site, OPERATORS[0])
+
+
+def make_certificate(site: Site, *addresses: str) -> None:
+    names = ",".join(f"IP:{address}" for address in addresses)
+    site.shell(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=forewarn"
+        f" -addext subjectAltName={names} -keyout tls.key -out tls.crt 2>/dev/null\n"
+        "cp tls.crt our-authority.pem\nchmod 600 tls.key\n"
+    )
+
+
+def apply_fleet(site: Site, address: str) -> None:
     site.write("fleet.toml", FLEET)
     operator = {
-        "FOREWARN_SERVER": f"https://{OPERATORS[0]}:8170",
+        "FOREWARN_SERVER": f"https://{address}:8170",
         "FOREWARN_CA_FILE": str(site.folder / "our-authority.pem"),
         "FOREWARN_TOKEN": site.variables["FOREWARN_TOKEN"],
     }
@@ -238,10 +247,10 @@ def with_nodes(site: Site) -> None:
 
 
 @contextmanager
-def haproxy(site: Site) -> Iterator[None]:
+def haproxy(site: Site, pages: Sequence[str] = PAGES) -> Iterator[None]:
     more = "".join(f"{address} {each}\n" for address, each in MORE.items())
     site.write("instances.map", block("/etc/haproxy/instances.map") + more)
-    config = site.write("haproxy.cfg", block("haproxy.cfg"))
+    config = site.write("haproxy.cfg", block("haproxy.cfg", pages))
     secret = base64.b64encode(SECRET.encode()).decode()
     process = site.begin(
         "haproxy",

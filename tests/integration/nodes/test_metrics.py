@@ -174,6 +174,17 @@ def test_alerts_are_documented() -> None:
     assert len(set(told)) == len(told)
 
 
+def test_every_alert_leads_to_its_section_of_the_runbook() -> None:
+    """`runbook_url` has the anchor of a heading that is the alert's name; each section has text, and an alert."""
+    sections = re.split(r"^## ", (ROOT / "docs/guide/runbook.md").read_text("utf-8"), flags=re.MULTILINE)[1:]
+    headings = {heading: text for heading, _, text in (section.partition("\n") for section in sections)}
+    assert list(headings) == [rule["alert"] for rule in RULES]
+    for rule in RULES:
+        address = f"https://forewarn.example/docs/guide/runbook.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == address
+        assert len(headings[rule["alert"]].split()) > 10
+
+
 def test_the_dashboard_asks_for_what_is_shown(shared: Node) -> None:
     """Names, labels and values, in every panel; and everything we show but what tells nothing over time is on it."""
     known = shown(shared)

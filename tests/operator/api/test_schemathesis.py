@@ -1,7 +1,6 @@
 """The running API against its own description: no 5xx, and every response as the OpenAPI document says."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +9,10 @@ import pytest
 
 from forewarn.operator.api import failed_attempts
 from forewarn.operator.api.calls import CALLS
+from tests.support.budget import BUDGET, chosen_seed
 from tests.support.running_service import RunningService, running_service
 
-BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
-SEED = os.environ.get("TEST_SEED", "1")
+SEED = chosen_seed(1)
 EXAMPLES = 12
 
 

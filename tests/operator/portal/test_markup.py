@@ -1,6 +1,6 @@
 """HTML in the middle of text."""
 
-from forewarn.operator.portal.markup import link_events
+from forewarn.operator.portal.markup import link_events, name_list
 
 
 def test_an_event_id_becomes_a_link() -> None:
@@ -9,3 +9,9 @@ def test_an_event_id_becomes_a_link() -> None:
     assert html == (
         '&lt;b&gt; is in event <a href="/events/0123ABCD-0000-4000-8000-000000000000">0123ABCD</a>, which has started'
     )
+
+
+def test_only_long_names_may_break() -> None:
+    """A name is one unit with its comma, is escaped, and the rest is counted."""
+    html = name_list(["web-0", "x" * 33, "<b>", "web-3"], 3)
+    assert html == f'<span class="name">web-0,</span> {"x" * 33}, <span class="name">&lt;b&gt;</span> and 1 more'

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.core.model import ENDED, OPEN
+from forewarn import __version__
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import ENDED, OPEN, Actor
 from forewarn.operator.portal import pages
 from tests.support.portal_client import PortalClient, page_text
 from tests.support.running_service import RunningService, running_service
@@ -49,6 +51,26 @@ def test_a_scope_shows_its_document_in_any_version(fresh_service: RunningService
     oldest = page_text(operator.get("/scopes/shop?api-version=2017-03-01"))
     assert "DurationInSeconds" not in oldest
     assert "_web-0" in oldest
+
+
+def test_a_scope_lists_its_open_events_first(large: RunningService) -> None:
+    """The scheduled event is not hidden by the planned events of later waves, and the footer names the release."""
+    large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}}, 201)
+    page = page_text(PortalClient(large).get("/scopes/shop"))
+    assert "Scheduled" in page[page.index("Newest events") :]
+    assert f"forewarn {__version__} " in page
+
+
+def test_the_output_of_an_order_keeps_its_lines(fresh_service: RunningService) -> None:
+    """In the order and in the timeline."""
+    event = fresh_service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
+    fresh_service.post(f"/v1/events/{event}/approve")
+    fresh_service.service.ticker.advance(1)
+    fresh_service.post(f"/v1/orders/{event}/start")
+    fresh_service.control.report_order(event, Outcome(False, reason="disk", output="one\n two"), Actor("x"))
+    page = PortalClient(fresh_service).get(f"/events/{event}").raw.decode()
+    assert "<code>one\n two</code>" in page
+    assert '<span class="quiet lines"><bdi>disk\none\n two</bdi>' in page
 
 
 def test_started_events_come_first(large: RunningService) -> None:

@@ -26,7 +26,7 @@ from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import actions, pages, plan_form
-from forewarn.operator.portal.markup import link_events
+from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
 from forewarn.operator.request_path import path_of
@@ -183,7 +183,7 @@ class Portal:
         functions = {name: getattr(formatting, name) for name in FORMATTING}
         versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in self._files.items()}
         self._templates.globals.update(
-            functions, link_events=link_events, site=site, version=__version__, files=versions
+            functions, link_events=link_events, name_list=name_list, site=site, version=__version__, files=versions
         )
 
     def routes(self) -> list[Route]:

@@ -249,22 +249,31 @@ def _search_of(request: PageRequest) -> dict[str, str]:
 
 def scope(request: PageRequest) -> RenderedPage:
     api, name = request.api, request.path_names["scope"]
-    version = request.query.get("api-version", NEWEST)
+    api_version = request.query.get("api-version", NEWEST)
     page = api.get("/v1/machines", scope=name, limit=MACHINE_ROWS, cursor=request.query.get("cursor"))
     by_domain = sorted(page.items, key=lambda m: (m.update_domain, m.name))
     variables = {
         "scope": api.get(f"/v1/scopes/{name}"),
         "domains": [(domain, list(group)) for domain, group in groupby(by_domain, key=lambda m: m.update_domain)],
-        "version": version,
+        "api_version": api_version,
         "versions": list(VERSIONS),
-        "document": _document(api, name, version),
-        "events": api.get("/v1/events", scope=name, limit=HISTORY_ROWS).items,
+        "document": _document(api, name, api_version),
+        "events": _open_first(api, name),
         "older": older(request, page.next_cursor),
         "first": first(request),
         "may_restart": _may_restart(api, name),
         "may_plan": api.may("POST", "/v1/maintenances"),
     }
     return RenderedPage("scope.html", variables)
+
+
+def _open_first(api: ApiClient, scope: str) -> list[EventOut]:
+    """Return the newest started events of the scope, then the scheduled, the planned and the ended ones, up to a limit."""
+    events: list[EventOut] = []
+    for statuses in (*OPEN_FIRST, ENDED_FIRST):
+        if len(events) < HISTORY_ROWS:
+            events += api.get("/v1/events", scope=scope, status=statuses, limit=HISTORY_ROWS - len(events)).items
+    return events
 
 
 def _document(api: ApiClient, scope: str, version: str) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
 from forewarn.core.model import EventType, OnFailure, Source
 from forewarn.operator.api.bodies import EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
@@ -40,7 +41,7 @@ FIELDS: Mapping[str, str] = {
     "machines": "",
     "not_before": "",
     "earliest": "",
-    "duration_s": "",
+    "duration": "",
     "description": "",
     "source": Source.PLATFORM,
     "on_failure": OnFailure.HOLD,
@@ -161,8 +162,8 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         "targets": targets,
         "emergency": bool(fields["emergency"]),
     }
-    if fields["duration_s"]:
-        body["duration_s"] = _number("duration_s", fields["duration_s"])
+    if fields["duration"]:
+        body["duration_s"] = _seconds("duration", fields["duration"])
     return "/v1/maintenances", body
 
 
@@ -182,6 +183,13 @@ def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
         raise Invalid(f"{name}: {text[:40]!r} is not a whole number of at most {MAX_DIGITS} digits")
     return int(text)
+
+
+def _seconds(name: str, text: str) -> int:
+    try:
+        return parse_duration(text)
+    except Invalid as error:
+        raise Invalid(f"{name}: {error}") from None
 
 
 def _rfc3339(text: str) -> str:

@@ -1,0 +1,120 @@
+"""The programs of the page about patching hosts work as printed: with a real service, and a stand-in for ssh."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import CommandLine, environment, serving
+from tests.support.waiting import PATIENCE_S, until
+
+PAGE = (Path(__file__).parents[2] / "docs/guide/patching-hosts.md").read_text("utf-8")
+# One file per running machine, in a folder per host; `patched` gets a line with the machines that ran at that moment.
+SSH = """#!/bin/sh
+set -eu
+cd "$HOME/hosts/$1"
+case $2-${3-} in
+virsh-shutdown) rm "$4" ;;
+virsh-start) touch "$4" ;;
+virsh-list) ls; echo listed >>"$HOME/listed" ;;
+patch-and-reboot-) echo "$1:$(ls)" >>"$HOME/patched" ;;
+esac
+"""
+# The page's loop waits 5 s at a time; a test need not.
+SLEEP = "#!/bin/sh\nexec /bin/sleep 0.02\n"
+
+
+def printed(mark: str) -> str:
+    (found,) = [text for text in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if mark in text]
+    return str(found)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with the page's program, and with a PATH where `ssh` leads to pretended hosts."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    forewarn = f'#!/bin/sh\nexec {sys.executable} -m forewarn "$@"\n'
+    for name, text in (
+        ("ssh", SSH), ("sleep", SLEEP), ("forewarn", forewarn), ("patch-host", printed("/usr/local/bin/patch-host")),
+    ):  # fmt: skip
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    for host, machines in {"rack0": ("shop.web-0", "db.db-0"), "rack1": ("shop.web-1", "db.db-1")}.items():
+        (tmp_path / "hosts" / host).mkdir(parents=True)
+        for machine in machines:
+            (tmp_path / "hosts" / host / machine).touch()
+    return tmp_path
+
+
+def variables(home: Path) -> dict[str, str]:
+    return {"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
+
+
+def running(home: Path, host: str) -> set[str]:
+    return {each.name for each in (home / "hosts" / host).iterdir()}
+
+
+@pytest.fixture
+def cli(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
+    """A service whose commands are the page's program. Machines of both scopes have polled, so these get notice."""
+    for name, value in variables(home).items():
+        monkeypatch.setenv(name, value)
+    (home / "serve.toml").write_text(
+        f'executor = "command"\ncommand = ["{home}/bin/patch-host"]\ncommand_parallel = 4\n'
+    )
+    with serving(home, "--clock", "3000x", "--config", str(home / "serve.toml"), fleet=FLEET) as made:
+        for address in ("127.0.1.1", "127.0.2.1"):
+            made.poll(address)
+        yield made
+
+
+FLEET = "".join(
+    f'[[scopes]]\nname = "{scope}"\nkind = "availability-set"\n'
+    + "".join(
+        f'[[machines]]\nname = "{name}-{number}"\nscope = "{scope}"\nupdate_domain = {number}\nhost = "rack{number}"\n'
+        f'addresses = ["127.0.{net}.{number + 1}"]\n'
+        for number in range(2)
+    )
+    for net, (scope, name) in enumerate([("shop", "web"), ("db", "db")], 1)
+)
+
+
+def run(cli: CommandLine, script: str, *hosts: str) -> "subprocess.CompletedProcess[str]":
+    words = ["sh", "-c", script, "script", *hosts]
+    variables = environment(cli.folder)
+    return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def test_hosts_are_patched_one_after_the_other_with_their_machines_down(cli: CommandLine, home: Path) -> None:
+    """Each host is patched once, when none of its machines runs; all run at the end. A host that is not empty stops the
+    program for empty hosts."""
+    done = run(cli, printed("# patch-hosts, with"), "rack0", "rack1")
+    assert done.returncode == 0, done.stderr
+    assert (home / "patched").read_text() == "rack0:\nrack1:\n"
+    assert running(home, "rack0") | running(home, "rack1") == {"shop.web-0", "db.db-0", "shop.web-1", "db.db-1"}
+    assert [each["status"] for each in cli.json("maintenance", "list")["items"]] == ["Completed", "Completed"]
+    stopped = run(cli, printed("# patch-empty-hosts"), "rack0")
+    assert stopped.returncode == 1
+    assert "rack0 still has db/db-0\nshop/web-0" in stopped.stderr
+
+
+def test_a_machine_without_a_started_event_keeps_the_host_up(home: Path) -> None:
+    """The program waits for it, and does not patch."""
+    order = {"FOREWARN_HOSTS": "rack0", "FOREWARN_SCOPE": "shop", "FOREWARN_RESOURCES": "web-0"}
+    process = subprocess.Popen(
+        [home / "bin" / "patch-host"], env={**variables(home), **order, "FOREWARN_MAINTENANCE_ID": "M"}
+    )
+    try:
+        listed = home / "listed"
+        until(lambda: listed.exists() and len(listed.read_text().splitlines()) >= 3)
+        assert process.poll() is None
+        assert running(home, "rack0") == {"db.db-0"}
+        assert not (home / "patched").exists()
+    finally:
+        process.kill()
+        process.wait()
