@@ -23,6 +23,7 @@ from forewarn.core.hooks import (
     enabled,
     entry_message,
     gap_message,
+    hook_state,
     host_of,
     kind_of,
     moved,
@@ -240,6 +241,16 @@ def test_an_enabled_hook_has_not_failed() -> None:
     """Its cursor and its gap stay."""
     broken = hook(failing_since=at(0), failures=3, error="x", disabled=at(9), cursor=5, gap_after=1, gap_until=3)
     assert enabled(broken) == hook(cursor=5, gap_after=1, gap_until=3)
+
+
+def test_a_hook_is_active_failing_or_disabled() -> None:
+    """The state that lists, metrics and the portal show."""
+    failing = hook(failing_since=at(0), failures=1)
+    assert [hook_state(h) for h in (hook(), failing, replace(failing, disabled=at(9)))] == [
+        "active",
+        "failing",
+        "disabled",
+    ]
 
 
 def test_a_hook_can_go_on_elsewhere() -> None:

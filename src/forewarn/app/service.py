@@ -139,7 +139,7 @@ class Service:
         self.control.listen(lambda _: self.hook_sender.nudge())
         if follower is not None:
             follower.listen(lambda update: self.hook_sender.nudge() if update.changed else None)
-        self.health = Health(settings, store, self.control, clock, self.ticker, follower)
+        self.health = Health(settings, store, self.control, clock, self.ticker, follower, self.hook_sender)
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))

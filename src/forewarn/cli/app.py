@@ -19,6 +19,7 @@ from forewarn.cli import (
     emulate,
     event,
     fleet,
+    hook,
     machine,
     maintenance,
     order,
@@ -46,7 +47,7 @@ app = StrictTyper(
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are text, not markup
 )
 command(app, "status")(status.status)
-for noun in (fleet, scope, machine, maintenance, event, order, audit, token, clock, db, scenario):
+for noun in (fleet, scope, machine, maintenance, event, order, audit, token, hook, clock, db, scenario):
     app.add_typer(noun.app)
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Literal
 from urllib.parse import urlsplit
 
 from forewarn.core.errors import Refused
@@ -81,6 +82,12 @@ def check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
 def host_of(hook: Hook) -> str:
     """Return the host of the URL. The rest of a URL may be secret: it is neither logged nor written into the audit."""
     return urlsplit(hook.url).hostname or ""
+
+
+def hook_state(hook: Hook) -> Literal["active", "failing", "disabled"]:
+    if hook.disabled is not None:
+        return "disabled"
+    return "failing" if hook.failures else "active"
 
 
 def refuse_more(hooks: Collection[Hook], scope: str) -> None:

@@ -59,6 +59,10 @@ class Identity:
     def sees_tokens(self) -> bool:
         return self.role in OPERATORS
 
+    @property
+    def sees_hooks(self) -> bool:
+        return self.role in OWNERS
+
     def require_scope(self, scope: str) -> None:
         if not self.sees(scope):
             raise Forbidden(f"scope {scope} is not among yours: {', '.join(self.within or ())}")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -11,6 +11,7 @@ from forewarn.core import fleet
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import NotFound
 from forewarn.core.fleet_difference import Difference
+from forewarn.core.hooks import hook_state
 from forewarn.core.model import (
     ENDED,
     AuditEntry,
@@ -274,11 +275,10 @@ def token_out(token: Token, last_used: datetime | None = None) -> bodies.TokenOu
 
 def hook_out(hook: Hook) -> bodies.HookOut:
     fields = {name: getattr(hook, name) for name in bodies.HookOut.__struct_fields__ if hasattr(hook, name)}
-    state: Literal["active", "failing", "disabled"] = "failing" if hook.failures else "active"
     return bodies.HookOut(
         **fields,
         on=list(hook.kinds),
-        state="disabled" if hook.disabled is not None else state,
+        state=hook_state(hook),
         gap=bodies.HookGap(after=hook.gap_after, until=hook.gap_until) if hook.gap_until else None,
     )
 
