@@ -133,6 +133,7 @@ class Service:
             HttpTransport(allowed_targets(settings.hook_targets), settings.hook_timeout_s),
             may_send=lambda: leases.leads and not leases.expired(),
             disable_after_s=settings.hook_disable_after_s,
+            unix_s=time.time,
             monotonic=times.monotonic,
             start=lambda work: threading.Thread(target=work, name="hook", daemon=True).start(),
         )

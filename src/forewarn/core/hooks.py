@@ -122,7 +122,7 @@ def moved(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class HookMessage:
     """What is sent. Every attempt to send it has the same id and the same body."""
 
     id: str
@@ -131,7 +131,7 @@ class Message:
     body: bytes
 
 
-def entry_message(hook: Hook, entry: AuditEntry, event: Event | None, source: str) -> Message:
+def entry_message(hook: Hook, entry: AuditEntry, event: Event | None, source: str) -> HookMessage:
     """Return the message about an audit entry. Its event, if known, adds only what no longer changes."""
     # The hash tells entries apart that have the same id, one of them in a database that was restored.
     mark = f"{entry.id}-{entry.hash[:12]}"
@@ -150,14 +150,14 @@ def entry_message(hook: Hook, entry: AuditEntry, event: Event | None, source: st
     return _message(hook, source, mark, kind, entry.at, subject, data, _sentence(entry, event))
 
 
-def gap_message(hook: Hook, at: datetime, source: str) -> Message:
+def gap_message(hook: Hook, at: datetime, source: str) -> HookMessage:
     """Return the message that tells the receiver which entries it will never get."""
     data: dict[str, object] = {"hook": hook.id, "after": hook.gap_after, "until": hook.gap_until}
     text = f"forewarn deleted audit entries {hook.gap_after + 1} to {hook.gap_until} before it could deliver them here"
     return _message(hook, source, f"gap-{hook.gap_until}", "forewarn.hook.gap", at, hook.scope, data, text)
 
 
-def trial_message(hook: Hook, at: datetime, source: str, mark: str) -> Message:
+def trial_message(hook: Hook, at: datetime, source: str, mark: str) -> HookMessage:
     """Return a message that only shows that the receiver can be reached and accepts the signature."""
     data: dict[str, object] = {"hook": hook.id}
     text = "This is a test message of forewarn."
@@ -166,7 +166,7 @@ def trial_message(hook: Hook, at: datetime, source: str, mark: str) -> Message:
 
 def _message(
     hook: Hook, source: str, mark: str, kind: str, at: datetime, subject: str, data: dict[str, object], text: str
-) -> Message:
+) -> HookMessage:
     content_type = "application/json"
     body: dict[str, object]
     if hook.shape is HookShape.SLACK:
@@ -185,7 +185,7 @@ def _message(
             "datacontenttype": "application/json",
             "data": data,
         }
-    return Message(f"msg_{hook.id[:8]}_{mark}", kind, content_type, json.dumps(body).encode())
+    return HookMessage(f"msg_{hook.id[:8]}_{mark}", kind, content_type, json.dumps(body).encode())
 
 
 def _teams_card(text: str) -> dict[str, object]:
@@ -242,7 +242,7 @@ def valid_secrets(hook: Hook, now: datetime) -> tuple[str, ...]:
     return hook.secrets[:1]
 
 
-def signed_headers(message: Message, secrets: Iterable[str], unix_s: int) -> dict[str, str]:
+def signed_headers(message: HookMessage, secrets: Iterable[str], unix_s: int) -> dict[str, str]:
     """Return the headers of a message: what it is, when it was sent, and one signature for each secret."""
     signed = f"{message.id}.{unix_s}.".encode() + message.body
     keys = (base64.b64decode(secret.removeprefix(SECRET_PREFIX)) for secret in secrets)

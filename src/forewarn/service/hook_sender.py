@@ -15,7 +15,7 @@ from typing import Protocol
 
 from forewarn.core.errors import Conflict, ServiceError
 from forewarn.core.hooks import (
-    Message,
+    HookMessage,
     entry_message,
     gap_message,
     host_of,
@@ -59,7 +59,7 @@ class Reply:
     retry_after_s: float = 0.0
 
 
-class Transport(Protocol):
+class HookTransport(Protocol):
     """Sends a request. It follows no redirect and refuses addresses that are not allowed."""
 
     def why_not(self, url: str) -> str:
@@ -98,15 +98,18 @@ class HookSender:
         control: Control,
         store: Store,
         clock: Clock,
-        transport: Transport,
+        transport: HookTransport,
         *,
         may_send: Callable[[], bool],
         disable_after_s: int,
+        unix_s: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
-        unix_s: Callable[[], float] = time.time,
         start: Callable[[Callable[[], None]], object] = lambda work: work(),
     ) -> None:
-        """`start` runs the work of one hook, maybe in a thread. A hook that fails for `disable_after_s` is disabled; 0 never."""
+        """`start` runs the work of one hook, maybe in a thread. A hook that fails for `disable_after_s` is disabled; 0 never.
+
+        `unix_s` is the machine's time, by which receivers check how old a message is.
+        """
         self._control = control
         self._store = store
         self._clock = clock
@@ -257,12 +260,12 @@ class HookSender:
         self._save(hook, sent)
         progress.passed = position
 
-    def _send_and_save(self, hook: Hook, audit_id: int, message: Message) -> Hook:
+    def _send_and_save(self, hook: Hook, audit_id: int, message: HookMessage) -> Hook:
         hook, delivery = self._send_entry(hook, audit_id, message, [])
         return hook if hook.failures else self._save(hook, [delivery])
 
     def _send_entry(
-        self, hook: Hook, audit_id: int, message: Message, sent: list[HookDelivery]
+        self, hook: Hook, audit_id: int, message: HookMessage, sent: list[HookDelivery]
     ) -> tuple[Hook, HookDelivery]:
         """Return the hook after the attempt, and the attempt. A failure is saved at once, with the `sent` ones before it."""
         attempt = self._send(hook, message)
@@ -299,7 +302,7 @@ class HookSender:
             log.error("%s is disabled, %s; enable it with `forewarn hook enable`", name, detail)
         return hook
 
-    def _send(self, hook: Hook, message: Message) -> Attempt:
+    def _send(self, hook: Hook, message: HookMessage) -> Attempt:
         headers = signed_headers(message, valid_secrets(hook, self._clock.now()), int(self._unix_s()))
         begun_s = self._monotonic()
         try:

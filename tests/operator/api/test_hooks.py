@@ -1,9 +1,16 @@
 """Hooks through the API, on a real service with a real receiver."""
 
+import os
+import re
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from forewarn.core.hooks import ALL_KINDS, USUAL_KINDS
 from tests.support.running_service import RunningService, running_service
 from tests.support.waiting import until
 from tests.support.webhook_receiver import receiving
@@ -64,6 +71,39 @@ def test_a_hook_hears_of_a_maintenance_from_its_start_to_its_end(service: Runnin
     everything = service.request("GET", "/v1/audit?limit=500").raw.decode()
     assert "whsec_" not in everything
     assert "/in" not in everything, "the path of a URL may be a secret"
+
+
+def test_the_receiver_of_the_guide_accepts_what_it_gets(service: RunningService) -> None:
+    """The code of the page runs as it stands; a message with another secret is refused."""
+    page = (Path(__file__).parents[3] / "docs/guide/hooks.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    made = service.post("/v1/hooks", {"url": f"http://127.0.0.1:{port}/", "scope": "shop"}, 201)
+    environment = {**os.environ, "HOOK_SECRET": made["secret"], "PORT": str(port)}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            test = f"/v1/hooks/{made['id']}/test"
+            until(lambda: service.post(test)["delivered"])
+            service.schedule("shop/web-0")
+            assert process.stdout is not None
+            assert process.stdout.readline() == "forewarn.hook.test \n"
+            assert process.stdout.readline().startswith("forewarn.event.published ")
+            service.post(f"/v1/hooks/{made['id']}/rotate", {"keep_s": 0})
+            assert service.post(test)["status"] == 401
+        finally:
+            process.kill()
+
+
+def test_every_kind_is_on_the_page() -> None:
+    """The table of the guide names what `--on` takes, and in bold what it takes by default."""
+    page = (Path(__file__).parents[3] / "docs/guide/hooks.md").read_text("utf-8")
+    rows = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("|"))
+    assert set(re.findall(r"`([a-z-]+)`", rows)) == set(ALL_KINDS)
+    assert set(re.findall(r"\*\*`([a-z-]+)`\*\*", rows)) == set(USUAL_KINDS)
 
 
 def test_a_hook_that_fails_says_why_and_can_be_enabled(service: RunningService) -> None:
