@@ -1,9 +1,9 @@
 """What a page of the portal costs with a small fleet and a large one, in turns: pages are paged, so it must grow little.
 
 Real services on loopback in this process, asked over HTTP: the CPU time is theirs and, a little, that of asking. Each fleet comes
-twice, its open events in many maintenances or all in one; in the small one every machine is under maintenance, so that most
-pages are full and only the size differs. Between two changes pages are asked for again and again: `first look` is what one costs
-when something has just changed.
+three times: its open events in many maintenances, all in one, and all in one with failed orders. In the small one every machine
+is under maintenance, so that most pages are full and only the size differs. Between two changes pages are asked for again and
+again: `first look` is what one costs when something has just changed.
 """
 
 import http.client
@@ -20,7 +20,8 @@ from bench.report import Verdict, at_most, print_table
 from bench.size import Size
 from forewarn.app.server import running
 from forewarn.app.service import Service
-from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
@@ -29,7 +30,15 @@ LARGEST_RATIO = 3.0
 LARGEST_PAGE_BYTES = 300_000
 PAST_EVENTS = 75
 SMALL = (100, 25)
-SHAPES = {"many": "a maintenance for each scope", "one": "one maintenance for all"}
+SHAPES = {
+    "many": "a maintenance for each scope",
+    "one": "one maintenance for all",
+    "failed": "one maintenance for all, with failed orders",
+}
+FAILED_ORDERS = {"small": 5, "large": 50}
+FAILURE = Outcome(
+    False, reason="flash-controllers ended with 3", output="controller 1: verify failed at 0x0003f000\n" * 20
+)
 FORM = "application/x-www-form-urlencoded"
 PAGES_PER_ROUND = 5
 ACTOR = Actor("bench", "bench")
@@ -61,8 +70,10 @@ class Place:
 
 
 @contextmanager
-def place(folder: Path, machines: int, open_events: int, *, at_once: bool = False) -> Iterator[Place]:
-    """`at_once` plans all open events as one maintenance, else one for each scope."""
+def place(
+    folder: Path, machines: int, open_events: int, *, at_once: bool = False, failed_orders: int = 0
+) -> Iterator[Place]:
+    """`at_once` plans all open events as one maintenance, else one for each scope; of its first wave so many orders fail."""
     folder.mkdir()
     flags: dict[str, object] = {
         "store": f"sqlite:{folder}/forewarn.db",
@@ -83,6 +94,8 @@ def place(folder: Path, machines: int, open_events: int, *, at_once: bool = Fals
             if number % 5 == 4:
                 service.ticker.advance(1_000)
         _plan(service, open_events, at_once=at_once)
+        if failed_orders:
+            _fail(service, failed_orders)
         with running(service) as (_, url):
             found = Place(url, _paths(service), lambda: _change(service))
             yield replace(found, forms={"Plan, looked at": _plan_form(found)})
@@ -100,6 +113,16 @@ def _plan(service: Service, open_events: int, *, at_once: bool) -> None:
     service.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=machines)), ACTOR)
 
 
+def _fail(service: Service, orders: int) -> None:
+    """Start the first wave, and let its first orders fail."""
+    wave = service.store.events(EventQuery(statuses=(Status.SCHEDULED,), limit=500)).events
+    for event in wave:
+        service.control.approve_event(event.id, ACTOR)
+    service.ticker.advance(1)
+    for event in wave[:orders]:
+        service.control.report_order(event.id, FAILURE, ACTOR)
+
+
 def _change(service: Service) -> None:
     """Something that is in the audit."""
     scope = scope_name(0)
@@ -108,7 +131,8 @@ def _change(service: Service) -> None:
 
 
 def _paths(service: Service) -> dict[str, str]:
-    (event,) = service.store.events(EventQuery(statuses=("Scheduled",), limit=1)).events  # type: ignore[arg-type]
+    statuses = (Status.SCHEDULED, Status.STARTED)
+    (event,) = service.store.events(EventQuery(statuses=statuses, limit=1)).events
     return {
         "Now": "/",
         "Now, scheduled": "/?status=Scheduled",
@@ -119,8 +143,9 @@ def _paths(service: Service) -> dict[str, str]:
         "Maintenance": f"/maintenances/{event.maintenance_id}",
         "Event": f"/events/{event.id}",
         "Orders": "/orders",
+        "Orders, failed": "/orders?state=failed",
         "History": "/history",
-        "History, a machine": f"/history?scope={event.scope}&machine={event.resources[0]}&status=Scheduled",
+        "History, a machine": f"/history?scope={event.scope}&machine={event.resources[0]}&status={event.status}",
         "Audit": "/audit",
         "Tokens": "/tokens",
         "Plan": "/plan",
@@ -146,7 +171,14 @@ def run(folder: Path, size: Size) -> list[Verdict]:
     machines, open_events, rounds = size.portal
     with ExitStack() as stack:
         places = {
-            (shape, scale): stack.enter_context(place(folder / f"{shape}-{scale}", *sizes, at_once=shape == "one"))
+            (shape, scale): stack.enter_context(
+                place(
+                    folder / f"{shape}-{scale}",
+                    *sizes,
+                    at_once=shape != "many",
+                    failed_orders=FAILED_ORDERS[scale] if shape == "failed" else 0,
+                )
+            )
             for shape in SHAPES
             for scale, sizes in (("small", SMALL), ("large", (machines, open_events)))
         }

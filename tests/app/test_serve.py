@@ -82,7 +82,10 @@ def test_a_wrong_fleet_file_is_refused(tmp_path: Path) -> None:
     wrong.write_text(FLEET + '\n[[machines]]\nname = "web-1"\nscope = "shop"\nupdatedomain = 1\n')
     result = run("serve", "--store", f"sqlite:{tmp_path}/f.db", "--fleet", str(wrong))
     assert result.returncode == 2
-    assert f'{wrong}: machines[1] "web-1": updatedomain: unknown key; the keys here are name, scope,' in result.stderr
+    assert (
+        f'{wrong}: machines[1] "web-1": updatedomain: unknown key; did you mean update_domain? The keys here are name, scope,'
+        in result.stderr
+    )
     assert not SqliteStore(tmp_path / "f.db").inventory().scopes
 
 

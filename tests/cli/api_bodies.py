@@ -59,6 +59,9 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "not_before": None,
         "earliest": None,
         "ended": None,
+        "targets": {"count": 1, "scopes": ["shop"]},
+        "progress": {"done": 0, "running": 0, "failed": 0, "in_doubt": 0, "left": len(events), "undone": 0},
+        "estimated_end": None,
         "waves": [{"number": number, "events": members} for number, members in sorted(waves.items())],
         **changed,
     }

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def test_json_is_the_apis_response(cli: CommandLine, planned: dict[str, Any]) ->
     assert event_id in [event["id"] for event in listed["items"]]
 
 
+def test_a_maintenance_shows_its_targets_and_progress(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """In the list and in the maintenance."""
+    end = datetime.fromisoformat(planned["not_before"]) + timedelta(minutes=5)
+    facts = ("scope shop, update domain 1", "0 of 1 done, 1 left", f"{end:%Y-%m-%d %H:%M:%SZ}")
+    for arguments in (["maintenance", "show", planned["id"]], ["maintenance", "list"]):
+        output = cli.run(*arguments).stdout
+        assert [fact for fact in facts if fact not in output] == []
+
+
 def test_without_a_terminal_nothing_is_cut(cli: CommandLine, planned: dict[str, Any]) -> None:
     """Whole ids and whole reasons are on one line each, without colours, at any width."""
     event_id = first_event(planned)["id"]
@@ -95,6 +105,27 @@ def test_lists_are_paged(cli: CommandLine) -> None:
     rest = cli.json("machine", "list", "--limit", "5", "--cursor", cursor)
     assert len(rest["items"]) == 5
     assert rest["next_cursor"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        ("machine list --scope nosuch", "forewarn: there is no scope 'nosuch'"),
+        ("machine list --host nosuch", "forewarn: there is no host 'nosuch': no machine is on it"),
+        ("event list --scope nosuch", "forewarn: there is no scope 'nosuch'"),
+        ("event list --machine shop/nosuch --json", "forewarn: there is no machine shop/nosuch"),
+        ("event watch --scope nosuch", "forewarn: there is no scope 'nosuch'"),
+    ],
+)
+def test_a_list_of_something_that_does_not_exist_is_an_error(cli: CommandLine, arguments: str, complaint: str) -> None:
+    """A misspelt scope, host or machine is not an empty list."""
+    result = cli.run(*arguments.split())
+    assert (result.returncode, result.stdout, result.stderr) == (FAILED, "", f"{complaint}\n")
+
+
+def test_an_empty_list_is_no_error(cli: CommandLine) -> None:
+    """The scope and the host exist, but no machine has both."""
+    assert cli.output("machine", "list", "--scope", "db", "--host", "rack2") == "no machines\n"
 
 
 def test_a_machine_name_alone_is_enough_if_it_is_unique(cli: CommandLine) -> None:

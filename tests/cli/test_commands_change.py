@@ -1,5 +1,6 @@
 """Commands that change events, orders, machines, scopes and the fleet."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +149,34 @@ def test_an_exported_fleet_applies_without_difference(cli: CommandLine, tmp_path
 
 
 def test_a_wrong_fleet_file_is_refused(cli: CommandLine, tmp_path: Path) -> None:
-    """The error names the file, the entry and the key."""
+    """`check`, which needs no server, `apply` and `diff` print a line for each error with the file, the entry and the key."""
     wrong = tmp_path / "wrong.toml"
-    wrong.write_text('[[machines]]\nname = "x"\nscope = "shop"\nupdatedomain = 1\n')
-    result = cli.run("fleet", "apply", str(wrong))
-    assert result.returncode == FAILED
-    assert f"{wrong}: " in result.stderr
-    assert 'machines[0] "x": updatedomain: unknown key' in result.stderr
+    wrong.write_text('[[machines]]\nname = "x"\nscope = "shop"\nupdatedomain = 1\nhost = 5\n')
+    nowhere = {"FOREWARN_SERVER": "http://127.0.0.1:1"}
+    results = [cli.run("fleet", "check", str(wrong), **nowhere)]
+    results += [cli.run("fleet", verb, str(wrong)) for verb in ("apply", "diff")]
+    for result in results:
+        assert result.returncode == USAGE
+        first, second = result.stderr.splitlines()
+        assert first.startswith(
+            f'forewarn: {wrong}: machines[0] "x": updatedomain: unknown key; did you mean update_domain? The keys here are'
+        )
+        assert second == f'forewarn: {wrong}: machines[0] "x": host: 5 is not a string'
+    reported = json.loads(cli.run("fleet", "check", str(wrong), "--json").stdout)
+    assert (reported["ok"], len(reported["errors"])) == (False, 2)
     assert cli.run("fleet", "apply", str(tmp_path / "none.toml")).returncode == USAGE
+
+
+def test_a_fleet_file_is_checked_without_a_server(cli: CommandLine, tmp_path: Path) -> None:
+    """A right file is counted; a file that is not TOML is refused with its line."""
+    right = cli.run("fleet", "check", str(cli.folder / "fleet.toml"), FOREWARN_SERVER="http://127.0.0.1:1")
+    assert right.stdout == f"{cli.folder / 'fleet.toml'}: no errors; it has 3 scopes and 7 machines\n"
+    broken = tmp_path / "broken.toml"
+    broken.write_text('[[scopes]]\nname = "shop"\nkind\n')
+    refused = cli.run("fleet", "check", str(broken))
+    assert refused.returncode == USAGE
+    assert f"{broken}: this is not TOML: " in refused.stderr
+    assert "(at line 3, column 5)" in refused.stderr
 
 
 def test_a_dry_run_shows_what_pruning_would_remove(cli: CommandLine, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ def test_the_first_lines_show_every_event() -> None:
     lines = differences(None, maintenance(event(), event(SECOND_ID, wave=2, status="Planned", not_before=None)))
     assert lines == [
         "maintenance BBBBBBBB-0000-0000-0000-000000000001 Reboot Running: 2 waves",
+        "targets: scope shop",
         "wave 1 shop#0 web-0 [AAAAAAAA-0000-0000-0000-000000000001]: Scheduled, not before 2030-01-31 12:15:00Z",
         "wave 2 shop#0 web-0 [AAAAAAAA-0000-0000-0000-000000000002]: Planned",
     ]
@@ -49,6 +50,20 @@ def test_the_picture_has_a_bar_per_wave() -> None:
     assert "shop#0 web-0 Completed" in first
     assert "0/1" in second
     assert "its order failed (disk on fire)" in second
+
+
+def test_the_picture_and_the_first_lines_show_targets_progress_and_estimated_end() -> None:
+    """A maintenance without stored targets says so."""
+    end = "2030-01-31T12:20:00Z"
+    known = maintenance(event(), targets={"count": 30, "hosts": ["rack1-a", "rack1-b"]}, estimated_end=end)
+    assert (
+        "hosts rack1-a, rack1-b and 28 more: 0 of 1 done, 1 left, estimated end 2030-01-31 12:20:00Z (in 20m)"
+        in " ".join(render(picture(known, NOW)).split())
+    )
+    assert "estimated end: 2030-01-31 12:20:00Z" in differences(None, known)
+    old = maintenance(event(), targets=None)
+    assert "targets not kept: 0 of 1 done, 1 left" in render(picture(old, NOW))
+    assert "targets: not kept" in differences(None, old)
 
 
 def test_of_many_waves_those_around_the_current_one_are_shown() -> None:

@@ -10,7 +10,7 @@ from scripts.reference import CLI_TARGET, cli_reference, commands
 from forewarn.cli.app import HELP_COLUMNS
 
 NOUNS = {
-    "fleet": "apply diff export",
+    "fleet": "apply check diff export",
     "scope": "list show set",
     "machine": "list show restart redeploy",
     "maintenance": "schedule list show cancel pause resume wait",
@@ -51,12 +51,13 @@ NO_API = (
 
 
 def test_every_command_that_calls_the_api_has_json() -> None:
-    """`db` has --json too, but no --server."""
+    """`db` and `fleet check` have --json too, but no --server."""
     for path, text in commands():
         if "COMMAND [ARGS]" in text or path in NO_API or path.startswith("forewarn scenario "):
             continue
         assert "--json" in text, path
-        assert ("--server" in text) is not path.startswith("forewarn db "), path
+        offline = path.startswith("forewarn db ") or path == "forewarn fleet check"
+        assert ("--server" in text) is not offline, path
 
 
 @pytest.mark.parametrize("arguments", [[], ["event", "why"]])

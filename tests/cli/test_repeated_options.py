@@ -1,4 +1,4 @@
-"""Options given twice: an option that may be repeated keeps all values, every other option is refused."""
+"""Options given twice or misspelt: an option that may be repeated keeps all values, and every other option is refused."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -56,6 +56,23 @@ def test_no_flag_is_switched_on_and_off() -> None:
     assert opposites > 0
     status = dict(commands())["forewarn status"]
     assert status.make_context("forewarn status", ["--json", "--json"]).params["as_json"] is True
+
+
+@pytest.mark.parametrize(
+    "command, arguments, suggestion",
+    [
+        ("forewarn", ["machne", "list"], "Did you mean 'machine'?"),
+        ("forewarn machine", ["lst"], "Did you mean 'list'?"),
+        ("forewarn machine list", ["--scpe", "shop"], "--scope"),
+        ("forewarn serve", ["--log-levl", "debug"], "--log-level"),
+    ],
+)
+def test_a_wrong_name_suggests_the_nearest(command: str, arguments: list[str], suggestion: str) -> None:
+    """An unknown command or option is refused with the nearest one that exists."""
+    found = dict(commands())[command]
+    with pytest.raises(Exception, match="No such") as refused:
+        found.invoke(found.make_context(command, arguments))
+    assert suggestion in refused.value.format_message()  # type: ignore[attr-defined]
 
 
 def test_several_scopes_are_planned_together(cli: CommandLine) -> None:

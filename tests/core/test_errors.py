@@ -27,6 +27,7 @@ CODES = {
     "TooManyAttempts": "too_many_attempts",
     "MethodNotAllowed": "method_not_allowed",
     "TooSlow": "request_timeout",
+    "TooManyRequests": "overloaded",
     "TooManyStreams": "too_many_streams",
     "StoreHeld": "store_held",
     "StoreInUse": "store_in_use",

@@ -122,7 +122,7 @@ def test_the_example_fleet_is_a_fleet() -> None:
         ("[[scopes", "this is not TOML: "),
         ("x = " + "[" * 5_000, "this is not TOML: "),
         ("x = " + "9" * 5_000, "this is not TOML: "),
-        ("[[scope]]\nname = 'shop'", "scope: unknown key; the keys here are scopes, machines"),
+        ("[[scope]]\nname = 'shop'", "scope: unknown key; did you mean scopes? The keys here are scopes, machines"),
         ("scopes = 1", "scopes: write each entry as a table under [[scopes]]"),
         ("[scopes]\nname = 'shop'", "scopes: write each entry as a table under [[scopes]]"),
         ("machines = ['web-0']", "machines: write each entry as a table under [[machines]]"),
@@ -217,12 +217,12 @@ def test_a_wrong_machine_is_refused(line: str, complaint: str) -> None:
         ('[[machines]]\nscope = "shop"', "machines[0]: name: missing; add it to this table"),
         (
             '[[machines]]\nname = "-"\nscope = "shop"',
-            "machines[0] \"-\": machine '-' is not a name: use 1 to 64 letters, digits, '.', '_' or '-',"
+            "machines[0] \"-\": name: machine '-' is not a name: use 1 to 64 letters, digits, '.', '_' or '-',"
             " starting with a letter or digit",
         ),
         (
             '[[scopes]]\nname = "a b"\nkind = "standalone"',
-            "scopes[1] \"a b\": scope 'a b' is not a name: use 1 to 64 letters, digits, '.', '_' or '-',"
+            "scopes[1] \"a b\": name: scope 'a b' is not a name: use 1 to 64 letters, digits, '.', '_' or '-',"
             " starting with a letter or digit",
         ),
         (SHOP, "scopes[1] \"shop\": name: there are two scopes 'shop'; give one of them another name"),
@@ -312,6 +312,104 @@ def test_a_scope_has_at_most_a_thousand_machines() -> None:
     assert refusal(machines(*[""] * (MAX_MACHINES_PER_SCOPE + 1))) == (
         'scope "shop": 1001 machines: a scope has at most 1000'
     )
+
+
+# -- every error of a file
+
+
+def refusals(text: str) -> list[str]:
+    with pytest.raises(InvalidFleet) as refused:
+        parse_fleet(text, "fleet.toml")
+    assert str(refused.value) == "\n".join(refused.value.problems)
+    return [problem.removeprefix("fleet.toml: ") for problem in refused.value.problems]
+
+
+def test_every_error_of_a_file_is_reported() -> None:
+    """Each error has its table and key: several of one table, of both kinds of tables, and those between tables."""
+    text = """
+    colour = "red"
+
+    [[scopes]]
+    kindd = "standalone"
+    name = "a b"
+    approval = "some"
+    minimum_notice = { Reboot = "5m", Restart = "1h", Freeze = "1h", Redeploy = 5 }
+
+    [[scopes]]
+    name = "shop"
+    kind = "availability-set"
+
+    [[scopes]]
+    name = "shop"
+    kind = "availability-set"
+
+    [[machines]]
+    name = "web-0"
+    scope = "shop"
+    addresses = ["10.0.0.4"]
+
+    [[machines]]
+    name = "web-1"
+    scope = "shop"
+    update_domain = "0"
+    hots = "rack1"
+    addresses = ["10.0.0", "10.0.0.5", "ten"]
+
+    [[machines]]
+    name = "web-0"
+    scope = "shop"
+    instance_id = "i-0"
+
+    [[machines]]
+    name = "web-2"
+    scope = "shop"
+    instance_id = "i-0"
+    """
+    keys = ", ".join(SCOPE_KEYS)
+    assert refusals(text) == [
+        "colour: unknown key; the keys here are scopes, machines",
+        'scopes[0] "a b": kind: missing; add it to this table',
+        f'scopes[0] "a b": kindd: unknown key; did you mean kind? The keys here are {keys}',
+        "scopes[0] \"a b\": name: scope 'a b' is not a name: use 1 to 64 letters, digits, '.', '_' or '-',"
+        " starting with a letter or digit",
+        "scopes[0] \"a b\": approval: 'some' is unknown; use one of any, all, operator",
+        'scopes[0] "a b": minimum_notice of Reboot is 300s: it can only be raised above the protocol\'s 900s,'
+        " up to 2592000s",
+        "scopes[0] \"a b\": minimum_notice: 'Restart' is unknown; use one of Freeze, Reboot, Redeploy, Preempt, Terminate",
+        f'scopes[0] "a b": minimum_notice of Redeploy: 5 is not a duration: {HOW}',
+        "scopes[2] \"shop\": name: there are two scopes 'shop'; give one of them another name",
+        "machines[1] \"web-1\": update_domain: '0' is not a whole number",
+        f'machines[1] "web-1": hots: unknown key; did you mean host? The keys here are {", ".join(MACHINE_KEYS)}',
+        "machines[1] \"web-1\": addresses: '10.0.0' is not an IP address: write it like 10.0.0.4 or fd00::4",
+        "machines[1] \"web-1\": addresses: 'ten' is not an IP address: write it like 10.0.0.4 or fd00::4",
+        'machines[2] "web-0": name: there are two machines shop/web-0; names are unique in a scope',
+        "machines[3] \"web-2\": instance_id: 'i-0' belongs to shop/web-0 already; a caller must be one machine",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, problems",
+    [
+        ('[[scopes]]\nname = "solo"\nkind = "alone"\n[[machines]]\nname = "a"\nscope = "solo"', 1),
+        ('[[scopes]]\nname = "solo"\nkind = "standalone"\n[[machines]]\nname = "a"\nscope = "solo"\nhost = 1', 1),
+        ('[[scope]]\nname = "solo"\nkind = "standalone"\n[[machines]]\nname = "a"\nscope = "solo"', 1),
+        ('scopes = [1]\n[[machines]]\nname = "a"\nscope = "solo"', 1),
+        ('[[scopes]]\nname = "solo"\nkind = "standalone"\n[machines]\nname = "a"\nscope = "solo"', 1),
+        ('[[machines]]\nname = "a"\nscope = "solo"\n[[machines]]\nname = "b"\nscope = "solo"', 2),
+    ],
+)
+def test_an_error_is_not_reported_again_where_it_has_an_effect(text: str, problems: int) -> None:
+    """The machines of a scope that cannot be read have a scope, and a scope has the machines that cannot be read."""
+    assert len(refusals(text)) == problems
+
+
+def test_the_message_of_a_refusal_is_limited() -> None:
+    """The message has at most a hundred errors; `problems` has all."""
+    with pytest.raises(InvalidFleet) as refused:
+        parse_fleet("[[scopes]]\nname = 'a'\n" * 103, "fleet.toml")
+    assert len(refused.value.problems) == 103
+    assert len(str(refused.value).splitlines()) == 101
+    assert str(refused.value).endswith("and 3 more errors")
 
 
 # -- writing a file, and a fleet in pieces

@@ -202,3 +202,22 @@ def test_an_order_in_doubt_is_found_among_the_reasons() -> None:
 def test_why_is_one_sentence(fields: dict[str, Any], sentence: str) -> None:
     """It begins with what it is about and ends with a full stop, whatever the status."""
     assert formatting.why(Shown(**fields), NOW) == sentence
+
+
+# -- maintenances
+
+
+def test_progress_leaves_out_what_is_zero() -> None:
+    """What is done is always shown, of all events."""
+    none = {"done": 0, "running": 0, "failed": 0, "in_doubt": 0, "left": 0, "undone": 0}
+    assert formatting.progress(**none) == "0 of 0 done"
+    every = {"done": 1_200, "running": 2, "failed": 3, "in_doubt": 4, "left": 5, "undone": 6}
+    assert formatting.progress(**every) == "1,200 of 1,220 done, 2 running, 3 failed, 4 in doubt, 5 left, 6 undone"
+
+
+def test_targets_are_named_and_the_rest_is_counted() -> None:
+    """Machines, scopes or hosts; an owner does not see the names of hosts."""
+    assert formatting.target_names(count=1, machines=["shop/web-0"]) == "machine shop/web-0"
+    assert formatting.target_names(count=1, scopes=["shop"], update_domain=0) == "scope shop, update domain 0"
+    assert formatting.target_names(count=40, hosts=["a", "b", "c"], most=2) == "hosts a, b and 38 more"
+    assert formatting.target_names(count=0) == "hosts, whose names only operators and viewers see"

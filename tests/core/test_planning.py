@@ -201,6 +201,7 @@ def test_the_maintenance_keeps_the_request() -> None:
     )
     assert kept == Maintenance(
         id=guid(1),
+        targets=Targets(machines=(("shop", "web-0"),)),
         type=EventType.FREEZE,
         source=Source.PLATFORM,
         created=START,

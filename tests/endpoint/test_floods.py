@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.core.fleet import parse_fleet
 from forewarn.endpoint.connection import Connection
-from forewarn.endpoint.limits import MAX_REJECTIONS, REJECTION_PAUSE_S
+from forewarn.endpoint.limits import MAX_REJECTIONS, REJECTION_PAUSE_S, Limits, UnknownConnections
 from forewarn.endpoint.loop import IN
 from forewarn.endpoint.parser import Parser
 from forewarn.endpoint.sockets import GuestSocket
@@ -82,6 +82,16 @@ def test_connections_of_all_unknown_addresses() -> None:
         assert served.client(OTHER_STRANGERS[2]).closed()
         assert served.endpoint.counters.refused["unknown"] == 1
         assert status(served.client(WEB_0).ask(get())) == 200
+
+
+def test_unknown_callers_leave_descriptors_to_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system allows fewer open files than connections, unknown callers have a quarter of the files."""
+    unknown = UnknownConnections(Limits(all_connections=50_000, unknown_connections=4))
+    monkeypatch.setattr("resource.getrlimit", lambda _: (40, 40))
+    for number in range(10):
+        assert not unknown.is_full(("", f"192.0.2.{number}"))
+        unknown.add(("", f"192.0.2.{number}"))
+    assert unknown.is_full(("", "192.0.2.99"))
 
 
 def test_the_connections_of_an_unknown_address_are_a_setting() -> None:
@@ -278,6 +288,19 @@ def test_a_closed_connection_keeps_its_place_for_a_second_after_a_rejection(
     assert status(strict.client(WEB_1).ask(get())) == 200
     strict.move(REJECTION_PAUSE_S)
     assert status(strict.client(address).ask(get())) in (200, 404)
+
+
+def test_a_request_within_the_rate_frees_the_place_of_a_closed_connection(strict: Serving) -> None:
+    """A machine that was over its rate once, and then within it, leaves its share as soon as it closes the connection."""
+    client = spend_rate(strict)
+    assert status(client.ask(get())) == 429
+    strict.move(REJECTION_PAUSE_S)
+    assert status(client.ask(get())) == 200
+    client.socket.close()
+    until(lambda: not strict.endpoint.connections)
+    caller = strict.server.documents.callers.named("shop", "web-0")
+    assert caller is not None
+    assert caller.connections == 0
 
 
 def test_a_paused_connection_does_not_delay_the_end(strict: Serving) -> None:

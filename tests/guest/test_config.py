@@ -75,7 +75,7 @@ def test_texts_that_are_no_durations(text: str) -> None:
 @pytest.mark.parametrize(
     ("toml", "told"),
     [
-        ("aprove = 1", "agent.toml.aprove: unknown key; the keys here are approve,"),
+        ("aprove = 1", "agent.toml.aprove: unknown key; did you mean approve? The keys here are approve,"),
         ('approve = "sometimes"', "approve: 'sometimes' is unknown: use one of when-ready,"),
         ("reserve = 30", "reserve: 30 is not a duration: write numbers with units, largest first"),
         ('reserve = "9d"', "reserve: '9d' is longer than a week"),

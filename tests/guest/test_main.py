@@ -90,6 +90,25 @@ def test_no_option_keeps_only_its_last_value(capsys: pytest.CaptureFixture[str])
     assert {"run --config", "simulate --in"} <= set(checked)
 
 
+@pytest.mark.parametrize(
+    "arguments, end",
+    [
+        ("run --dryrun", "unrecognized argument: --dryrun; did you mean --dry-run?"),
+        ("check --confg=x", "unrecognized argument: --confg=x; did you mean --config?"),
+        ("run more", "unrecognized argument: more"),
+        ("chek", "; did you mean check?"),
+        ("simulate Rebot", "; did you mean Reboot?"),
+        ("xyz", ")"),
+    ],
+)
+def test_a_wrong_name_suggests_the_nearest(capsys: pytest.CaptureFixture[str], arguments: str, end: str) -> None:
+    """Options, commands and types are suggested if one is near."""
+    with pytest.raises(SystemExit) as ended:
+        _parser().parse_args(arguments.split())
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"{end}\n")
+
+
 def test_three_commands_start_the_same_program(tmp_path: Path) -> None:
     """`python -m forewarn.guest`, `forewarn agent` and the script; the second needs no server extra."""
     assert run(tmp_path, "--version").stdout.startswith("forewarn-agent ")

@@ -3,7 +3,9 @@
 import json
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,7 +20,7 @@ from forewarn.executors import Progress, Work
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings
 from forewarn.service.store_memory import StoreMemory
-from forewarn.store import AuditQuery, Focus, Store
+from forewarn.store import AuditQuery, Focus, Store, StorePosition
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
 from forewarn.testing.stories import START
@@ -259,6 +261,31 @@ def test_a_memory_that_cannot_be_read_holds_nothing(opened: Opened, caplog: pyte
     assert opened.why_held() == ""
     assert "cannot be read, so a restored database would not be noticed" in caplog.text
     assert json.loads(path.read_text())["audit_id"] > 0
+
+
+def test_a_later_position_is_not_forgotten(tmp_path: Path) -> None:
+    """A node that read an earlier position writes last, or the database was set back: the later position stays."""
+    with closing(SqliteStore(tmp_path / "f.db")) as store:
+        position = store.position()
+        assert position is not None
+        positions = [replace(position, audit_id=5), replace(position, audit_id=3), replace(position, audit_id=3)]
+        positions += [replace(position, audit_id=1, timeline=2), replace(position, audit_id=1, identity="another")]
+        remembered = []
+        for found in positions:
+            memory = StoreMemory(tmp_path, cast(Store, Position(found)))
+            memory.remember()
+            remembered.append(json.loads((tmp_path / "store.json").read_text())["audit_id"])
+    assert remembered == [5, 5, 5, 1, 1]
+
+
+class Position:
+    """A store at a position."""
+
+    def __init__(self, position: StorePosition) -> None:
+        self._position = position
+
+    def position(self) -> StorePosition:
+        return self._position
 
 
 def test_a_folder_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

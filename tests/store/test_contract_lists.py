@@ -8,11 +8,13 @@ import pytest
 
 from forewarn.core.errors import Invalid
 from forewarn.core.model import ENDED, OPEN, EventType, MaintenanceStatus, OrderState, Status
+from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
     AuditQuery,
     Backlog,
     Counts,
     EventQuery,
+    Focus,
     MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
@@ -501,3 +503,47 @@ def test_a_page_is_no_stream() -> None:
     """Before and after exclude each other."""
     with pytest.raises(Invalid, match="before and after exclude each other"):
         AuditQuery(before=5, after=1)
+
+
+# -- progress
+
+
+def test_progress_is_counted_by_wave_and_scope(fleet: Store) -> None:
+    """As the core counts it from the events themselves; without an event in these scopes a maintenance is left out."""
+    snapshot = fleet.snapshot(Focus(maintenances=tuple(f"M{n}" for n in range(12))))
+    for within in (None, ("shop",), ()):
+        expected: dict[str, tuple[WaveProgress, ...]] = {}
+        for maintenance_id in snapshot.maintenances:
+            seen = [
+                e
+                for e in snapshot.events.values()
+                if e.maintenance_id == maintenance_id and (within is None or e.scope in within)
+            ]
+            expected |= {maintenance_id: wave_progress(seen, snapshot.orders)} if seen else {}
+        assert fleet.wave_progress([*snapshot.maintenances, "nowhere"], within) == expected
+
+
+def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
+    """Two waves with an event of each status, and a Started event with an order of each state."""
+    moments = {"published": at(0), "not_before": at(900)}
+    statuses = [
+        _event(
+            n, position=n, wave=1 + n % 2, status=status, started=None, ended=None, resources=(f"vm-{n}",), **moments
+        )
+        for n, status in enumerate([Status.PLANNED, Status.SCHEDULED])
+    ]
+    over = [
+        event(f"O{n}", position=10 + n, status=status, minimum_notice_s=n, resources=(f"vm-{10 + n}",))
+        for n, status in enumerate(sorted(ENDED))
+    ]
+    begun = [
+        event(f"S{n}", position=20 + n, status=Status.STARTED, resources=(f"vm-{20 + n}",))
+        for n in range(len(OrderState))
+    ]
+    statuses = [replace(e, maintenance_id="M0", scope="shop") for e in statuses]
+    events = [replace(e, maintenance_id="M0") for e in (*statuses, *over, *begun)]
+    orders = [order(e.id, state=state) for e, state in zip(begun, OrderState, strict=True)]
+    store.apply(change(scopes=[scope()], maintenances=[maintenance("M0")], events=events, orders=orders))
+    counted = wave_progress(events, {o.id: o for o in orders})
+    assert store.wave_progress(["M0"], None) == {"M0": counted}
+    assert (counted[0].running, counted[0].failed, counted[0].in_doubt, counted[0].undone) == (3, 1, 1, 2)

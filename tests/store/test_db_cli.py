@@ -88,6 +88,16 @@ def test_status_says_where_and_how_much(path: Path) -> None:
     ]
 
 
+def test_status_counts_the_write_ahead_log(path: Path) -> None:
+    """The newest changes of a running service are in the log beside the file, and their size is counted."""
+    with closing(SqliteStore(path)) as store:
+        store.apply(change(scopes=[scope("later")]))
+        wal = path.with_name(path.name + "-wal").stat().st_size
+        assert wal > 0
+        size_line = db(path, "status").stdout.splitlines()[2]
+        assert size_line == f"size       {path.stat().st_size + wal:,} bytes, {wal:,} of them in the write-ahead log"
+
+
 def test_status_of_another_version_says_no_more_than_it_knows(path: Path) -> None:
     """A newer database is named with its schema; its tables are not guessed at."""
     with closing(sqlite3.connect(path)) as connection:
@@ -281,12 +291,12 @@ def broken(source: Path, how: str) -> None:
     ],
 )
 def test_a_bad_backup_is_refused_and_the_database_stays(path: Path, how: str, message: str) -> None:
-    """What cannot be trusted replaces nothing."""
+    """What cannot be trusted replaces nothing, and is refused before the question."""
     copy = path.with_name("copy.db")
     backup(path, copy)
     broken(copy, how)
     before = path.read_bytes()
-    seen = db(path, "restore", copy, "--yes")
+    seen = db(path, "restore", copy, answer="y\n")
     assert (seen.returncode, seen.stdout) == (FAILED, "")
     assert message in seen.stderr
     assert "Traceback" not in seen.stderr
@@ -382,12 +392,12 @@ def served(path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_a_served_database_is_copied_but_not_replaced(path: Path) -> None:
-    """Status and backup work while the service runs; restore and migrate name the process and leave everything."""
+    """Status and backup work while the service runs; restore, before it asks, and migrate name the process and change nothing."""
     copy = path.with_name("copy.db")
     with served(path) as process:
         assert db(path, "status").returncode == DONE
         assert db(path, "backup", copy).returncode == DONE
-        for words in (("restore", copy, "--yes"), ("migrate",)):
+        for words in (("restore", copy), ("migrate",)):
             seen = db(path, *words)
             assert (seen.returncode, seen.stdout) == (FAILED, "")
             assert f"is used by another forewarn process (pid {process.pid}): stop it" in seen.stderr

@@ -83,7 +83,8 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         "0009 store_hold",
         "0010 audit_chain",
         "0011 in_doubt",
-        "0012 hooks",
+        "0012 targets",
+        "0013 hooks",
     ]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]

@@ -33,6 +33,7 @@ from forewarn.core.model import (
     ScopeKind,
     Source,
     Status,
+    Targets,
     Token,
 )
 from forewarn.store import Focus, Store
@@ -220,6 +221,14 @@ def machines(scope_name: str, name: str) -> st.SearchStrategy[Machine]:
     )
 
 
+targets = st.none() | st.one_of(
+    st.builds(Targets, machines=st.lists(st.tuples(names, names), min_size=1, max_size=3).map(tuple)),
+    st.builds(Targets, scope=st.just("shop"), update_domain=st.none() | st.integers(0, 2)),
+    st.builds(Targets, scopes=st.lists(names, min_size=1, max_size=3).map(tuple)),
+    st.builds(Targets, hosts=st.lists(names, min_size=1, max_size=3).map(tuple)),
+)
+
+
 @st.composite
 def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
     status = draw(st.sampled_from(MaintenanceStatus))
@@ -242,6 +251,7 @@ def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
         wake_at=None if over else draw(maybe_moments),
         observed_published_at=draw(maybe_moments),
         ended=draw(moments) if over else None,
+        targets=draw(targets),
     )
 
 

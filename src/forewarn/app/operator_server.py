@@ -14,7 +14,9 @@ from forewarn.operator.api.access_recorder import AccessRecorder
 from forewarn.operator.api.app import api_routes
 from forewarn.operator.api.calls import Call
 from forewarn.operator.api.context import Api
+from forewarn.operator.api.doubtful_requests import DoubtfulRequests
 from forewarn.operator.api.failed_attempts import FailedAttempts
+from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.listener import listening
 from forewarn.operator.monitoring import operator_app
@@ -41,6 +43,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
     service.ticker.call_periodically(
         AccessRecorder(access, service.store, service.control, monotonic=service.times.monotonic)
     )
+    doubtful_requests = DoubtfulRequests(access)
     streams = Streams(service.store)
     service.control.listen(lambda _: streams.notify())
     if service.follower is not None:
@@ -55,8 +58,16 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         catch_up=service.follower.catch_up if service.follower is not None else lambda: None,
         hook_sender=service.hook_sender,
     )
-    portal = _portal(service, api, access, streams, next(iter(guest_server.listener.urls), ""))
-    pages, rest = api_routes(api, access, streams, calls, no_page=portal.not_found)
+    shares = RequestShares(settings.operator_connections)
+    portal = Portal(
+        api,
+        _sessions(service, access),
+        streams,
+        _site(service, next(iter(guest_server.listener.urls), "")),
+        doubtful_requests=doubtful_requests,
+        shares=shares,
+    )
+    pages, rest = api_routes(api, access, streams, calls, shares=shares, no_page=portal.not_found)
     # A node for guests serves health and metrics only.
     health_only = settings.role == "guest"
     proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
@@ -81,6 +92,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         rest=None if health_only else rest,
         guard=_monitoring_guard(settings, access),
         failed_authentications=lambda: access.failures.total,
+        delay=doubtful_requests.delay,
         hsts_s=settings.hsts_s if _has_tls(settings) else 0,
     )
     with listening(
@@ -113,9 +125,9 @@ def _has_tls(settings: Settings) -> bool:
     return settings.tls_cert is not None or settings.behind_tls_proxy
 
 
-def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_url: str) -> Portal:
+def _sessions(service: Service, access: Access) -> Sessions:
     settings = service.settings
-    sessions = Sessions(
+    return Sessions(
         access,
         service.store,
         now=service.clock.display_time,
@@ -123,7 +135,11 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
         secure=_has_tls(settings),
         free=settings.token_free,
     )
-    site = SiteInfo(
+
+
+def _site(service: Service, guest_url: str) -> SiteInfo:
+    settings = service.settings
+    return SiteInfo(
         takes_orders=service.executor.takes_orders,
         touches_no_machine=service.executor.touches_no_machine,
         clock=service.clock.name,
@@ -131,4 +147,3 @@ def _portal(service: Service, api: Api, access: Access, streams: Streams, guest_
         free=settings.token_free,
         guest_url=guest_url,
     )
-    return Portal(api, sessions, streams, site)

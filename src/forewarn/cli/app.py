@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -179,13 +180,15 @@ def agent() -> None:
 
 
 def run() -> None:
-    """Run the command; print a ForewarnError as one line and end with its exit code."""
+    """Run the command; print a ForewarnError, a line for each thing that is wrong, and end with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any name can be printed
     try:
         app()
-    except (InvalidSettings, InvalidFleet) as error:
+    except InvalidFleet as error:
+        _fail(error, 2, error.problems)
+    except InvalidSettings as error:
         _fail(error, 2)
     except NotReachable as error:
         _fail(error, 3)
@@ -197,6 +200,7 @@ def run() -> None:
         raise SystemExit(1) from None
 
 
-def _fail(error: ForewarnError, code: int) -> None:
-    print(f"forewarn: {printable(str(error))}", file=sys.stderr)
+def _fail(error: ForewarnError, code: int, lines: Sequence[str] = ()) -> None:
+    for line in lines or (str(error),):
+        print(f"forewarn: {printable(line)}", file=sys.stderr)
     raise SystemExit(code)

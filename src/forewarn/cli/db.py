@@ -96,10 +96,14 @@ def restore(
     from forewarn.store.sqlite import file
 
     path = _file(store, config, "pg_restore --dbname=DATABASE FILE, into a new database")
-    if path.exists() and not yes:
-        typer.confirm(f"Replace everything in {path} by {source}?", abort=True, err=as_json)
+    must_ask = path.exists() and not yes
+
+    def ask() -> None:
+        if must_ask:
+            typer.confirm(f"Replace everything in {path} by {source}?", abort=True, err=as_json)
+
     change = restored(source.resolve(), now=SystemClock().now(), actor=_actor())
-    tokens = file.restore(source, path, change, revoke_tokens=revoke_tokens)
+    tokens = file.restore(source, path, change, revoke_tokens=revoke_tokens, ask=ask)
     out = Output(as_json=as_json)
     data = {"backup": str(source), "database": str(path), "held": True, "valid_tokens": 0 if revoke_tokens else tokens}
     held = "the store is held: nothing starts until you run 'forewarn db resume', which shows what would happen"

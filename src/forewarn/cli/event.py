@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import Json
+from forewarn.cli.client import Json, path_of
 from forewarn.cli.formatting import full_time, missing_approvals, reasons, update_domain_name, when, why
 from forewarn.cli.live_events import watch_all, watch_one
 from forewarn.cli.options import moment
@@ -44,15 +44,18 @@ def list_events(
 ) -> None:
     """List open and ended events, newest first."""
     now = session.now()
+    name = None
+    if machine is not None:
+        scope, name = session.machine(machine)
     query = {
         "status": [each.value for each in status or ()],
         "scope": scope,
+        "machine": name,
         "type": type_.value if type_ else None,
         "since": moment("--since", since, now),
     }
-    if machine is not None:
-        query["scope"], query["machine"] = session.machine(machine)
     page = session.api.page("/v1/events", query, limit=limit, cursor=cursor)
+    session.refuse_unknown(page, scope=scope, machine=name)
     session.show_page(page, COLUMNS, lambda events: _rows(session, events, now), empty="no events")
 
 
@@ -78,6 +81,8 @@ def watch(
 ) -> None:
     """Show changes as they happen: the open events on a terminal, a line per change elsewhere. Ctrl-C ends it."""
     if event is None:
+        if scope is not None:
+            session.api.get(path_of("scopes", scope))  # refuses a scope that does not exist
         watch_all(session, scope)
     else:
         watch_one(session, session.id_of("event", event))

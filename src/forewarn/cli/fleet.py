@@ -1,4 +1,4 @@
-"""`forewarn fleet`: apply a fleet file, show what it would change, and export the fleet as a file."""
+"""`forewarn fleet`: check and apply a fleet file, show what it would change, and export the fleet as a file."""
 
 import sys
 from pathlib import Path
@@ -9,12 +9,14 @@ import typer
 from forewarn.cli.client import Failed, Json
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.options import cannot_read, usage
-from forewarn.cli.session import Session, command, group
-from forewarn.core.fleet import MAX_FILE_BYTES
+from forewarn.cli.output import Output
+from forewarn.cli.session import AsJson, Session, command, group
+from forewarn.core.errors import InvalidFleet
+from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
 from forewarn.core.fleet_difference import removal_text
 from forewarn.core.formatting import count
 
-app = group("fleet", "Apply, compare and export the fleet: scopes and machines.")
+app = group("fleet", "Check, apply, compare and export the fleet: scopes and machines.")
 
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="A fleet file (TOML), or - for standard input.", show_default=False)
@@ -22,6 +24,23 @@ File = Annotated[
 Prune = Annotated[
     bool, typer.Option("--prune", help="Remove scopes and machines that are not in the file.", show_default=False)
 ]
+
+
+@app.command("check")
+def check(file: File, as_json: AsJson = False) -> None:
+    """Check a fleet file without a server, and report every error with its table and key.
+
+    `apply` and `diff` check the file in the same way before they call the server."""
+    out, text = Output(as_json=as_json), _read(file)
+    try:
+        fleet = parse_fleet(text, file)
+    except InvalidFleet as error:
+        if as_json:
+            out.json({"file": file, "ok": False, "errors": list(error.problems)})
+        raise
+    data = {"file": file, "ok": True, "errors": [], "scopes": len(fleet.scopes), "machines": len(fleet.machines)}
+    contents = f"{count(len(fleet.scopes), 'scope')} and {count(len(fleet.machines), 'machine')}"
+    out.result(data, f"{file}: no errors; it has {contents}")
 
 
 @command(app, "apply")
@@ -35,7 +54,7 @@ def apply(
     yes: Yes = False,
 ) -> None:
     """Change the fleet to match the file, completely or not at all. Ask before more than 10 scopes and machines are removed."""
-    text = _read(file)
+    text = _read_checked(file)
     if prune and not dry_run and not yes:
         planned = _post(session, file, text, prune=True, dry_run=True)
         if planned["large_removal"]:
@@ -49,7 +68,7 @@ def apply(
 @command(app, "diff")
 def diff(session: Session, file: File, prune: Prune = False) -> None:
     """Show what applying the file would change; change nothing."""
-    _show(session, _post(session, file, _read(file), prune=prune, dry_run=True))
+    _show(session, _post(session, file, _read_checked(file), prune=prune, dry_run=True))
 
 
 @command(app, "export")
@@ -69,6 +88,12 @@ def _post(session: Session, file: str, text: str, *, prune: bool, dry_run: bool)
             raise Failed(f"{file}: {error}", status=error.http_status, code=error.api_code) from None
         raise
     return change
+
+
+def _read_checked(file: str) -> str:
+    text = _read(file)
+    parse_fleet(text, file)
+    return text
 
 
 def _read(file: str) -> str:

@@ -22,6 +22,16 @@ def when(text: str | None, now: str) -> str:
     return formatting.when(datetime.fromisoformat(text), datetime.fromisoformat(now)) if text else ""
 
 
+def target_names(maintenance: Json) -> str:
+    """Return what was asked for, or "" for a maintenance that is older than stored targets."""
+    targets = maintenance["targets"]
+    return formatting.target_names(**targets) if targets is not None else ""
+
+
+def progress(maintenance: Json) -> str:
+    return formatting.progress(**maintenance["progress"])
+
+
 def update_domain_name(event: Json) -> str:
     """Return the scope and update domain of an event: `shop#0`."""
     return formatting.update_domain_name(event["scope"], event["update_domain"])

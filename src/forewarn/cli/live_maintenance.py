@@ -11,7 +11,7 @@ from rich.text import Text
 
 from forewarn.cli import live
 from forewarn.cli.client import Failed, Json, path_of
-from forewarn.cli.formatting import distance, full_time, unresolved, update_domain_name, when
+from forewarn.cli.formatting import distance, full_time, progress, target_names, unresolved, update_domain_name, when
 from forewarn.cli.output import STYLES
 from forewarn.cli.plan_text import events_of
 from forewarn.cli.session import Session
@@ -91,6 +91,9 @@ def differences(before: Json | None, after: Json) -> list[str]:
     if before is None:
         waves = count(len(after["waves"]), "wave")
         lines = [f"maintenance {after['id']} {after['type']} {after['status']}: {waves}"]
+        lines.append(f"targets: {target_names(after) or 'not kept'}")
+        if after["estimated_end"]:
+            lines.append(f"estimated end: {full_time(after['estimated_end'])}")
         return lines + [f"{_label(event)}: {_state(event)}" for event in events_of(after)]
     lines = []
     earlier = {event["id"]: event for event in events_of(before)}
@@ -135,13 +138,15 @@ def picture(maintenance: Json, now: str) -> RenderableType:
     head.append(f"  {maintenance['id']}", style="dim")
     if maintenance["description"]:
         head.append(f"  {printable(maintenance['description'])}")
+    end = f", estimated end {when(maintenance['estimated_end'], now)}" if maintenance["estimated_end"] else ""
+    about = f"{target_names(maintenance) or 'targets not kept'}: {progress(maintenance)}{end}"
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     waves = _nearest_waves(maintenance["waves"])
     for wave in waves:
         table.add_row(*_wave_row(wave, now))
     hidden = len(maintenance["waves"]) - len(waves)
     more = [Text(f"and {count(hidden, 'more wave')}", style="dim")] if hidden else []
-    return Group(head, table, *more)
+    return Group(head, Text(printable(about), style="dim"), table, *more)
 
 
 def _nearest_waves(waves: list[Json]) -> list[Json]:

@@ -35,6 +35,7 @@ def list_machines(
 ) -> None:
     """List machines by name, and when each was last seen."""
     page = session.api.page("/v1/machines", {"scope": scope, "host": host}, limit=limit, cursor=cursor)
+    session.refuse_unknown(page, scope=scope, host=host)
     session.show_page(page, COLUMNS, lambda machines: [_row(machine) for machine in machines], empty="no machines")
 
 

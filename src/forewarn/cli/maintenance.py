@@ -8,7 +8,7 @@ import typer
 from forewarn.cli import plan_text
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
-from forewarn.cli.formatting import full_time, reasons, update_domain_name, when
+from forewarn.cli.formatting import full_time, progress, reasons, target_names, update_domain_name, when
 from forewarn.cli.live_maintenance import follow
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
@@ -18,7 +18,20 @@ from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
 
 app = group("maintenance", "Plan, schedule, follow and cancel maintenance.")
 
-COLUMNS = ("maintenance", "status", "type", "source", "created", "by", "not before", "earliest", "description")
+COLUMNS = (
+    "maintenance",
+    "status",
+    "type",
+    "targets",
+    "progress",
+    "estimated end",
+    "source",
+    "created",
+    "by",
+    "not before",
+    "earliest",
+    "description",
+)
 EVENT_COLUMNS = ("wave", "event", "status", "scope", "machines", "not before", "approved by", "waits for")
 
 
@@ -233,6 +246,9 @@ def _rows(session: Session, maintenances: list[Json]) -> Rows:
             id_texts[each["id"]],
             each["status"],
             each["type"] + (" (emergency)" if each["emergency"] else ""),
+            target_names(each),
+            progress(each),
+            full_time(each["estimated_end"]),
             each["source"],
             full_time(each["created"]),
             each["created_by"],
@@ -256,6 +272,9 @@ def _show(session: Session, maintenance: Json) -> None:
             ("maintenance", maintenance["id"]),
             ("status", maintenance["status"]),
             ("type", f"{maintenance['type']} by {maintenance['source']}{emergency}"),
+            ("targets", target_names(maintenance) or "not kept"),
+            ("progress", progress(maintenance)),
+            ("estimated end", when(maintenance["estimated_end"], now) or ("" if maintenance["ended"] else "unknown")),
             ("description", maintenance["description"]),
             ("duration", "unknown" if maintenance["duration_s"] < 0 else span(maintenance["duration_s"])),
             ("created", f"{full_time(maintenance['created'])} by {maintenance['created_by']}"),

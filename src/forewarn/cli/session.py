@@ -60,6 +60,19 @@ class Session:
         if page["next_cursor"] is not None:
             self.out.aside(f"the list is longer: use --limit {2 * len(items)}, or --cursor {page['next_cursor']}")
 
+    def refuse_unknown(
+        self, page: Json, *, scope: str | None = None, machine: str | None = None, host: str | None = None
+    ) -> None:
+        """Raise an error if the page is empty because the scope, its machine or the host does not exist."""
+        if page["items"]:
+            return
+        if scope:
+            self.api.get(path_of("scopes", scope))
+        if scope and machine:
+            self.api.get(path_of("scopes", scope, "machines", machine))
+        if host and not self.api.get("/v1/machines", {"host": host, "limit": 1})["items"]:
+            raise NotFound(f"there is no host {host!r}: no machine is on it")
+
     # -- names and ids that people may shorten
 
     def path_to(self, kind: str, text: str, *more: str) -> str:

@@ -24,6 +24,7 @@ ForewarnError
 └── ServiceError                 a fault of forewarn or of its surroundings
     ├── Conflict                 503  another writer changed the scope first; decide again
     ├── StoreUnavailable         503  the store cannot be read or written now
+    ├── TooManyRequests          503  the limit of requests under way is reached
     ├── TooManyStreams           503  the limit of open streams is reached
     └── InvariantBroken          500  an invariant would be broken; nothing was saved
 
@@ -31,6 +32,8 @@ A message says what is wrong, where, and what to do.
 """
 
 from typing import ClassVar
+
+MAX_PROBLEMS_SHOWN = 100
 
 
 class ForewarnError(Exception):
@@ -50,7 +53,16 @@ class Invalid(RequestError):
 
 
 class InvalidFleet(Invalid):
+    """`problems` has a sentence for each thing that is wrong; the message is the first ones, a line each."""
+
     code = "invalid_fleet"
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        more = len(problems) - MAX_PROBLEMS_SHOWN
+        super().__init__(
+            "\n".join((*problems[:MAX_PROBLEMS_SHOWN], *([f"and {more} more errors"] if more > 0 else ())))
+        )
 
 
 class InvalidSettings(Invalid):
@@ -145,6 +157,11 @@ class Conflict(ServiceError):
 
 class StoreUnavailable(ServiceError):
     code = "store_unavailable"
+    status = 503
+
+
+class TooManyRequests(ServiceError):
+    code = "overloaded"
     status = 503
 
 

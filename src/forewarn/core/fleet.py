@@ -1,13 +1,14 @@
 """Fleet files: read the scopes and machines that a TOML text states, check them, and write them as text again.
 
-Owns the shape of the file and its refusals, which name file, table and key. It reads and writes text, not files.
+Owns the shape of the file and its refusals, which name file, table and key. A refusal lists everything that is wrong, not only
+the first error. This module reads and writes text, not files.
 """
 
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from forewarn.core.model import (
     Scope,
     ScopeKind,
 )
+from forewarn.core.unknown_names import unknown_name
 
 MAX_FILE_BYTES = 512 * 1024 * 1024
 SCOPE_KEYS = (
@@ -52,7 +54,6 @@ SCOPE_SETTINGS = (
 )
 MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id")
 
-T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 
@@ -68,70 +69,123 @@ class Fleet:
 
 
 def parse_fleet(text: str, source: str) -> Fleet:
-    """Return the fleet that a file states; raise InvalidFleet with the file, the table, the key and what to do."""
+    """Return the fleet that a file states; raise InvalidFleet with the file, table and key of every error, and what to do."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a huge number or deep nesting fails inside tomllib
         raise InvalidFleet(f"{source}: this is not TOML: {error}") from None
-    _only_keys(document, ("scopes", "machines"), source)
-    scopes = ((where, _located(where, _scope, table)) for where, table in _tables(document, "scopes", source))
-    machines = ((where, _located(where, _machine, table)) for where, table in _tables(document, "machines", source))
-    return _checked_fleet(scopes, machines, source)
+    problems = _Problems(list(_top_level_problems(document, source)))
+    problems.tables_missing = bool(problems.texts)
+    scopes = _read_tables(document, "scopes", source, problems)
+    machines = _read_tables(document, "machines", source, problems)
+    return _checked_fleet(scopes, machines, source, problems)
 
 
 def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine]) -> Fleet:
     """Return the fleet of these scopes and machines, checked as a file is."""
     return _checked_fleet(
-        ((f"scope {s.name}", s) for s in scopes), ((f"machine {m}", m) for m in machines), "the fleet"
+        ((f"scope {s.name}", s) for s in scopes), ((f"machine {m}", m) for m in machines), "the fleet", _Problems()
     )
 
 
+@dataclass(slots=True)
+class _Problems:
+    """What is wrong so far, and for which scopes an error in another table would cause further errors."""
+
+    texts: list[str] = field(default_factory=list)
+    # Scopes whose own table, or a machine of which, cannot be read.
+    incomplete_scopes: set[object] = field(default_factory=set)
+    tables_missing: bool = False
+
+    def knows_all_of(self, scope: str) -> bool:
+        return not self.tables_missing and scope not in self.incomplete_scopes
+
+
 def _checked_fleet(
-    located_scopes: Iterable[tuple[str, Scope]], located_machines: Iterable[tuple[str, Machine]], source: str
+    located_scopes: Iterable[tuple[str, Scope]],
+    located_machines: Iterable[tuple[str, Machine]],
+    source: str,
+    problems: _Problems,
 ) -> Fleet:
-    """Return the fleet; raise InvalidFleet with the location of what is wrong."""
+    """Return the fleet; raise InvalidFleet with these problems and those between its scopes and machines."""
     scopes: dict[str, Scope] = {}
     for where, scope in located_scopes:
         if scope.name in scopes:
-            raise InvalidFleet(f"{where}: name: there are two scopes {scope.name!r}; give one of them another name")
+            problems.texts.append(f"{where}: name: there are two scopes {scope.name!r}; give one of them another name")
         scopes[scope.name] = scope
     machines: dict[tuple[str, str], Machine] = {}
     locations: dict[tuple[str, str], str] = {}
     for where, machine in located_machines:
-        if machine.scope not in scopes:
-            raise InvalidFleet(f"{where}: scope: {source} has no scope {machine.scope!r}; add it")
+        if machine.scope not in scopes and problems.knows_all_of(machine.scope):
+            problems.texts.append(f"{where}: scope: {source} has no scope {machine.scope!r}; add it")
         if machine.key in machines:
-            raise InvalidFleet(f"{where}: name: there are two machines {machine}; names are unique in a scope")
+            problems.texts.append(f"{where}: name: there are two machines {machine}; names are unique in a scope")
         machines[machine.key], locations[machine.key] = machine, where
-    check_identities(machines.values(), lambda machine: locations[machine.key])
+    problems.texts += _identity_problems(machines.values(), lambda machine: locations[machine.key])
     members = Counter(machine.scope for machine in machines.values())
     for name, scope in scopes.items():
-        if scope.kind is ScopeKind.STANDALONE and members[name] != 1:
-            raise InvalidFleet(
+        if scope.kind is ScopeKind.STANDALONE and members[name] != 1 and problems.knows_all_of(name):
+            problems.texts.append(
                 f'{source}: scope "{name}": kind: a standalone scope has exactly one machine, and this one has'
                 f" {members[name]}; change its machines or its kind"
             )
         if members[name] > MAX_MACHINES_PER_SCOPE:
-            raise InvalidFleet(
+            problems.texts.append(
                 f'{source}: scope "{name}": {members[name]} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}'
             )
+    if problems.texts:
+        raise InvalidFleet(*problems.texts)
     return Fleet(scopes, machines)
 
 
-def _tables(document: Mapping[str, Any], key: str, source: str) -> Iterable[tuple[str, dict[str, Any]]]:
+def _top_level_problems(document: Mapping[str, Any], source: str) -> Iterator[str]:
+    for key, tables in document.items():
+        if key not in TABLES:
+            yield f"{source}: {key}: {unknown_name('key', key, TABLES)}"
+        elif not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            yield f"{source}: {key}: write each entry as a table under [[{key}]]"
+
+
+def _read_tables(document: Mapping[str, Any], key: str, source: str, problems: _Problems) -> Iterator[tuple[str, Any]]:
+    """Yield the scopes or machines with their locations; add what is wrong with the other tables to the problems."""
+    make, right = TABLES[key]
     tables = document.get(key, [])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise InvalidFleet(f"{source}: {key}: write each entry as a table under [[{key}]]")
-    for index, table in enumerate(tables):
+    for index, table in enumerate(tables if isinstance(tables, list) else ()):
+        if not isinstance(table, dict):
+            continue
         name = table.get("name")
-        yield f"{source}: {key}[{index}]" + (f' "{name}"' if isinstance(name, str) else ""), table
+        where = f"{source}: {key}[{index}]" + (f' "{name}"' if isinstance(name, str) else "")
+        try:
+            made = make(table)
+        except Invalid:
+            problems.texts += (f"{where}: {problem}" for problem in _table_problems(make, right, table))
+            problems.incomplete_scopes.add(str(table.get("scope" if key == "machines" else "name")))
+        else:
+            yield where, made
 
 
-def _located(location: str, make: Callable[[Mapping[str, Any]], T], table: Mapping[str, Any]) -> T:
-    try:
-        return make(table)
-    except Invalid as error:
-        raise InvalidFleet(f"{location}: {error}") from None
+def _table_problems(
+    make: Callable[[Mapping[str, Any]], object], right: Mapping[str, Any], table: Mapping[str, Any]
+) -> Iterable[str]:
+    """Return everything that is wrong with a table: read each of its keys alone, in a table that is right otherwise."""
+    trials = [(key, {other: right[other] for other in right if other != key}) for key in right if key not in table]
+    trials += [(key, {**right, key: part}) for key, value in table.items() for part in _parts(value)]
+    found: dict[str, None] = {}
+    for key, trial in trials:
+        try:
+            make(trial)
+        except Invalid as error:
+            found[str(error) if str(error).startswith(key) else f"{key}: {error}"] = None
+    return found
+
+
+def _parts(value: object) -> Iterator[object]:
+    """Yield each item of a list and each entry of a table alone, and then the whole value."""
+    if isinstance(value, list):
+        yield from ([item] for item in value)
+    elif isinstance(value, dict):
+        yield from ({key: item} for key, item in value.items())
+    yield value
 
 
 def _scope(table: Mapping[str, Any]) -> Scope:
@@ -173,12 +227,10 @@ def _machine(table: Mapping[str, Any]) -> Machine:
     )
 
 
-def _only_keys(table: Mapping[str, Any], known: Iterable[str], source: str = "") -> None:
-    known = tuple(known)
+def _only_keys(table: Mapping[str, Any], known: Iterable[str]) -> None:
     for key in table:
         if key not in known:
-            prefix = f"{source}: " if source else ""
-            raise InvalidFleet(f"{prefix}{key}: unknown key; the keys here are {', '.join(known)}")
+            raise Invalid(f"{key}: {unknown_name('key', key, known)}")
 
 
 def _required(table: Mapping[str, Any], key: str) -> str:
@@ -209,8 +261,20 @@ def _duration(value: object, key: str) -> int:
         raise Invalid(f"{key}: {error}") from None
 
 
+# What makes a scope or machine of a table, and a table that is right.
+TABLES: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], Mapping[str, Any]]] = {
+    "scopes": (_scope, {"name": "x", "kind": "standalone"}),
+    "machines": (_machine, {"name": "x", "scope": "x"}),
+}
+
+
 def check_identities(machines: Iterable[Machine], location: Callable[[Machine], str]) -> None:
     """Refuse an (interface, address) pair or an instance id of two machines: a caller must be one machine."""
+    for problem in _identity_problems(machines, location):
+        raise InvalidFleet(problem)
+
+
+def _identity_problems(machines: Iterable[Machine], location: Callable[[Machine], str]) -> Iterator[str]:
     owners: dict[object, Machine] = {}
     for machine in machines:
         claims: list[tuple[str, object, str]] = [
@@ -222,9 +286,7 @@ def check_identities(machines: Iterable[Machine], location: Callable[[Machine], 
         for key, identity, text in claims:
             owner = owners.setdefault(identity, machine)
             if owner is not machine:
-                raise InvalidFleet(
-                    f"{location(machine)}: {key}: {text} belongs to {owner} already; a caller must be one machine"
-                )
+                yield f"{location(machine)}: {key}: {text} belongs to {owner} already; a caller must be one machine"
 
 
 # -- writing a file

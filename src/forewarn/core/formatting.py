@@ -112,6 +112,34 @@ def count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def progress(*, done: int, running: int, failed: int, in_doubt: int, left: int, undone: int) -> str:
+    """Return `3 of 12 done, 1 running, 8 left`: without the counts that are 0."""
+    total = done + running + failed + in_doubt + left + undone
+    rest = ((running, "running"), (failed, "failed"), (in_doubt, "in doubt"), (left, "left"), (undone, "undone"))
+    return ", ".join([f"{done:,} of {total:,} done", *(f"{number:,} {name}" for number, name in rest if number)])
+
+
+def target_names(
+    *,
+    count: int,
+    machines: Sequence[str] = (),
+    scopes: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    update_domain: int | None = None,
+    most: int = MAX_NAMES,
+) -> str:
+    """Return `hosts rack1-a, rack1-b and 38 more`; `count` is the number of names, of which only some may be given."""
+    kind, given = next(
+        ((kind, each) for kind, each in (("machine", machines), ("scope", scopes), ("host", hosts)) if each), ("", ())
+    )
+    if not given:
+        return "hosts, whose names only operators and viewers see"
+    shown = given[:most]
+    more = f" and {count - len(shown):,} more" if count > len(shown) else ""
+    domain = f", update domain {update_domain}" if update_domain is not None else ""
+    return f"{kind if count == 1 else kind + 's'} {', '.join(shown)}{more}{domain}"
+
+
 def cut(text: str, max_chars: int) -> str:
     """Return the text, or its beginning and `…` where it is longer."""
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

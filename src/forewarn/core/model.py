@@ -270,10 +270,30 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, or hosts."""
+
+    machines: tuple[tuple[str, str], ...] = ()
+    scope: str = ""
+    update_domain: int | None = None
+    scopes: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        given = [bool(self.machines), bool(self.scope), bool(self.scopes), bool(self.hosts)]
+        require(sum(given) == 1, "targets must be exactly one of machines, a scope, scopes, or hosts")
+        require(
+            self.update_domain is None or bool(self.scope),
+            "update_domain needs a scope: name the scope that contains it",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
     """What an operator submitted. Its events form its waves; `wake_at` is when a tick could next move it.
 
     `observed_published_at` is when a tick first read the current wave as published. Guests could see the wave by then.
+    `targets` is None for a maintenance that was submitted before targets were kept.
     """
 
     id: str
@@ -294,6 +314,7 @@ class Maintenance:
     observed_published_at: datetime | None = None
     version: int = 0
     ended: datetime | None = None
+    targets: Targets | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,25 +505,6 @@ class StoreHold:
     who: str
     held: datetime
     resumed: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, or hosts."""
-
-    machines: tuple[tuple[str, str], ...] = ()
-    scope: str = ""
-    update_domain: int | None = None
-    scopes: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        given = [bool(self.machines), bool(self.scope), bool(self.scopes), bool(self.hosts)]
-        require(sum(given) == 1, "targets must be exactly one of machines, a scope, scopes, or hosts")
-        require(
-            self.update_domain is None or bool(self.scope),
-            "update_domain needs a scope: name the scope that contains it",
-        )
 
 
 def _check_source(type_: EventType, source: Source) -> None:

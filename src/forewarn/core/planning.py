@@ -67,6 +67,7 @@ def plan(
         description=request.description,
         emergency=request.emergency,
         on_failure=request.on_failure,
+        targets=request.targets,
         wake_at=now,
     )
     events: list[Event] = []

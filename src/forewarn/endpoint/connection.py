@@ -57,7 +57,7 @@ class Connection:
     _queue: deque[Request | Response] | None = None
     _buffered: bytearray | None = None
     _exchange: Exchange | Pause | None = None
-    _rejections = 0  # rejected requests in a row
+    _rejections = 0  # rejected requests in a row, at the last one
     _spent_at_rejection_s: float | None = None
 
     transport: Transport
@@ -115,7 +115,7 @@ class Connection:
             self._exchange.cancel()
         # A refused connection was never counted.
         if self.endpoint.connections.pop(self, self) is None:
-            if self._rejections and self._limited:
+            if self._rejections_in_a_row() and self._limited:
                 # Connecting again must not get a caller more rejected requests than it gets on open connections.
                 self._parser = self._queue = self._buffered = None
                 self.endpoint.loop.call_later(REJECTION_PAUSE_S, self._leave_share)
@@ -352,15 +352,21 @@ class Connection:
         if self.proxied:
             self.respond(response, request)
             return
-        # This changes with each request that is within the machine's rate, on whatever path, and only with such a request.
-        spent_s = self.caller.spent_until_s if self.caller is not None else None
-        self._rejections = self._rejections + 1 if spent_s == self._spent_at_rejection_s else 1
-        self._spent_at_rejection_s = spent_s
+        self._rejections = self._rejections_in_a_row() + 1
+        self._spent_at_rejection_s = self._spent_until_s
         self.respond(response, request)
         if self._rejections >= MAX_REJECTIONS and not self.gone:
             self.endpoint.counters.paused += 1
             self.transport.pause_reading()
             self._exchange = Pause(self.endpoint.loop, REJECTION_PAUSE_S, self._pause_ended)
+
+    @property
+    def _spent_until_s(self) -> float | None:
+        """Changes with each request that is within the machine's rate, on whatever path, and only with such a request."""
+        return self.caller.spent_until_s if self.caller is not None else None
+
+    def _rejections_in_a_row(self) -> int:
+        return self._rejections if self._spent_until_s == self._spent_at_rejection_s else 0
 
     def _pause_ended(self) -> None:
         self._exchange = None

@@ -1,5 +1,6 @@
 """How much of the endpoint one guest may use. Settings may change a field of `Limits`; the constants are fixed."""
 
+import resource
 from dataclasses import dataclass
 
 # A machine may use all requests of one second at once; the rest covers the rounding of floats.
@@ -10,7 +11,8 @@ MAX_QUEUED_S = 5.0
 # connection is not read for a while, and after each further one again. `Retry-After` of a 429 names the same time.
 MAX_REJECTIONS = 5
 REJECTION_PAUSE_S = 1.0
-# Unknown callers together may use one part in four of all connections, from however many addresses they come.
+# Unknown callers together may use one part in four of all connections, from however many addresses they come, and of the
+# files that this process may open.
 UNKNOWN_SHARE = 4
 
 
@@ -33,7 +35,7 @@ class UnknownConnections:
 
     def __init__(self, limits: Limits) -> None:
         self._most_per_address = limits.unknown_connections
-        self._most = max(1, limits.all_connections // UNKNOWN_SHARE)
+        self._all_connections = limits.all_connections
         self._counts: dict[tuple[str, str], int] = {}
         self._total = 0
 
@@ -41,7 +43,9 @@ class UnknownConnections:
         return self._total
 
     def is_full(self, source: tuple[str, str]) -> bool:
-        return self._total >= self._most or self._counts.get(source, 0) >= self._most_per_address
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most = max(1, min(self._all_connections, descriptors) // UNKNOWN_SHARE)
+        return self._total >= most or self._counts.get(source, 0) >= self._most_per_address
 
     def add(self, source: tuple[str, str]) -> None:
         self._counts[source] = self._counts.get(source, 0) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import re
@@ -27,10 +28,16 @@ def check_keys(table: Any, known: Iterable[str], where: str, **required: str) ->
         raise ConfigError(f"{where}: write a table with {', '.join(names)}")
     for key in table:
         if key not in names:
-            raise ConfigError(f"{where}.{key}: unknown key; the keys here are {', '.join(names)}")
+            article = f"{suggestion} The" if (suggestion := did_you_mean(str(key), names)) else "the"
+            raise ConfigError(f"{where}.{key}: unknown key; {article} keys here are {', '.join(names)}")
     for key, what in required.items():
         if key not in table:
             raise ConfigError(f"{where}: {key} is missing: {what}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean host?` with the nearest known name, or "" if none is near."""
+    return "".join(f"did you mean {nearest}?" for nearest in difflib.get_close_matches(name, list(known), n=1))
 
 
 def read_values(table: Mapping[str, Any], where: str, **readers: Callable[[Any, str], Any]) -> Dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from forewarn.guest import config as configuration
 from forewarn.guest import journal as journals
 from forewarn.guest.client import Client
 from forewarn.guest.clock import Time, boot_id, format_time
-from forewarn.guest.config_values import seconds
+from forewarn.guest.config_values import did_you_mean, seconds
 from forewarn.guest.errors import ConfigError, EndpointError, GuestError, JournalInUse, Refused
 from forewarn.guest.plan import Plan
 from forewarn.guest.printable import MAX_LINE_CHARS, printable, word
@@ -24,6 +25,9 @@ from forewarn.guest.printable import MAX_LINE_CHARS, printable, word
 DEFAULT_CONFIG = "/etc/forewarn/agent.toml"
 # Fields of records that are too long for a line, or that `history` shows in another way.
 NOT_IN_HISTORY = ("at", "kind", "event", "tell", "child", "kept", "events", "steps", "messages", "tally")
+# What argparse writes about a command or type that does not exist.
+_WRONG_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+_NAME = re.compile(r"[\w-]+")
 
 
 def main(arguments: Optional[List[str]] = None) -> NoReturn:
@@ -51,12 +55,26 @@ class _StoreOnce(argparse.Action):
 
 
 class _StrictParser(argparse.ArgumentParser):
-    """A parser, like those of its commands, that refuses an option given twice."""
+    """A parser, like those of its commands, that refuses an option given twice, and suggests the nearest name for a wrong one."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.register("action", None, _StoreOnce)
         self.register("action", "store", _StoreOnce)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, unknown = super().parse_known_args(args, namespace)
+        for argument in unknown:
+            suggestion = did_you_mean(argument.partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized argument: {argument}{suggestion and f'; {suggestion}'}")
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Add the nearest command or type to argparse's list of them."""
+        if choice := _WRONG_CHOICE.search(message):
+            suggestion = did_you_mean(choice[1], _NAME.findall(choice[2]))
+            message = f"{message}{suggestion and f'; {suggestion}'}"
+        super().error(message)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,13 +8,14 @@ import asyncio
 import json
 import socket
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from forewarn.operator.open_connections import OpenConnections, Peer
+from forewarn.operator.open_connections import IDLE_WHILE_WAITING, OpenConnections, Peer
 
 MAX_HEAD_BYTES = 65_536
 END_OF_HEAD = b"\r\n\r\n"
@@ -74,6 +75,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._field_bytes = 0
         super().on_message_begin()
+        cast(dict[str, Any], self.scope)[IDLE_WHILE_WAITING] = partial(self._open_connections.delayed, self._peer)
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))

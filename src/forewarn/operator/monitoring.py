@@ -57,6 +57,7 @@ def operator_app(
     rest: ASGIApp | None = None,
     guard: Callable[[Mapping[str, str], str], object] | None = None,
     failed_authentications: Callable[[], int] = lambda: 0,
+    delay: Callable[[ASGIApp], ASGIApp] = lambda app: app,
     hsts_s: int = 0,
 ) -> Starlette:
     """Build the application.
@@ -64,8 +65,8 @@ def operator_app(
     `ticked_at_s` is when the ticker last completed a cycle (monotonic). `store_problem` returns "" if the store works,
     `executor_problem` if the executor can carry out orders.
     `warnings` are shown by /readyz but do not make the service unready. `facts` and `open_connections` are for the metrics.
-    `rest` answers every path that no page has. `guard` raises for a caller who may not read readiness and metrics. `hsts_s` is
-    how long browsers must use TLS; 0 where there is none.
+    `rest` answers every path that no page has. `guard` raises for a caller who may not read readiness and metrics. `delay`
+    lets requests with a wrong token wait. `hsts_s` is how long browsers must use TLS; 0 where there is none.
     """
 
     def checks() -> dict[str, str]:
@@ -115,6 +116,7 @@ def operator_app(
             Middleware(requests.count),
             Middleware(require_tls_of_browsers, max_age_s=hsts_s),
             Middleware(check_paths),
+            Middleware(delay),
         ],
         exception_handlers={HTTPException: _framework_error},
     )

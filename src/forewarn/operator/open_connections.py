@@ -12,8 +12,8 @@ import resource
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -26,6 +26,9 @@ DESCRIPTOR_SHARE = 8
 BACKLOG = 2_048
 # A body, or what is left of a response, may take this long. The API answers 408 before this time is over.
 SLOW_WITHIN_S = 90.0
+
+# The key of a request's scope for `OpenConnections.delayed` of its connection.
+IDLE_WHILE_WAITING = "forewarn.idle_while_waiting"
 
 Peer = tuple[str, int]
 
@@ -58,6 +61,7 @@ class OpenConnection:
         None  # the bytes that the caller has still to read, if the connection waits for that
     )
     unsent_before: int = 0
+    delayed: bool = False
 
 
 @dataclass(slots=True)
@@ -164,7 +168,25 @@ class OpenConnections:
 
     def work(self, peer: Peer) -> None:
         """Note that a request is complete, or that the caller reads again."""
-        self._change(peer, State.CALLER, State.BUSY)
+        connection = self._by_peer.get(peer)
+        if connection is not None and not connection.delayed:
+            self._change(peer, State.CALLER, State.BUSY)
+
+    @contextmanager
+    def delayed(self, peer: Peer) -> Iterator[Callable[[], bool]]:
+        """Do not count a connection as busy while its request waits; yield what tells whether the connection is open."""
+        connection = self._by_peer.get(peer)
+        if connection is None:
+            yield lambda: False
+            return
+        connection.delayed = True
+        self._change(peer, State.BUSY, State.CALLER)
+        try:
+            yield lambda: self._by_peer.get(peer) is connection
+        finally:
+            connection.delayed = False
+            if self._by_peer.get(peer) is connection:
+                self.work(peer)
 
     def end_request(self, peer: Peer) -> None:
         """Note that a response is sent and the connection waits for the next request."""

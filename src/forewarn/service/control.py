@@ -17,7 +17,6 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
-    OPEN,
     UNFINISHED,
     Actor,
     AuditEntry,
@@ -482,11 +481,6 @@ class Control(Decisions):
         # A wave waits for events in any of its scopes: read all of them.
         snapshot = self._store.snapshot(Focus(maintenances=(event.maintenance_id,)))
         return waiting_for(snapshot, event_id, self._clock.now())
-
-    def snapshot_around(self, *, events: Sequence[Event] = (), maintenances: Iterable[str] = ()) -> Snapshot:
-        """Return one consistent snapshot of these events and maintenances and of everything they may wait for."""
-        ids = {event.maintenance_id for event in events if event.status in OPEN} | set(maintenances)
-        return self._store.snapshot(Focus(maintenances=tuple(sorted(ids)), events=tuple(event.id for event in events)))
 
     def event(self, event_id: str) -> tuple[Event, Order | None]:
         snapshot = self._store.snapshot(_only(event_id))

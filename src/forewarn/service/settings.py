@@ -186,8 +186,8 @@ class Settings:
     operator_connections: int = setting(
         100,
         whole_number(1, 100_000),
-        "requests at once from one address to the operator listener. With `behind_tls_proxy`, the addresses in"
-        " `operator_proxies` have no limit of their own",
+        "requests at once from one address, and with one token, to the operator listener. With `behind_tls_proxy`, the"
+        " addresses in `operator_proxies` have no limit of their own",
     )
     operator_all_connections: int = setting(
         500,

@@ -58,10 +58,16 @@ class StoreMemory:
         return ""
 
     def remember(self) -> None:
-        """Save which database this is and how far it has come. A full disk is logged: the service works without it."""
+        """Save which database this is and how far it has come; keep a later position, which another node may have saved.
+
+        A full disk is logged: the service works without it.
+        """
         self._remember_at_s = self._monotonic() + REMEMBER_EVERY_S
         found = self._store.position()
         if found is None or (position := _of(found)) == self._written:
+            return
+        saved = self._read()
+        if saved is not None and position[:2] == saved[:2] and position.audit_id < saved.audit_id:
             return
         try:
             make_folder(self._path.parent)

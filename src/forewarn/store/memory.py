@@ -31,6 +31,7 @@ from forewarn.core.model import (
     StoreHold,
     Token,
 )
+from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
     MAX_DELIVERIES,
     AuditQuery,
@@ -320,6 +321,17 @@ class MemoryStore:
             and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._events_of_maintenance(m.id)))
         )
         return heapq.nlargest(query.limit, matching, key=lambda m: (m.created, m.id))
+
+    @_locked
+    def wave_progress(
+        self, maintenance_ids: Collection[str], within: tuple[str, ...] | None
+    ) -> dict[str, tuple[WaveProgress, ...]]:
+        scopes = selected_scopes("", within)
+        found = {
+            i: wave_progress([e for e in self._events_of_maintenance(i) if _lies_in(e.scope, scopes)], self._orders)
+            for i in maintenance_ids
+        }
+        return {i: waves for i, waves in found.items() if waves}
 
     @_locked
     def orders_page(self, query: OrderQuery) -> list[Order]:

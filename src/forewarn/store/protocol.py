@@ -23,6 +23,7 @@ from forewarn.core.model import (
     Scope,
     Token,
 )
+from forewarn.core.progress import WaveProgress
 from forewarn.store.audit_chain import AuditChain
 from forewarn.store.queries import (
     AuditQuery,
@@ -257,6 +258,11 @@ class Store(Protocol):
     def machines_page(self, query: MachineQuery) -> list[Machine]: ...
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]: ...
+
+    def wave_progress(
+        self, maintenance_ids: Collection[str], within: tuple[str, ...] | None
+    ) -> dict[str, tuple[WaveProgress, ...]]:
+        """Return the progress of these maintenances by wave, from their events within these scopes."""
 
     def orders_page(self, query: OrderQuery) -> list[Order]: ...
 

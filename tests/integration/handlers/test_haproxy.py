@@ -303,7 +303,10 @@ def test_a_server_that_the_agent_did_not_take_out_is_not_put_in(web: Pool) -> No
         ({"proxies": ["/a"], "servers": ["a/b"], "keep": -1}, "here.keep: -1 is not a number from 0 to 10000"),
         ({"proxies": ["/a"], "servers": ["a/b"], "drain_for": 5}, "here.drain_for: 5 is not a duration"),
         ({"proxies": ["/a"] * 65, "servers": ["a/b"]}, "more than 64 servers at all proxies together"),
-        ({"proxies": ["/a"], "server": ["a/b"]}, "here.server: unknown key; the keys here are proxies, servers"),
+        (
+            {"proxies": ["/a"], "server": ["a/b"]},
+            "here.server: unknown key; did you mean servers? The keys here are proxies, servers",
+        ),
     ],
 )
 def test_what_the_configuration_may_not_say(table: dict[str, object], told: str) -> None:

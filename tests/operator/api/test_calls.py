@@ -254,6 +254,41 @@ def test_a_maintenance_is_paused_resumed_and_cancelled(service: RunningService) 
     assert service.request("POST", "/v1/maintenances/none/pause").status == 404
 
 
+def test_a_maintenance_keeps_its_targets_and_shows_its_progress(service: RunningService) -> None:
+    """The same in the plan, the response, the list and the maintenance, with the end that time alone leads to."""
+    service.enable("shop")
+    requested = {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}, "duration_s": 300}
+    plan = service.post("/v1/maintenances?dry_run=true", requested)
+    made = service.post("/v1/maintenances", requested, 201)
+    shown, (row,) = service.get(f"/v1/maintenances/{made['id']}"), service.get("/v1/maintenances")["items"]
+    for body in (plan, made, shown, row):
+        assert body["targets"] == {"count": 1, "hosts": ["rack1-a"]}
+        assert body["progress"] == {"done": 0, "running": 0, "failed": 0, "in_doubt": 0, "left": 2, "undone": 0}
+        assert body["estimated_end"] == "2030-01-01T00:20:00Z"
+    paused = service.post(f"/v1/maintenances/{made['id']}/pause")
+    assert (paused["estimated_end"], service.get("/v1/maintenances")["items"][0]["estimated_end"]) == (None, None)
+    service.post(f"/v1/maintenances/{made['id']}/resume")
+    service.post("/v1/store/hold")
+    assert service.get(f"/v1/maintenances/{made['id']}")["estimated_end"] is None
+    assert service.get("/v1/maintenances")["items"][0]["estimated_end"] is None
+
+
+def test_an_owner_sees_targets_and_progress_of_their_scopes(service: RunningService) -> None:
+    """Names of other scopes and of hosts are left out; the end is that of the whole maintenance."""
+    service.enable("shop", "blog")
+    service.schedule("shop/web-0", "shop/web-1", "blog/db", duration_s=60)
+    service.post("/v1/maintenances", {"type": "Freeze", "targets": {"scopes": ["blog", "shop"]}}, 201)
+    service.post("/v1/maintenances", {"type": "Freeze", "targets": {"hosts": ["rack1-a"]}}, 201)
+    token = service.token_of("owner", "blog")
+    rows = service.get("/v1/maintenances", token=token)["items"]
+    machines, scopes, hosts = sorted(rows, key=lambda row: (row["type"] != "Reboot", -row["targets"]["count"]))
+    assert machines["targets"] == {"count": 1, "machines": ["blog/db"]}
+    assert (machines["progress"]["left"], machines["estimated_end"]) == (1, "2030-01-01T00:32:00Z")
+    assert service.get(f"/v1/maintenances/{machines['id']}", token=token)["estimated_end"] == machines["estimated_end"]
+    assert scopes["targets"] == {"count": 1, "scopes": ["blog"]}
+    assert hosts["targets"] == {"count": 0}
+
+
 # -- events and orders
 
 

@@ -9,12 +9,10 @@ import pytest
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.model import Actor
 from forewarn.operator.api.snapshot_cache import SnapshotCache
-from forewarn.service.clock import ManualClock
-from forewarn.service.control import Control
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import play
-from tests.support.running_service import START, RunningService, running_service
+from tests.support.running_service import RunningService, running_service
 
 STORIES = sorted((Path(__file__).parents[2] / "stories").glob("*.txt"))
 
@@ -24,8 +22,7 @@ class ComparingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.control = Control(self, ManualClock(START), new_id=str, order_timeout_s=0)
-        self.cache = SnapshotCache(self.control, self)
+        self.cache = SnapshotCache(self)
         self.stale: list[str] = []
 
     def apply(self, change: Change) -> None:
@@ -34,7 +31,7 @@ class ComparingStore(MemoryStore):
         wanted: list[dict[str, Any]] = [{"maintenances": [m.id]} for m in self.maintenances(MaintenanceQuery())]
         wanted += [{"events": page}, *({"events": [event]} for event in page)]
         for each in wanted:
-            cached, fresh = self.cache.around(**each), self.control.snapshot_around(**each)
+            cached, fresh = self.cache.around(**each), SnapshotCache(self).around(**each)
             statuses = [
                 (cached.maintenances[i].status, fresh.maintenances[i].status) for i in each.get("maintenances", ())
             ]
@@ -113,6 +110,26 @@ def test_a_snapshot_is_cached_until_something_changes(service: RunningService, s
     assert service.get(event)["status"] == "Started"
 
 
+def test_after_a_change_only_what_changed_is_read(service: RunningService, store: CountingStore) -> None:
+    """An approval reads one event, a pause the maintenance, and a change elsewhere nothing of them."""
+    maintenance = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}}, 201)["id"]
+    service.enable("blog")
+    other = service.schedule("blog/db")["waves"][0]["events"][0]["id"]
+    service.service.ticker.cycle_until_idle()
+    cache = SnapshotCache(store)
+    first, second = sorted(cache.around(maintenances=[maintenance]).events.values(), key=lambda e: e.wave)
+    for change, event in ((f"events/{first.id}/approve", first.id), (f"events/{other}/cancel", "")):
+        service.post(f"/v1/{change}")
+        store.reads.clear()
+        snapshot = cache.around(events=[first, second])
+        assert [(read.events, read.open_events) for read in store.reads] == [((event,) if event else (), False)]
+        assert len(snapshot.events[first.id].approvals) == 1
+    service.post(f"/v1/maintenances/{maintenance}/pause")
+    store.reads.clear()
+    assert cache.around(events=[first]).maintenances[maintenance].paused
+    assert [len(read.events) for read in store.reads] == [1]
+
+
 def test_a_plan_uses_the_cache(service: RunningService, store: CountingStore) -> None:
     """A second dry run reads nothing; a dry run after a change reads the store and shows the change."""
     body = {"type": "Reboot", "targets": {"scope": "shop"}}
@@ -149,8 +166,8 @@ def test_the_cache_is_bounded(service: RunningService, store: CountingStore) -> 
         cache.around(maintenances=maintenances)
         return len(store.reads)
 
-    cache = SnapshotCache(service.control, store, max_snapshots=2)
+    cache = SnapshotCache(store, max_snapshots=2)
     assert [reads_of(cache, [i]) for i in ids] == [1, 1, 1]
     assert [reads_of(cache, [i]) for i in (ids[2], ids[1], ids[0])] == [0, 0, 1]
-    few_events = SnapshotCache(service.control, store, max_events=1)
+    few_events = SnapshotCache(store, max_events=1)
     assert [reads_of(few_events, ids) for _ in range(2)] == [1, 1]

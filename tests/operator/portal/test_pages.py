@@ -233,3 +233,18 @@ def test_machines_are_found_by_name(operator: PortalClient, search: str, found: 
     assert ("shop / web-0" in page_text(reply)) == found
     assert "web-1" not in page_text(reply)
     assert ("No machines match" in page_text(reply)) != found
+
+
+def test_a_maintenance_shows_targets_progress_and_estimated_end(fresh_service: RunningService) -> None:
+    """On its page and in the list; without a duration the end is unknown."""
+    operator = PortalClient(fresh_service)
+    made = fresh_service.post(
+        "/v1/maintenances", {"type": "Reboot", "targets": {"hosts": ["rack1-a"]}, "duration_s": 300}, 201
+    )
+    for path in (f"/maintenances/{made['id']}", "/maintenances"):
+        reply = operator.get(path)
+        assert "host rack1-a" in page_text(reply)
+        assert "0 of 2 done, 2 left" in page_text(reply)
+        assert b'datetime="2030-01-01T00:20:00Z"' in reply.raw
+    unknown = fresh_service.schedule("shop/web-1")
+    assert "Estimated end unknown" in page_text(operator.get(f"/maintenances/{unknown['id']}"))

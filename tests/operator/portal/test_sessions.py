@@ -75,6 +75,15 @@ def test_a_malformed_cookie_is_no_login(operator: PortalClient, value: str) -> N
     assert reply.status == 401
 
 
+@pytest.mark.parametrize("others", ["{name}=x; {cookie}", "{cookie}; {name}=x", "{cookie}; {cookie}"])
+def test_a_cookie_that_comes_twice_is_no_login(operator: PortalClient, others: str) -> None:
+    """Another program on this host may have set one of them, and nobody can tell which."""
+    name = operator.cookie.partition("=")[0]
+    cookies = others.format(name=name, cookie=operator.cookie)
+    assert operator.service.request("GET", "/", token="", headers={"Cookie": cookies}).status == 401
+    assert operator.get("/", Cookie=f"other=1; {operator.cookie}; other=2").status == 200
+
+
 def test_a_login_ends(fresh_service: RunningService) -> None:
     """The service knows its end: whoever keeps the cookie cannot extend it."""
     operator = PortalClient(fresh_service)

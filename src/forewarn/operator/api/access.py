@@ -130,6 +130,18 @@ class Access:
     def identify(self, headers: Mapping[str, str], peer: str) -> Identity:
         return self._identify(headers, peer, self._read)
 
+    def is_doubtful(self, headers: Mapping[str, str], peer: str) -> bool:
+        """Return whether a token is probably wrong: the store is not read, so a new token may seem wrong.
+
+        True only for an address with too many wrong tokens.
+        """
+        secret = _bearer_token(headers)
+        if self._free or not secret or not self.failures.too_many(peer):
+            return False
+        wanted = digest(secret)
+        known = [self._environment_digest, *(t.digest for t in self._cached if not self._has_expired(t))]
+        return not any(hmac.compare_digest(each, wanted) for each in known)
+
     def identify_login(self, token_id: str, session_id: str, peer: str) -> Identity:
         """Return the caller of a login, or raise Unauthorized if the token of the login is no longer valid."""
         if self._environment_digest and token_id == self._environment_id:
@@ -186,10 +198,10 @@ class Access:
         if self._free:
             _refuse_other_sites(headers)
             return Identity("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
-        scheme, _, secret = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not secret:
+        secret = _bearer_token(headers)
+        if not secret:
             raise Unauthorized(MISSING + self._where_to_find(tokens))
-        wanted, raw, match = digest(secret.strip()), secret.strip().encode(), None
+        wanted, raw, match = digest(secret), secret.encode(), None
         # Before the store is read, which may be away: this caller is known all the same.
         if self._environment_digest and hmac.compare_digest(self._environment_digest, wanted):
             return self._environment_identity(raw, peer)
@@ -227,6 +239,11 @@ class Access:
         """A service keeps a token in its state directory; an emulator off loopback has only the environment's."""
         only_environment = self._environment_digest and not any(True for _ in tokens())
         return IN_ENVIRONMENT if only_environment else IN_STATE_DIR
+
+
+def _bearer_token(headers: Mapping[str, str]) -> str:
+    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
 
 
 def refuse_foreign_host(headers: Mapping[str, str]) -> None:

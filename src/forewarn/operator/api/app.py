@@ -26,12 +26,13 @@ from forewarn.core.errors import (
     Unauthorized,
 )
 from forewarn.operator.api import bodies
-from forewarn.operator.api.access import Access
+from forewarn.operator.api.access import Access, Identity
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.api.context import HEADERS, JSON, Api, CallContext, Result, request_digest
 from forewarn.operator.api.dispatch import STREAM, Table, find_call, perform, read_body, read_key, read_query, table_of
 from forewarn.operator.api.failed_attempts import FAILURES_WITHIN_S
 from forewarn.operator.api.openapi import openapi
+from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.request_path import path_of, target_of
 
@@ -55,6 +56,7 @@ def api_routes(
     streams: Streams,
     calls: Sequence[Call] = CALLS,
     *,
+    shares: RequestShares,
     no_page: Callable[[Request], Awaitable[Response]],
 ) -> tuple[list[Route], ASGIApp]:
     """Return the pages that need no token, which describe the API, and the application for every other path.
@@ -82,7 +84,12 @@ def api_routes(
                 if "text/html" in request.headers.get("accept", ""):
                     return await no_page(request)
                 raise NotFound(f"there is no {path_of(request)}: the API is at /v1/docs")
-            return await _respond(request, api, access, streams, table)
+            peer = request.client.host if request.client else ""
+            caller = await run_in_threadpool(access.identify, request.headers, peer)
+            if path_of(request) == STREAM and request.method == "GET":
+                return await streams.respond(request, caller, lambda: access.still_known(caller))
+            with shares.take(caller):
+                return await _respond(request, api, access, caller, table)
         except ForewarnError as error:
             return _error_response(error)
         except ClientDisconnect:
@@ -95,11 +102,7 @@ def api_routes(
     return pages, request_response(any_path)
 
 
-async def _respond(request: Request, api: Api, access: Access, streams: Streams, table: Table) -> Response:
-    peer = request.client.host if request.client else ""
-    caller = await run_in_threadpool(access.identify, request.headers, peer)
-    if path_of(request) == STREAM and request.method == "GET":
-        return await streams.respond(request, caller, lambda: access.still_known(caller))
+async def _respond(request: Request, api: Api, access: Access, caller: Identity, table: Table) -> Response:
     call, names = find_call(request.method, path_of(request), caller, table)
     query = read_query(call, request.query_params.multi_items())
     key = read_key(call, request.headers.get("idempotency-key"))

@@ -27,7 +27,15 @@ from forewarn.core.model import (
 from forewarn.operator.api.resolver import Kind
 
 MAX_LIST = 10_000
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=64,
+        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="a name of 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
+    ),
+]
 MachineName = Annotated[
     str,
     msgspec.Meta(
@@ -316,8 +324,39 @@ class WaveOut(ResponseBody):
     events: list[EventOut]
 
 
+class TargetsOut(ResponseBody, omit_defaults=True):
+    """What was asked for: machines, scopes (of one scope perhaps only an update domain), or hosts.
+
+    `count` is the number of names. A list of maintenances shows the first 20. An owner sees machines and scopes of their own.
+    """
+
+    count: int
+    machines: list[str] = []
+    scopes: list[str] = []
+    update_domain: int | None = None
+    hosts: list[str] = []
+
+
+class ProgressOut(ResponseBody):
+    """The number of events, each counted once.
+
+    `done` are Completed, `left` have not started, `undone` are Cancelled or Abandoned. `failed` and `in_doubt` are Started events
+    whose order failed or is in doubt, `running` are the other Started events.
+    """
+
+    done: int
+    running: int
+    failed: int
+    in_doubt: int
+    left: int
+    undone: int
+
+
 class MaintenanceOut(ResponseBody):
-    """A maintenance, and how far it is."""
+    """A maintenance, and how far it is.
+
+    `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known.
+    """
 
     id: str | None
     type: EventType
@@ -332,6 +371,9 @@ class MaintenanceOut(ResponseBody):
     not_before: datetime | None
     earliest: datetime | None
     ended: datetime | None
+    targets: TargetsOut | None
+    progress: ProgressOut
+    estimated_end: datetime | None
     event_counts: dict[Status, int]
     waves: list[WaveOut]
 
@@ -364,6 +406,9 @@ class MaintenanceRow(ResponseBody):
     not_before: datetime | None
     earliest: datetime | None
     ended: datetime | None
+    targets: TargetsOut | None
+    progress: ProgressOut
+    estimated_end: datetime | None
 
 
 class OrderOut(ResponseBody):

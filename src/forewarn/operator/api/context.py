@@ -84,7 +84,7 @@ class Api:
         self._hook_sender = hook_sender
         self.control = control
         self.store = store
-        self.snapshots = SnapshotCache(control, store)
+        self.snapshots = SnapshotCache(store)
         self.clock = clock
         self.advance = advance
         self.new_id = new_id

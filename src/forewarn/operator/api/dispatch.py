@@ -5,8 +5,7 @@ HTTP and the portal both come through here. The caller is already identified; no
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import Enum
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 import msgspec
 
@@ -17,6 +16,7 @@ from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.calls import CALLS, MAX_KEY_CHARS, Call
 from forewarn.operator.api.context import TOML, Api, CallContext, Result
+from forewarn.operator.api.validation_errors import sentence
 from forewarn.service.decisions import RepeatedRequest
 
 STREAM = "/v1/stream"
@@ -84,7 +84,7 @@ def read_query(call: Call, items: Iterable[tuple[str, str]]) -> Any:
     try:
         return msgspec.convert(values, call.query, strict=False)
     except msgspec.ValidationError as error:
-        raise Unprocessable(_sentence(error, "parameter", call.query)) from None
+        raise Unprocessable(sentence(error, call.query, whole="parameter")) from None
 
 
 def read_body(call: Call, body: bytes, content_type: str) -> Any:
@@ -104,7 +104,7 @@ def read_body(call: Call, body: bytes, content_type: str) -> Any:
             raise Invalid("body: it is missing; see /v1/docs for what this call takes")
         return msgspec.json.decode(body or b"{}", type=call.takes)
     except msgspec.ValidationError as error:
-        raise Unprocessable(_sentence(error, "body", call.takes) + hint) from None
+        raise Unprocessable(sentence(error, call.takes, whole="body") + hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"body: this is not JSON: {error}{hint}") from None
 
@@ -120,24 +120,7 @@ def convert_body(call: Call, body: object) -> Any:
     try:
         return msgspec.convert({} if body is None else body, call.takes)
     except msgspec.ValidationError as error:
-        raise Unprocessable(_sentence(error, "body", call.takes)) from None
-
-
-def _sentence(error: msgspec.ValidationError, what: str, shape: Any) -> str:
-    """Put the field first and add what it takes; msgspec writes ``Expected `int`, got `str` - at `$.duration_s` ``."""
-    message, _, field = str(error).partition(" - at ")
-    field = field.replace("`", "").replace("$.", "").removeprefix("$")
-    hint = "see /v1/docs for what it takes"
-    if "enum value" in message:
-        types = {field.name: field.type for field in msgspec.structs.fields(shape)}
-        hint = f"use one of {', '.join(choices)}" if (choices := _choices(types.get(field.partition("[")[0]))) else hint
-    return f"{field or what}: {message[:1].lower()}{message[1:]}; {hint}"
-
-
-def _choices(type_: Any) -> list[str]:
-    if isinstance(type_, type) and issubclass(type_, Enum):
-        return [str(each.value) for each in type_]
-    return next((choices for each in get_args(type_) if (choices := _choices(each))), [])
+        raise Unprocessable(sentence(error, call.takes, whole="body")) from None
 
 
 # -- performing it

@@ -44,6 +44,15 @@ class FailedAttempts:
         more = "; more from there within a minute are not logged" if recent == MAX_FAILURES else ""
         log.warning("authentication failed: %s, from %s%s", reason, address, more)
 
+    def too_many(self, peer: str) -> bool:
+        """Return whether the address of a peer has reached the limit."""
+        if not self._recent:
+            return False
+        address = address_of(peer)
+        with self._lock:
+            self._drop_old(address)
+            return len(self._recent.get(address, ())) >= MAX_FAILURES
+
     def take_counts(self) -> Counter[str]:
         """Return the failures by address since the last call."""
         with self._lock:
@@ -62,19 +71,22 @@ class FailedAttempts:
 
     def _remember(self, address: str) -> int:
         """Return the number of failures within the last minute, this one included. Those over the limit extend nothing."""
-        now_s = self._clock_s()
         recent = self._recent.setdefault(address, deque())
         self._recent.move_to_end(address)
-        while recent and now_s - recent[0] >= FAILURES_WITHIN_S:
-            recent.popleft()
+        self._drop_old(address)
         if len(recent) < MAX_FAILURES:
-            recent.append(now_s)
+            recent.append(self._clock_s())
             number = len(recent)
         else:
             number = MAX_FAILURES + 1
         while len(self._recent) > MAX_PEERS:
             self._recent.popitem(last=False)
         return number
+
+    def _drop_old(self, address: str) -> None:
+        recent, now_s = self._recent.get(address, deque()), self._clock_s()
+        while recent and now_s - recent[0] >= FAILURES_WITHIN_S:
+            recent.popleft()
 
 
 def address_of(peer: str) -> str:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import msgspec
 
-from forewarn.core.model import Actor, MaintenanceRequest, MaintenanceStatus
+from forewarn.core.estimate import expected_end
+from forewarn.core.model import Actor, Maintenance, MaintenanceRequest, MaintenanceStatus
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -22,7 +23,9 @@ from forewarn.operator.api.context import (
 )
 from forewarn.operator.api.receipts import SaveMaintenance
 from forewarn.service.control import Control
-from forewarn.store import MaintenanceQuery
+from forewarn.store import Focus, MaintenanceQuery
+
+MAX_LISTED_TARGETS = 20
 
 
 class MaintenancesQuery(Paged):
@@ -70,10 +73,26 @@ def list_maintenances(api: Api, context: CallContext) -> Result:
         )
     )
     page, last = split_page(rows, query.limit)
-    return page_of(
-        [views.body_of(bodies.MaintenanceRow, each) for each in page],
-        cursor_of(last.created, last.id) if last else None,
-    )
+    return page_of(_rows(api, page, context.caller.within), cursor_of(last.created, last.id) if last else None)
+
+
+def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | None) -> list[bodies.MaintenanceRow]:
+    """Show maintenances with their progress, from sums per wave: their events are not read."""
+    ids = [each.id for each in maintenances]
+    waves = api.store.wave_progress(ids, None)
+    seen = waves if within is None else api.store.wave_progress(ids, within)
+    state, now = api.store.snapshot(Focus()), api.clock.now()
+    held = state.hold is not None or state.store_hold is not None
+    return [
+        views.maintenance_row(
+            each,
+            seen.get(each.id, ()),
+            within=within,
+            estimated_end=expected_end(each, waves.get(each.id, ()), held=held, now=now),
+            max_targets=MAX_LISTED_TARGETS,
+        )
+        for each in maintenances
+    ]
 
 
 def get_maintenance(api: Api, context: CallContext) -> Result:

@@ -49,7 +49,7 @@ def list_orders(api: Api, context: CallContext) -> Result:
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
     """Return one page: a maintenance has at most as many orders as events."""
     query, caller = context.query, context.caller
-    snapshot = api.control.snapshot_around(maintenances=[query.maintenance])
+    snapshot = api.snapshots.around(maintenances=[query.maintenance])
     states = _offered(api, query.state)
     items = [
         views.order_out(order, event)

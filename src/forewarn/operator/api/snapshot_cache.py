@@ -1,65 +1,67 @@
 """Cache of snapshots for reading: a page of a large maintenance is requested more often than it changes.
 
-Every change of an event or an order adds an audit entry, whichever node made it, so a new entry makes every cached snapshot
-stale. The end of a maintenance adds none, so the maintenances themselves are compared. What depends on the time, such as what
-an event waits for, is not cached.
+Every change of an event or an order adds an audit entry, whichever node made it. So the audit entries since a snapshot was read
+name what has changed, and only that is read again: the cost of a page after a change does not grow with the maintenance. A
+maintenance may change without an entry, so maintenances themselves are compared. What depends on the time, such as what an
+event waits for, is not cached.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from forewarn.core.change import Snapshot
-from forewarn.core.model import Event, Status
-from forewarn.service.control import Control
+from forewarn.core.model import OPEN, AuditEntry, Event, Status
 from forewarn.store import AuditQuery, Focus, Store
 
 MAX_SNAPSHOTS = 64
 MAX_EVENTS = 50_000  # in all snapshots together
-
-Key = tuple[tuple[str, ...], tuple[str, ...]] | Focus
+MAX_ENTRIES = 200  # after more changes than these the whole snapshot is read again
 
 
 class SnapshotCache:
-    def __init__(
-        self, control: Control, store: Store, *, max_snapshots: int = MAX_SNAPSHOTS, max_events: int = MAX_EVENTS
-    ) -> None:
-        self._control = control
+    def __init__(self, store: Store, *, max_snapshots: int = MAX_SNAPSHOTS, max_events: int = MAX_EVENTS) -> None:
         self._store = store
         self._max_snapshots = max_snapshots
         self._max_events = max_events
         self._lock = threading.Lock()
-        self._audit_id = 0
-        self._cached: OrderedDict[Key, Snapshot] = OrderedDict()
+        # Each snapshot with the id of an audit entry: it contains at least everything up to that entry.
+        self._cached: OrderedDict[Focus, tuple[int, Snapshot]] = OrderedDict()
 
     def around(self, *, events: Sequence[Event] = (), maintenances: Iterable[str] = ()) -> Snapshot:
-        """Return what `Control.snapshot_around` returns."""
-        ids = tuple(maintenances)
-        key = (tuple(event.id for event in events), ids)
-        return self._snapshot(key, ids, lambda: self._control.snapshot_around(events=events, maintenances=ids))
+        """Return these events and maintenances, and everything that those still open may wait for.
+
+        All lists of open events of a maintenance share its snapshot. An event that has ended waits for nothing: it comes alone.
+        """
+        compared = tuple(maintenances)
+        ids = {event.maintenance_id for event in events if event.status in OPEN} | set(compared)
+        snapshot = self._read(Focus(maintenances=tuple(sorted(ids))), compared) if ids else Snapshot()
+        rest = tuple(event.id for event in events if event.id not in snapshot.events)
+        if not rest:
+            return snapshot
+        alone = self._store.snapshot(Focus(events=rest, whole_maintenances=False, open_events=False))
+        return replace(snapshot, events={**snapshot.events, **alone.events}, orders={**snapshot.orders, **alone.orders})
 
     def of(self, focus: Focus) -> Snapshot:
         """Return what `Store.snapshot` returns; for plans, of which nothing is saved."""
-        return self._snapshot(focus, None, lambda: self._store.snapshot(focus))
+        return self._read(focus, None)
 
-    def _snapshot(self, key: Key, compared: Iterable[str] | None, read: Callable[[], Snapshot]) -> Snapshot:
-        """`compared` are the maintenances that must not have changed since; None for all in the snapshot."""
+    def _read(self, focus: Focus, compared: Sequence[str] | None) -> Snapshot:
+        """`compared` are the maintenances that may have changed without an audit entry; None for all in the snapshot."""
         # Read before the snapshot: a change in between makes a fresh snapshot look stale, never a stale one fresh.
         audit_id = self._newest_audit_id()
         with self._lock:
-            if audit_id != self._audit_id:
-                self._cached.clear()
-                self._audit_id = audit_id
-            cached = self._cached.get(key)
-        if cached is not None:
-            ids = cached.maintenances if compared is None else compared
-            if all(self._store.maintenance(i) == cached.maintenances.get(i) for i in ids):
-                return cached
-        snapshot = read()
-        with self._lock:
-            if audit_id == self._audit_id and _publication_observed(snapshot):
-                self._cached[key] = snapshot
-                self._cached.move_to_end(key)
+            known_id, known = self._cached.get(focus, (0, None))
+        if known is not None and known_id != audit_id:
+            known = self._caught_up(focus, known, known_id, audit_id)
+        if known is not None:
+            known = self._with_maintenances(known, tuple(known.maintenances) if compared is None else compared)
+        snapshot = self._store.snapshot(focus) if known is None else known
+        if _publication_observed(snapshot):
+            with self._lock:
+                self._cached[focus] = audit_id, snapshot
+                self._cached.move_to_end(focus)
                 self._evict()
         return snapshot
 
@@ -67,12 +69,90 @@ class SnapshotCache:
         entries = self._store.audit(AuditQuery(limit=1))
         return entries[0].id if entries else 0
 
+    def _caught_up(self, focus: Focus, known: Snapshot, known_id: int, audit_id: int) -> Snapshot | None:
+        """Return the snapshot with what the entries after `known_id` changed; None if the whole must be read again."""
+        entries = self._store.audit(AuditQuery(after=known_id, limit=MAX_ENTRIES + 1)) if audit_id > known_id else []
+        part = _changed_part(focus, known, entries)
+        if part is None or not 0 < len(entries) <= MAX_ENTRIES:
+            return None
+        fresh = self._store.snapshot(part)
+        # The part and the rest must show the same moment.
+        return _merged(focus, known, part, fresh) if self._newest_audit_id() == audit_id else None
+
+    def _with_maintenances(self, snapshot: Snapshot, ids: Iterable[str]) -> Snapshot | None:
+        """Return the snapshot with these maintenances as they are now; None if one was removed."""
+        rows = {each: self._store.maintenance(each) for each in ids}
+        found = {each: row for each, row in rows.items() if row is not None}
+        return replace(snapshot, maintenances={**snapshot.maintenances, **found}) if len(found) == len(rows) else None
+
     def _evict(self) -> None:
         while (
             len(self._cached) > self._max_snapshots
-            or sum(len(snapshot.events) for snapshot in self._cached.values()) > self._max_events
+            or sum(len(snapshot.events) for _, snapshot in self._cached.values()) > self._max_events
         ):
             self._cached.popitem(last=False)
+
+
+def _changed_part(focus: Focus, known: Snapshot, entries: Iterable[AuditEntry]) -> Focus | None:
+    """Return what the entries changed in the snapshot; None if they do not say it."""
+    events: set[str] = set()
+    scopes: set[str] = set()
+    for entry in entries:
+        if entry.event_id and entry.event_id in known.events:
+            events.add(entry.event_id)
+        elif entry.event_id:
+            if entry.scope in known.scopes or entry.maintenance_id in known.maintenances:
+                return None
+        elif entry.maintenance_id:
+            if entry.maintenance_id not in known.maintenances:  # a new one, perhaps in these scopes
+                return None
+            events.add(_any_event(known, entry.maintenance_id))
+        elif entry.scope:
+            scopes |= {entry.scope} & known.scopes.keys()
+        else:
+            return None
+    if focus.inventory and not scopes <= set(focus.scopes):
+        return None
+    return replace(
+        focus,
+        maintenances=(),
+        events=tuple(sorted(events)),
+        scopes=tuple(sorted(scopes.union(focus.scopes))),
+        whole_maintenances=False,
+        open_events=False,
+    )
+
+
+def _any_event(snapshot: Snapshot, maintenance_id: str) -> str:
+    """Return an event with which the maintenance is read again."""
+    return next(event.id for event in snapshot.events.values() if event.maintenance_id == maintenance_id)
+
+
+def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snapshot | None:
+    """Return the known snapshot with its changed part, which covers what `focus` covers now; None if it covers more now."""
+    if fresh.events.keys() != set(part.events):
+        return None
+    events = {**known.events, **fresh.events}
+    names = {scope for scope, _ in (*focus.machines, *fresh.machines)}.union(focus.scopes)
+    names |= {events[each].scope for each in focus.events if each in events}
+    open_events = [event for event in events.values() if event.status in OPEN]
+    of_focus = set(focus.maintenances)
+    names |= {event.scope for event in open_events if event.maintenance_id in of_focus}
+    covered = {event.maintenance_id for event in open_events if event.scope in names} | of_focus
+    covered |= {events[each].maintenance_id for each in focus.events if each in events}
+    scopes = {**known.scopes, **fresh.scopes}
+    if (names & scopes.keys()) - known.scopes.keys() or set(part.scopes) & known.scopes.keys() - fresh.scopes.keys():
+        return None
+    events = {each: event for each, event in events.items() if event.maintenance_id in covered}
+    orders = {**known.orders, **fresh.orders}
+    maintenances = {**known.maintenances, **fresh.maintenances}
+    return replace(
+        fresh,
+        scopes={name: scope for name, scope in scopes.items() if name in names},
+        maintenances={each: row for each, row in maintenances.items() if each in covered},
+        events=events,
+        orders={each: order for each, order in orders.items() if each in events},
+    )
 
 
 def _publication_observed(snapshot: Snapshot) -> bool:

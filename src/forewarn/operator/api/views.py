@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from forewarn.core import fleet
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import NotFound
+from forewarn.core.estimate import expected_end
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.hooks import hook_state
 from forewarn.core.model import (
@@ -19,15 +20,18 @@ from forewarn.core.model import (
     Hook,
     HookDelivery,
     Machine,
+    Maintenance,
     MaintenanceStatus,
     Order,
     OrderState,
     Scope,
     Status,
     StoreHold,
+    Targets,
     Token,
 )
 from forewarn.core.planning import due_notice_s
+from forewarn.core.progress import Counted, WaveProgress, total, wave_progress
 from forewarn.core.waiting import Waiting, waiting_for_each
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
@@ -145,6 +149,41 @@ class EventBodies:
         return all(e is not None and self._within is not None and e.scope in self._within for e in events)
 
 
+def maintenance_row(
+    maintenance: Maintenance,
+    waves: Iterable[WaveProgress],
+    *,
+    within: Collection[str] | None,
+    estimated_end: datetime | None,
+    max_targets: int | None = None,
+) -> bodies.MaintenanceRow:
+    """Show a maintenance without its events; `waves` are the progress that the caller may see."""
+    derived: dict[str, Any] = {
+        "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
+        "progress": body_of(bodies.ProgressOut, total(waves)),
+        "estimated_end": estimated_end,
+    }
+    stored = {
+        name: getattr(maintenance, name) for name in bodies.MaintenanceRow.__struct_fields__ if name not in derived
+    }
+    return bodies.MaintenanceRow(**stored, **derived)
+
+
+def targets_out(targets: Targets, within: Collection[str] | None, most: int | None = None) -> bodies.TargetsOut:
+    """Show the first `most` names. An owner sees the machines and scopes of their own, and no hosts."""
+    machines = [f"{scope}/{name}" for scope, name in targets.machines if within is None or scope in within]
+    named = targets.scopes or ((targets.scope,) if targets.scope else ())
+    scopes = [scope for scope in named if within is None or scope in within]
+    hosts = list(targets.hosts) if within is None else []
+    return bodies.TargetsOut(
+        count=len(machines) + len(scopes) + len(hosts),
+        machines=machines[:most],
+        scopes=scopes[:most],
+        update_domain=targets.update_domain,
+        hosts=hosts[:most],
+    )
+
+
 def maintenance_out(
     snapshot: Snapshot,
     maintenance_id: str,
@@ -167,7 +206,16 @@ def maintenance_out(
     waves: dict[int, list[bodies.EventOut]] = {}
     for event in events[part]:
         waves.setdefault(event.wave, []).append(builder.event(event))
-    row = body_of(bodies.MaintenanceRow, maintenance)
+    all_events = (event for event in snapshot.events.values() if event.maintenance_id == maintenance_id)
+    all_waves = wave_progress(all_events, snapshot.orders)
+    row = maintenance_row(
+        maintenance,
+        wave_progress(events, snapshot.orders),
+        within=within,
+        estimated_end=expected_end(
+            maintenance, all_waves, held=snapshot.hold is not None or snapshot.store_hold is not None, now=now
+        ),
+    )
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},
         event_counts=dict(Counter(event.status for event in events)),
@@ -190,12 +238,16 @@ def only_event(body: bodies.SubmittedMaintenance) -> bodies.SubmittedEvent:
 def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     """Show a dry run: no ids and no absolute times; an event that would start at once has a notice of 0.
 
+    The one exception is `estimated_end`, the expected end if the maintenance were scheduled now.
+
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
     body = submission_out(plan, within)
     body.id = body.created = body.not_before = body.earliest = None
     body.status = MaintenanceStatus.PLANNED
-    body.event_counts = {Status.PLANNED: sum(body.event_counts.values())}
+    event_count = sum(body.event_counts.values())
+    body.event_counts = {Status.PLANNED: event_count}
+    body.progress = body_of(bodies.ProgressOut, Counted(left=event_count))
     for event in (event for wave in body.waves for event in wave.events):
         event.id = event.maintenance_id = event.published = event.not_before = event.started = None
         event.status = Status.PLANNED

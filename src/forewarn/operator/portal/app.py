@@ -5,6 +5,7 @@ Pages are made in threads; the event loop only reads, writes and waits.
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.resources import files
@@ -22,8 +23,11 @@ from forewarn import __version__
 from forewarn.core import formatting
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, NotFound, Unauthorized
 from forewarn.operator.api.app import read_bytes
+from forewarn.operator.api.bodies import ProgressOut, TargetsOut
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.context import HEADERS, Api
+from forewarn.operator.api.doubtful_requests import DoubtfulRequests
+from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import actions, pages, plan_form
 from forewarn.operator.portal.markup import link_events, name_list
@@ -165,9 +169,28 @@ def refilled_form(
     return RenderedPage(page.template, {**page.variables, **typed}, status)
 
 
+def _target_names(targets: TargetsOut, most: int) -> str:
+    return formatting.target_names(**msgspec.structs.asdict(targets), most=most)
+
+
+def _progress_text(progress: ProgressOut) -> str:
+    return formatting.progress(**msgspec.structs.asdict(progress))
+
+
 class Portal:
-    def __init__(self, api: Api, sessions: Sessions, streams: Streams, site: SiteInfo) -> None:
+    def __init__(
+        self,
+        api: Api,
+        sessions: Sessions,
+        streams: Streams,
+        site: SiteInfo,
+        *,
+        doubtful_requests: DoubtfulRequests,
+        shares: RequestShares,
+    ) -> None:
         self._api = api
+        self._doubtful_requests = doubtful_requests
+        self._shares = shares
         self._sessions = sessions
         self._streams = streams
         self._site = site
@@ -183,7 +206,14 @@ class Portal:
         functions = {name: getattr(formatting, name) for name in FORMATTING}
         versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in self._files.items()}
         self._templates.globals.update(
-            functions, link_events=link_events, name_list=name_list, site=site, version=__version__, files=versions
+            functions,
+            link_events=link_events,
+            name_list=name_list,
+            target_names=_target_names,
+            progress_text=_progress_text,
+            site=site,
+            version=__version__,
+            files=versions,
         )
 
     def routes(self) -> list[Route]:
@@ -207,6 +237,10 @@ class Portal:
     async def _respond(self, request: Request, make: Callable[[dict[str, str]], Response]) -> Response:
         try:
             form = await _read_form(request) if request.method == "POST" else {}
+            if path_of(request) == "/login":
+                token = {"authorization": f"Bearer {form.get('token', '')}"}
+                if not await self._doubtful_requests.wait(request.scope, token):
+                    raise ClientDisconnect
             return await run_in_threadpool(make, form)
         except ForewarnError as error:
             return self._error(None, error.status, str(error))
@@ -244,16 +278,21 @@ class Portal:
     # -- one page
 
     def _authenticate(self, request: Request) -> Login:
-        return self._sessions.authenticate(request.headers, request.cookies, _peer(request))
+        return self._sessions.authenticate(request.headers, _cookies(request), _peer(request))
 
     def _page_response(self, request: Request, make: PageFunction, form: dict[str, str]) -> Response:
-        submitted, path = request.method == "POST", path_of(request)
+        submitted = request.method == "POST"
         if submitted:
             check_origin(request.headers)
         try:
             login = self._authenticate(request)
         except Unauthorized as error:
             return self._login_first(request, form, str(error) if request.cookies or submitted else "")
+        with self._shares.take(login.caller):
+            return self._page_for(login, request, make, form)
+
+    def _page_for(self, login: Login, request: Request, make: PageFunction, form: dict[str, str]) -> Response:
+        submitted, path = request.method == "POST", path_of(request)
         page_request = self._page_request(login, request, form)
         try:
             refusal = self._refuse_unproven(page_request, path) if submitted else None
@@ -348,7 +387,7 @@ class Portal:
         check_origin(request.headers)
         to, kept = local_path(form.get("to", "/")), form.get("carried", "")
         try:
-            login, cookie = self._sessions.log_in(form.get("token", ""), request.headers, request.cookies, peer)
+            login, cookie = self._sessions.log_in(form.get("token", ""), request.headers, _cookies(request), peer)
         except Unauthorized as error:
             return self._login_page(401, error_message=str(error), to=to, kept=kept)
         log.info("logged in: %s (%s) from %s", login.caller.name, login.caller.role, login.caller.origin)
@@ -372,6 +411,13 @@ class Portal:
 
 def _peer(request: Request) -> str:
     return request.client.host if request.client else ""
+
+
+def _cookies(request: Request) -> dict[str, str]:
+    """Return the cookies that come once. If one comes twice, another program on this host may have set one of the two."""
+    pairs = ";".join(request.headers.getlist("cookie")).split(";")
+    names = Counter(pair.partition("=")[0].strip() for pair in pairs)
+    return {name: value for name, value in request.cookies.items() if names[name] == 1}
 
 
 def _redirect(to: str) -> Response:

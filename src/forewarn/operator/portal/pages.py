@@ -336,6 +336,7 @@ def maintenance(request: PageRequest) -> RenderedPage | Redirect:
     variables = {
         "maintenance": maintenance,
         "buttons": maintenance_buttons(api, maintenance),
+        "max_targets": MAX_NAMES,
         "progress": [(status, counts[status]) for status in Status if status in counts],
         "begin": begin,
         "shown": sum(len(wave.events) for wave in maintenance.waves),

@@ -72,8 +72,22 @@ WHERE maintenance_id = ANY(%(ids)s::text[])
   AND (ended IS NOT NULL OR scope <> ALL(%(names)s::text[])) ORDER BY number;
 
 -- name: maintenances_by_id
--- Return the maintenances with these ids.
-SELECT * FROM maintenances WHERE id = ANY(%(ids)s::text[]) ORDER BY id;
+-- Return the maintenances with these ids and their targets.
+SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+WHERE m.id = ANY(%(ids)s::text[]) ORDER BY m.id;
+
+-- name: wave_progress
+-- Count the events of these maintenances by wave.
+SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') AS done,
+  count(*) FILTER (WHERE e.status = 'Started' AND coalesce(o.state, '') NOT IN ('failed', 'in-doubt')) AS running,
+  count(*) FILTER (WHERE o.state = 'failed') AS failed, count(*) FILTER (WHERE o.state = 'in-doubt') AS in_doubt,
+  count(*) FILTER (WHERE e.status IN ('Planned', 'Scheduled')) AS "left",
+  count(*) FILTER (WHERE e.status IN ('Cancelled', 'Abandoned')) AS undone,
+  max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
+  max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed
+FROM events e LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
 -- Return the approvals of these events.
@@ -372,6 +386,10 @@ INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(cr
     %(earliest)s, %(duration_s)s, %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s,
     %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s)
 ON CONFLICT (id) DO NOTHING;
+
+-- name: add_targets
+-- Add the targets of a new maintenance.
+INSERT INTO maintenance_targets VALUES (%(maintenance_id)s, %(targets)s);
 
 -- name: update_maintenance
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.

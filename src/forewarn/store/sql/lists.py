@@ -85,6 +85,11 @@ def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
     return _newest(reader, "maintenance_keys", "maintenances_by_id", query, query.statuses)
 
 
+def wave_progress(reader: SqlSession, maintenance_ids: Collection[str], within: Scopes) -> Iterable[Row]:
+    scopes = _optional_list(reader, selected_scopes("", within))
+    return reader.query("wave_progress", ids=reader.as_list(sorted(set(maintenance_ids))), scopes=scopes)
+
+
 def orders(reader: SqlSession, query: OrderQuery) -> list[Row]:
     return _newest(reader, "order_keys", "orders_of_events", query, query.states)
 

@@ -6,7 +6,7 @@ are JSON; booleans are 0 or 1. `NATIVE_ROWS` leaves the conversion to the driver
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -28,8 +28,10 @@ from forewarn.core.model import (
     Receipt,
     Scope,
     StoreHold,
+    Targets,
     Token,
 )
+from forewarn.core.progress import WaveProgress
 
 T = TypeVar("T")
 Values = dict[str, object]
@@ -75,6 +77,20 @@ def _notices(text: str) -> dict[EventType, int]:
 
 def _notices_text(notices: Mapping[EventType, int]) -> str:
     return json.dumps(dict(sorted(notices.items())))
+
+
+def targets_text(targets: Targets) -> str:
+    """Return the targets as JSON, without the fields that name nothing."""
+    return json.dumps({name: value for name, value in asdict(targets).items() if value not in ((), "", None)})
+
+
+@lru_cache(maxsize=64)
+def read_targets(text: str | None) -> Targets | None:
+    """Parse targets. Cached: they never change and are read at every tick."""
+    if text is None:
+        return None
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
+    return Targets(**found | {"machines": tuple((scope, name) for scope, name in found.get("machines", ()))})
 
 
 # PostgreSQL's text cannot hold NUL, but a command's output can. NUL and the escape character are each written as two characters.
@@ -177,7 +193,8 @@ class Rows:
         self.never, self.ever = never, ever
         self.scope = Codec(coders, Scope, by_name=by_name)
         self.machine = Codec(coders, Machine, "addresses", by_name=by_name)
-        self.maintenance = Codec(coders, Maintenance, by_name=by_name)
+        self.maintenance = Codec(coders, Maintenance, "targets", by_name=by_name)
+        self.wave_progress = Codec(coders, WaveProgress, by_name=by_name)
         self.event = Codec(coders, Event, "approvals", by_name=by_name)
         self.approval = Codec(coders, Approval, by_name=by_name)
         self.order = Codec(coders, Order, by_name=by_name)

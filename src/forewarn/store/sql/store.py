@@ -29,6 +29,7 @@ from forewarn.core.model import (
     Scope,
     Token,
 )
+from forewarn.core.progress import WaveProgress
 from forewarn.store import (
     MAX_DELIVERIES,
     AuditQuery,
@@ -50,7 +51,7 @@ from forewarn.store import (
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.sql import lists, writing
-from forewarn.store.sql.rows import Row
+from forewarn.store.sql.rows import Row, read_targets
 from forewarn.store.sql.session import SqlSession
 
 # After every id of the audit.
@@ -111,7 +112,7 @@ class SqlStore:
             return Snapshot(
                 scopes={row["name"]: reader.rows.scope.decode(row) for row in scopes},
                 machines=machines,
-                maintenances={row["id"]: reader.rows.maintenance.decode(row) for row in maintenances},
+                maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
                 events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.decode(row) for row in orders},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
@@ -247,7 +248,15 @@ class SqlStore:
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         with self._reading() as reader:
-            return [reader.rows.maintenance.decode(row) for row in lists.maintenances(reader, query)]
+            return [_maintenance(reader, row) for row in lists.maintenances(reader, query)]
+
+    def wave_progress(
+        self, maintenance_ids: Collection[str], within: tuple[str, ...] | None
+    ) -> dict[str, tuple[WaveProgress, ...]]:
+        with self._reading() as reader:
+            found = list(lists.wave_progress(reader, maintenance_ids, within))
+        groups = groupby(found, key=itemgetter("maintenance_id"))
+        return {i: tuple(reader.rows.wave_progress.decode(row) for row in rows) for i, rows in groups}
 
     def orders_page(self, query: OrderQuery) -> list[Order]:
         with self._reading() as reader:
@@ -269,7 +278,7 @@ class SqlStore:
     def maintenance(self, maintenance_id: str) -> Maintenance | None:
         with self._reading() as reader:
             found = list(reader.query("maintenances_by_id", ids=reader.as_list([maintenance_id])))
-            return reader.rows.maintenance.decode(found[0]) if found else None
+            return _maintenance(reader, found[0]) if found else None
 
     def prune(self, before: datetime, limit: int) -> int:
         with self._writing() as writer:
@@ -372,6 +381,10 @@ class SqlStore:
 
 
 # -- reading
+
+
+def _maintenance(reader: SqlSession, row: Row) -> Maintenance:
+    return reader.rows.maintenance.decode(row, targets=read_targets(row["targets"]))
 
 
 def _scopes(reader: SqlSession, found: Iterable[Row]) -> dict[str, Scope]:

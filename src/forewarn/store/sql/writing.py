@@ -6,7 +6,7 @@ from operator import attrgetter
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
 from forewarn.core.model import Hook
-from forewarn.store.sql.rows import Row, Values
+from forewarn.store.sql.rows import Row, Values, targets_text
 from forewarn.store.sql.session import SqlSession
 
 
@@ -59,6 +59,10 @@ def write_maintenances(writer: SqlSession, change: Change) -> None:
     writer.execute_many(
         "add_maintenance", added, error_if_unchanged=Conflict("a maintenance that the change creates exists already")
     )
+    targets: list[Values] = [
+        {"maintenance_id": m.id, "targets": targets_text(m.targets)} for m in by_id if m.targets and not m.version
+    ]
+    writer.execute_many("add_targets", targets)
     updated = [writer.rows.maintenance.encode(m) for m in by_id if m.version]
     writer.execute_many(
         "update_maintenance",

@@ -3,7 +3,7 @@
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ class SqliteDatabase:
             version = schema_version(connection, self._path)
             facts = [
                 ("schema", f"{version} (this forewarn: {SCHEMA_VERSION})"),
-                ("size", f"{self._path.stat().st_size:,} bytes"),
+                ("size", _size_text(self._path)),
             ]
             if version != SCHEMA_VERSION:
                 return facts
@@ -57,6 +57,14 @@ class SqliteDatabase:
         _require_file(self._path)
         with translated_errors(self._path), locked(self._path), closing(connect(self._path)) as connection:
             return migrate(connection, self._path)
+
+
+def _size_text(path: Path) -> str:
+    """Return the size of the file and its write-ahead log, which holds the newest changes."""
+    wal = path.with_name(path.name + "-wal")
+    wal_bytes = wal.stat().st_size if wal.exists() else 0
+    in_wal = f", {wal_bytes:,} of them in the write-ahead log" if wal_bytes else ""
+    return f"{path.stat().st_size + wal_bytes:,} bytes{in_wal}"
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -154,8 +162,17 @@ def backup(path: Path, target: Path) -> None:
     draft.rename(target)
 
 
-def restore(source: Path, path: Path, change: Change, *, revoke_tokens: bool = False) -> int:
+def restore(
+    source: Path,
+    path: Path,
+    change: Change,
+    *,
+    revoke_tokens: bool = False,
+    ask: Callable[[], object] = lambda: None,
+) -> int:
     """Replace a database by a backup as one transaction: a crash leaves the old one or the new one.
+
+    `ask` is called once the backup and the database are checked; an error that it raises ends the restore.
 
     A backup of an older release gets the current schema. `change` holds the store and says so in the audit.
     Return the number of tokens in the backup. They are valid again unless all are revoked; logins always end.
@@ -171,6 +188,7 @@ def restore(source: Path, path: Path, change: Change, *, revoke_tokens: bool = F
             raise StoreUnavailable(f"{source} is damaged ({damage}): restore another backup")
         draft = path.with_name(path.name + ".restoring")
         with translated_errors(path), locked(path):
+            ask()
             draft.unlink(missing_ok=True)
             try:
                 with closing(_plain(draft)) as between, closing(_plain(path)) as writing:

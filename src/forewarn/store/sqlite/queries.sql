@@ -75,8 +75,22 @@ WHERE maintenance_id IN (SELECT value FROM json_each(:ids))
   AND (ended IS NOT NULL OR scope NOT IN (SELECT value FROM json_each(:names))) ORDER BY number;
 
 -- name: maintenances_by_id
--- Return the maintenances with these ids.
-SELECT m.* FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value ORDER BY m.id;
+-- Return the maintenances with these ids and their targets.
+SELECT m.*, t.targets FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
+LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id ORDER BY m.id;
+
+-- name: wave_progress
+-- Count the events of these maintenances by wave.
+SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
+  sum(e.status = 'Started' AND coalesce(o.state, '') NOT IN ('failed', 'in-doubt')) AS running,
+  sum(coalesce(o.state = 'failed', 0)) AS failed, sum(coalesce(o.state = 'in-doubt', 0)) AS in_doubt,
+  sum(e.status IN ('Planned', 'Scheduled')) AS "left", sum(e.status IN ('Cancelled', 'Abandoned')) AS undone,
+  max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
+  max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed
+FROM json_each(:ids) i CROSS JOIN events e ON e.maintenance_id = i.value
+LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+WHERE :scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes))
+GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
 -- Return the approvals of these events.
@@ -369,6 +383,10 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
     :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told)
 ON CONFLICT (id) DO NOTHING;
+
+-- name: add_targets
+-- Add the targets of a new maintenance.
+INSERT INTO maintenance_targets VALUES (:maintenance_id, :targets);
 
 -- name: update_maintenance
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.

@@ -78,6 +78,12 @@ CREATE INDEX maintenances_by_wake ON maintenances (wake_at, id) WHERE wake_at IS
 CREATE INDEX maintenances_by_end ON maintenances (ended) WHERE ended IS NOT NULL;
 CREATE INDEX maintenances_by_status ON maintenances (status, created, id);
 
+-- What an operator asked for, as JSON. Apart from the maintenances, whose rows are written at every wake-up.
+CREATE TABLE maintenance_targets (
+    maintenance_id TEXT PRIMARY KEY REFERENCES maintenances (id) ON DELETE CASCADE,
+    targets        TEXT NOT NULL
+);
+
 -- The scopes a maintenance has events in, for finding maintenances by scope.
 CREATE TABLE maintenance_scopes (
     scope          TEXT NOT NULL,

@@ -1,0 +1,49 @@
+"""When a maintenance is expected to end.
+
+Owns the rule of the expected end, which needs only the sums of `progress`. It must not know what reads the estimate.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from forewarn.core.model import Maintenance
+from forewarn.core.progress import WaveProgress
+
+
+def expected_end(
+    maintenance: Maintenance, waves: Iterable[WaveProgress], *, held: bool, now: datetime
+) -> datetime | None:
+    """Return when the maintenance ends if nothing but time is missing, or None if that cannot be known.
+
+    The current wave starts at its NotBefore, unless it has started. Its work takes as long as the longest wave that has ended, or
+    before there is one the duration that was requested. Each later wave adds the notice of the current wave and the same work.
+    Approvals bring the end forward. It cannot be known while an operator must act (paused, held, an order failed or in doubt),
+    while the duration is unknown, and once the current wave is late, because it then waits for something else than time.
+    """
+    known = list(waves)
+    unended = [wave for wave in known if wave.unended]
+    if not unended or held or maintenance.paused or any(wave.failed or wave.in_doubt for wave in known):
+        return None
+    current, later = unended[0], len(unended) - 1
+    work = _work(maintenance, known)
+    start = current.started if current.running else current.not_before
+    if work is None or start is None:
+        return None
+    if not current.running and maintenance.earliest is not None:
+        start = max(start, maintenance.earliest)
+    end = start + work
+    if (end if current.running else start) < now:
+        return None
+    return end + later * (timedelta(seconds=current.notice_s) + work)
+
+
+def _work(maintenance: Maintenance, waves: Iterable[WaveProgress]) -> timedelta | None:
+    """Return the time that the work of a wave takes: the longest so far, or else what was requested."""
+    observed = [
+        wave.completed - wave.started
+        for wave in waves
+        if not wave.unended and wave.completed is not None and wave.started is not None
+    ]
+    if observed:
+        return max(observed)
+    return timedelta(seconds=maintenance.duration_s) if maintenance.duration_s > 0 else None

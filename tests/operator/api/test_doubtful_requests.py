@@ -1,0 +1,159 @@
+"""Requests whose token is probably wrong wait, so that a flood of them does not slow down other requests."""
+
+import asyncio
+import socket
+from datetime import timedelta
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from forewarn.core.model import Role, Token
+from forewarn.operator.api.access import Access, digest
+from forewarn.operator.api.doubtful_requests import MAX_WAIT_S, MOST_PER_S, WAIT_S, DoubtfulRequests
+from forewarn.operator.api.failed_attempts import MAX_FAILURES, FailedAttempts
+from forewarn.operator.open_connections import IDLE_WHILE_WAITING, ConnectionLimits, OpenConnections
+from tests.support.running_service import START, running_service
+from tests.support.waiting import PATIENCE_S
+
+FLOODER, OTHER = "192.0.2.1", "192.0.2.2"
+
+
+def access_after_failures(number: int = MAX_FAILURES) -> Access:
+    """Return access with a valid and an expired token, after some wrong tokens of the flooder."""
+    tokens = [
+        Token(id="1", name="a", role=Role.OPERATOR, digest=digest("fw_right"), created=START),
+        Token(id="2", name="b", role=Role.OPERATOR, digest=digest("fw_expired"), created=START, expires=START),
+    ]
+    access = Access(
+        lambda: tokens,
+        now=lambda: START + timedelta(days=1),
+        failures=FailedAttempts(lambda: 0.0),
+        environment_token="fw_environment",
+    )
+    access.cache_tokens()
+    for _ in range(number):
+        access.failures.add(FLOODER, "wrong")
+    return access
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def test_a_token_is_doubtful_only_where_too_many_were_wrong() -> None:
+    """A token that the node has read is never doubtful, and neither is a request without a token."""
+    access = access_after_failures()
+    assert access.is_doubtful(bearer("fw_wrong"), FLOODER)
+    assert access.is_doubtful(bearer("fw_expired"), FLOODER)
+    for headers in (bearer("fw_right"), bearer("fw_environment"), bearer(""), {}):
+        assert not access.is_doubtful(headers, FLOODER)
+    assert not access.is_doubtful(bearer("fw_wrong"), OTHER)
+    assert not access_after_failures(MAX_FAILURES - 1).is_doubtful(bearer("fw_wrong"), FLOODER)
+    assert not access_after_failures(0).is_doubtful(bearer("fw_wrong"), FLOODER)
+
+
+class Waits:
+    """Counts waits, all of which end together."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.over = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        await self.over.wait()
+
+
+class Answers:
+    """An application that notes the tokens of the requests it gets."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive, send
+        self.tokens.append(dict(scope["headers"])[b"authorization"].decode().removeprefix("Bearer "))
+
+
+async def call(app: ASGIApp, scope: Scope) -> None:
+    await app(scope, unused, discard)
+
+
+async def unused() -> dict[str, object]:
+    raise AssertionError("no body is read")
+
+
+async def discard(_: object) -> None:
+    """Send nothing."""
+
+
+def request(token: str, **more: object) -> Scope:
+    headers = [(b"authorization", f"Bearer {token}".encode())]
+    return {"type": "http", "method": "GET", "headers": headers, "client": (FLOODER, 1), **more}
+
+
+def test_a_right_token_overtakes_wrong_ones() -> None:
+    """Wrong tokens reach the application after their wait, and the wait grows with their number."""
+
+    async def run() -> None:
+        waits, answers = Waits(), Answers()
+        app = DoubtfulRequests(access_after_failures(), sleep=waits.sleep).delay(answers)
+        number = MOST_PER_S * int(MAX_WAIT_S * 2)
+        flood = [asyncio.create_task(call(app, request("fw_wrong"))) for _ in range(number)]
+        await asyncio.sleep(0)
+        await call(app, request("fw_right"))
+        assert answers.tokens == ["fw_right"]
+        assert WAIT_S / 2 <= waits.seconds[0] <= WAIT_S * 1.5
+        assert MAX_WAIT_S / 2 <= waits.seconds[-1] <= MAX_WAIT_S * 1.5
+        waits.over.set()
+        await asyncio.gather(*flood)
+        assert answers.tokens == ["fw_right", *["fw_wrong"] * number]
+
+    asyncio.run(run())
+
+
+def test_a_request_that_waits_is_not_busy() -> None:
+    """It takes no place of other requests of its address, and is not answered if its connection is closed meanwhile."""
+
+    async def run() -> None:
+        opened = OpenConnections(ConnectionLimits(connections_per_address=1))
+        waits, answers, peer, other = Waits(), Answers(), (FLOODER, 1), (FLOODER, 2)
+        app = DoubtfulRequests(access_after_failures(), sleep=waits.sleep).delay(answers)
+        with socket.socket() as first, socket.socket() as second:
+            for accepted, its_peer in ((first, peer), (second, other)):
+                assert opened.admit(accepted, its_peer)
+            opened.begin_request(peer, health=False)
+            scope = request("fw_wrong", **{IDLE_WHILE_WAITING: lambda: opened.delayed(peer)})
+            waiting = asyncio.create_task(call(app, scope))
+            await asyncio.sleep(0)
+            opened.work(peer)  # the last byte of its body arrives
+            assert opened.begin_request(other, health=False)
+            waits.over.set()
+            await waiting
+            assert answers.tokens == ["fw_wrong"]
+            assert not opened.begin_request(other, health=False), "its request is under way"
+            opened.end_request(peer)
+            waits.over.clear()
+            waiting = asyncio.create_task(call(app, scope))
+            await asyncio.sleep(0)
+            opened.remove(first, peer)
+            waits.over.set()
+            await waiting
+            await call(app, scope)
+            assert answers.tokens == ["fw_wrong"]
+
+    asyncio.run(run())
+
+
+def test_wrong_tokens_on_an_open_connection_block_nobody() -> None:
+    """With one request at a time per address, a right token is answered beside a wrong one that waits."""
+    with running_service(operator_connections="1") as service:
+        for _ in range(MAX_FAILURES):
+            assert service.request("GET", "/v1/scopes", token="fw_wrong").status == 401
+        port = int(service.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as flooder:
+            head = b"POST /v1/maintenances HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer fw_wrong\r\n"
+            flooder.sendall(head + b"Content-Length: 2\r\n\r\n{")
+            assert service.request("GET", "/v1/scopes").status == 200
+            flooder.sendall(b"}")
+            assert service.request("GET", "/v1/scopes").status == 200
+            assert flooder.recv(65_536).startswith(b"HTTP/1.1 429 ")
