@@ -15,12 +15,12 @@ from tests.support.running_service import RunningService, running_service
 from tests.support.waiting import until
 from tests.support.webhook_receiver import receiving
 
-TARGETS = {"hook_targets": "127.0.0.0/8 receiver.invalid"}
+TARGETS = "127.0.0.0/8 receiver.invalid"
 
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
-    with running_service(executor="simulated", **TARGETS) as running:
+    with running_service(executor="simulated", hook_targets=TARGETS) as running:
         yield running
 
 
