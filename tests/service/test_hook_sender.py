@@ -1,6 +1,6 @@
 """Hooks get every entry they asked for, in order, at least once: whatever fails, and whoever delivers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -518,3 +518,18 @@ def test_the_loop_ends_when_it_is_told_to(site: Site, caplog: pytest.LogCaptureF
     site.sender.run()
     assert calls == 3
     assert caplog.text.count("messages cannot be delivered") == 1
+
+
+def test_a_sender_that_stops_waits_for_answers_and_saves_them(site: Site) -> None:
+    """So that a restart sends little twice. What fails while it stops is not logged as trouble."""
+    begun = site.add().cursor
+    started: list[Callable[[], None]] = []
+    site.sender._start = started.append
+    site.sender.cycle()
+    site.sender.stop()
+    site.sender._wait = lambda: started.pop()()  # type: ignore[method-assign]
+    site.sender.run()
+    assert (started, site.sender._busy) == ([], set())
+    assert site.transport.sent == [], "it had not begun"
+    site.another_node().cycle()
+    assert site.transport.entries() == site.wanted(begun)

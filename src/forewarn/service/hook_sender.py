@@ -41,6 +41,7 @@ SAVE_EVERY_S = 1.0
 # How often it is saved that a hook has passed entries it does not want.
 SAVE_PASSED_EVERY_S = 60.0
 IDLE_WAIT_S = 1.0
+PAUSE_S = 0.05
 GONE = 410
 
 log = logging.getLogger("forewarn.service.hooks")
@@ -137,8 +138,16 @@ class HookSender:
                 self._trouble = ""
             except Exception as error:
                 self._note_trouble(error)
-            self._nudged.wait(IDLE_WAIT_S)
-            self._nudged.clear()
+            self._wait()
+            # Many changes at once make one cycle.
+            self._stopping.wait(PAUSE_S)
+        # What was sent is saved, if the receivers answer in time.
+        while self._busy:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._nudged.wait(IDLE_WAIT_S)
+        self._nudged.clear()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -360,7 +369,7 @@ class HookSender:
     def _note_trouble(self, error: Exception) -> None:
         """Log the first trouble and each that differs from the last."""
         trouble = str(error) or repr(error)
-        if trouble == self._trouble:
+        if trouble == self._trouble or self._stopping.is_set():
             return
         self._trouble = trouble
         if isinstance(error, ServiceError):
