@@ -23,6 +23,9 @@ settings.load_profile("any machine")
 # A shell that starts the tests in the background lets them ignore SIGINT, and so would every program that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What a service writes into its state folder, which must never be the working directory.
+STATE_FILES = ("store.json", "operator.token", "forewarn.db")
+
 StoreFactory = Callable[[Path], Store]
 
 STORES: dict[str, StoreFactory] = {
@@ -34,6 +37,11 @@ STORES: dict[str, StoreFactory] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what is seen into stories and golden files")
+
+
+def pytest_runtest_teardown() -> None:
+    stray = [name for name in STATE_FILES if Path(name).exists()]
+    assert not stray, f"{', '.join(stray)} in {Path.cwd()}: give the service of this test a state_dir, and delete it"
 
 
 def pytest_unconfigure() -> None:

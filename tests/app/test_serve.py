@@ -155,7 +155,7 @@ def test_a_command_survives_a_restart_of_the_service(tmp_path: Path, fleet: str)
     config.write_text(
         f'store = "sqlite:{database}"\nstate_dir = "{state}"\nexecutor = "command"\ncommand = ["{command}"]\nfleet = "{fleet}"\n'
     )
-    quiet = load({"store": f"sqlite:{database}"}, {})
+    quiet = load({"store": f"sqlite:{database}", "state_dir": str(tmp_path / "prepared")}, {})
     prepared = Service(quiet)
     prepared.apply_fleet_file(Path(fleet))
     # No guest of the scope ever polled: no notice is due, the event starts at once.

@@ -89,12 +89,12 @@ def test_without_a_token_the_error_names_the_address_and_the_variable(scripted: 
 
 
 def test_an_unreachable_server_is_named_with_its_address_and_variable() -> None:
-    """A closed port, and a name that does not resolve."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    unreachable = Server(url=f"http://127.0.0.1:{port}", url_from="FOREWARN_SERVER")
-    with pytest.raises(NotReachable, match=rf"no server answers at http://127.0.0.1:{port} \(from FOREWARN_SERVER\)"):
-        Client(unreachable).get("/v1/clock")
+    """A port on which nobody listens, and a name that does not resolve."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(NotReachable, match=rf"no server answers at {url} \(from FOREWARN_SERVER\)"):
+            Client(Server(url=url, url_from="FOREWARN_SERVER")).get("/v1/clock")
     with pytest.raises(NotReachable, match="FOREWARN_SERVER or --server"):
         Client(Server(url="http://nobody.invalid")).get("/v1/clock")
 

@@ -128,6 +128,15 @@ def test_an_empty_list_is_no_error(cli: CommandLine) -> None:
     assert cli.output("machine", "list", "--scope", "db", "--host", "rack2") == "no machines\n"
 
 
+def test_lists_are_searched(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """`--match` finds a part of a text in every list; hosts have a list of their own."""
+    assert [m["name"] for m in cli.json("machine", "list", "--match", "DB-")["items"]] == ["db-0", "db-1"]
+    assert planned["id"] in cli.output("maintenance", "list", "--match", "new kern")
+    assert cli.json("event", "list", "--match", "nosuch")["items"] == []
+    assert "rack0" in cli.output("host", "list", "--match", "ck0")
+    assert cli.output("host", "list", "--match", "nosuch") == "no hosts\n"
+
+
 def test_a_machine_name_alone_is_enough_if_it_is_unique(cli: CommandLine) -> None:
     """Otherwise the error lists the machines, and says when there is none."""
     assert cli.json("machine", "show", "db-1")["scope"] == "db"
@@ -153,7 +162,8 @@ def test_on_a_terminal_tables_wrap_and_cut_nothing(cli: CommandLine, planned: di
     "arguments",
     [
         "status", "fleet export", "scope list", "scope show shop", "machine list", "machine show shop/web-0",
-        "machine list --host rack0", "maintenance list", "event list", "event list --since -1h --status Scheduled",
+        "machine list --host rack0", "host list", "event list --host rack0",
+        "maintenance list", "event list", "event list --since -1h --status Scheduled",
         "event list --machine shop/web-1 --type reboot", "order list", "order list --state all", "audit list",
         "token list", "clock show",
     ],

@@ -70,6 +70,15 @@ def test_a_wrong_end_or_name_is_refused(service: RunningService, cli: Cli) -> No
     assert list(tokens(service)) == ["operator"]
 
 
+def test_a_token_for_the_calendar_comes_with_its_address(service: RunningService, cli: Cli) -> None:
+    """The token alone is on standard output; the address beside it has no secret. Its scopes are optional."""
+    for scopes in ((), ("--scope", "shop")):
+        code, secret, about = cli("token", "create", "wall", "--role", "calendar", *scopes)
+        assert (code, secret.strip() in about) == (DONE, False)
+        assert f"subscribe to {service.url}/v1/calendar.ics?token=TOKEN" in about
+        assert service.request("GET", f"/v1/calendar.ics?token={secret.strip()}", token="").status == 200
+
+
 def test_a_token_is_revoked_by_id_or_name(service: RunningService, cli: Cli) -> None:
     """Also by the first characters of its id."""
     for name in ("one", "two", "three"):

@@ -311,9 +311,10 @@ def token(**fields: Any) -> Token:
         ({"name": "a\nb"}, "name holds control characters"),
         ({"role": Role.OWNER}, "needs 1 to 32 scopes, not 0"),
         ({"role": Role.OWNER, "scopes": tuple(f"s{n}" for n in range(33))}, "needs 1 to 32 scopes, not 33"),
+        ({"role": Role.CALENDAR, "scopes": tuple(f"s{n}" for n in range(33))}, "needs 0 to 32 scopes, not 33"),
         ({"role": Role.OWNER, "scopes": ("shop", "no name")}, "scope 'no name' is not a name"),
         ({"role": Role.OPERATOR, "scopes": ("shop",)}, "leave them out for role operator"),
-        ({"scopes": ("shop",)}, "only role owner takes scopes"),
+        ({"scopes": ("shop",)}, "only roles owner and calendar take scopes"),
         ({"digest": DIGEST.upper()}, "digest is not 64 lower-case"),
         ({"digest": DIGEST[1:]}, "digest is not 64 lower-case"),
         ({"digest": DIGEST + "\n"}, "digest is not 64 lower-case"),
@@ -330,6 +331,8 @@ def test_a_token_may_have_scopes_up_to_the_limit() -> None:
     scopes = tuple(f"s{n}" for n in range(32))
     assert token(role=Role.OWNER, scopes=scopes, name="x" * 64).scopes == scopes
     assert token(role=Role.OPERATOR, name="Größe").role == "operator"
+    assert token(role=Role.CALENDAR).scopes == ()
+    assert token(role=Role.CALENDAR, scopes=scopes).scopes == scopes
 
 
 # -- changes and frozen things

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from datetime import datetime
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.demo.demo_process import FOREWARN, DemoProcess, environment
+from tests.support.own_network import own_network
 from tests.support.waiting import until
 
 
@@ -128,27 +128,26 @@ def test_the_demo_needs_no_token_and_refuses_foreign_pages(demo: DemoProcess) ->
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_demo_leaves_nothing_behind(tmp_path: Path, signal_number: signal.Signals) -> None:
-    """No folder, process or port remains: within 5 s after SIGTERM, and soon after SIGKILL."""
-    demo = DemoProcess(tmp_path)
-    # Ten agents and the helper that removes the folder run; one more process means that an agent is preparing.
-    until(lambda: len(demo.processes()) > 11)
-    (folder,) = demo.folders()
-    begun_s = time.monotonic()
-    code = demo.end(signal_number)
-    if signal_number is signal.SIGKILL:
-        assert code == -signal.SIGKILL
-        until(lambda: not demo.folders())
-    else:
-        assert code == 0
-        assert time.monotonic() - begun_s < 5
-        assert not folder.exists()
-    until(lambda: not demo.processes())
-    assert [path.name for path in tmp_path.iterdir()] == ["stderr"]
-    assert (tmp_path / "stderr").read_text() == ""
-    for url in (demo.guest, demo.operator):
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", urlsplit(url).port or 0)) != 0
-    demo.close()
+    """No folder, process or port remains: when it ends after SIGTERM, and soon after SIGKILL."""
+    with own_network():  # where nobody else takes a port that becomes free
+        demo = DemoProcess(tmp_path)
+        # Ten agents and the helper that removes the folder run; one more process means that an agent is preparing.
+        until(lambda: len(demo.processes()) > 11)
+        (folder,) = demo.folders()
+        code = demo.end(signal_number)
+        if signal_number is signal.SIGKILL:
+            assert code == -signal.SIGKILL
+            until(lambda: not demo.folders())
+        else:
+            assert code == 0
+            assert not folder.exists()
+        until(lambda: not demo.processes())
+        assert [path.name for path in tmp_path.iterdir()] == ["stderr"]
+        assert (tmp_path / "stderr").read_text() == ""
+        for url in (demo.guest, demo.operator):
+            with socket.socket() as probe:
+                assert probe.connect_ex(("127.0.0.1", urlsplit(url).port or 0)) != 0
+        demo.close()
 
 
 def test_an_occupied_port_is_refused(tmp_path: Path) -> None:

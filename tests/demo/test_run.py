@@ -11,6 +11,7 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.demo.agents import NEVER_APPROVES, NEVER_POLLS, USER_MACHINE, drain_command
 from forewarn.demo.run import FLEET, check_ports_free, parse_rate
 from forewarn.guest.programs import program_problems
+from tests.support.own_network import own_network
 
 
 def test_the_fleet_has_the_special_machines() -> None:
@@ -36,8 +37,8 @@ def test_other_rates_are_refused(speed: str) -> None:
 
 
 def test_the_operators_port_must_be_free_too() -> None:
-    """The operators' port is the one after the guests' port."""
-    with socket.socket() as occupied:
+    """The operators' port is the one after the guests' port. In a network of its own, nobody else has that one."""
+    with own_network(), socket.socket() as occupied:
         occupied.bind(("127.0.0.1", 0))
         occupied.listen()
         port = occupied.getsockname()[1]

@@ -54,7 +54,7 @@ def config(tmp_path: Path, text: str) -> Path:
 def test_an_executor_of_another_package_does_the_work(tmp_path: Path, site: Path) -> None:
     """`forewarn serve` loads it by its name, gives it its settings and its orders, and completes the event."""
     database, notes = tmp_path / "f.db", tmp_path / "orders.txt"
-    prepared = Service(load({"store": f"sqlite:{database}"}, {}))
+    prepared = Service(load({"store": f"sqlite:{database}", "state_dir": str(tmp_path / "prepared")}, {}))
     shop = Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)
     fleet = Fleet({"shop": shop}, {("shop", "web-0"): Machine(scope="shop", name="web-0")})
     prepared.control.apply_fleet(fleet, Actor("test"))

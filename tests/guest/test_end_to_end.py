@@ -134,7 +134,7 @@ def fleet_of(
     text = f'[[scopes]]\nname = "shop"\nkind = "availability-set"\napproval = "{approval}"\n'
     for number, name in enumerate(names):
         text += f'[[machines]]\nscope = "shop"\nname = "{name}"\naddresses = ["127.0.0.{10 + number}"]\n'
-    prepared = Service(load({"store": f"sqlite:{folder}/f.db"}, {}))
+    prepared = Service(load({"store": f"sqlite:{folder}/f.db", "state_dir": f"{folder}/prepared"}, {}))
     prepared.control.apply_fleet(parse_fleet(text, "the test"), OPERATOR)
     prepared.control.enable("shop", OPERATOR)
     prepared.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop")), OPERATOR)

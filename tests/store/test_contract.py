@@ -363,6 +363,10 @@ def test_tokens_come_newest_first(store: Store) -> None:
     store.apply(change(tokens=[token("T0", created=at(9), role=Role.OWNER, scopes=("shop", "blog"))]))
     assert [t.id for t in store.tokens()] == ["T0", "T2", "T1", "T3"]
     assert store.tokens()[0].scopes == ("shop", "blog")
+    store.apply(
+        change(tokens=[token(f"C{n}", created=at(20 + n), role=Role.CALENDAR, scopes=("shop",) * n) for n in (0, 1)])
+    )
+    assert [(t.role, t.scopes) for t in store.tokens()[:2]] == [(Role.CALENDAR, ("shop",)), (Role.CALENDAR, ())]
 
 
 def test_a_token_is_never_updated(store: Store) -> None:

@@ -15,6 +15,8 @@ from forewarn.store import (
     Counts,
     EventQuery,
     Focus,
+    HostCount,
+    HostQuery,
     MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
@@ -547,3 +549,74 @@ def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
     counted = wave_progress(events, {o.id: o for o in orders})
     assert store.wave_progress(["M0"], None) == {"M0": counted}
     assert (counted[0].running, counted[0].failed, counted[0].in_doubt, counted[0].undone) == (3, 1, 1, 2)
+
+
+# -- searches
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (MachineQuery(text="vm-3"), "blog/vm-3 shop/vm-3 wiki/vm-3"),
+        (MachineQuery(text="hop/vm-"), "shop/vm-0 shop/vm-1 shop/vm-2 shop/vm-3"),
+        (MachineQuery(text="hop/vm-", host="h1"), "shop/vm-1 shop/vm-3"),
+        (MachineQuery(text="vm-1", scope="wiki"), "wiki/vm-1"),
+        (MachineQuery(text="vm-1", within=("wiki", "blog")), "blog/vm-1 wiki/vm-1"),
+        (MachineQuery(text="vm-1", within=()), ""),
+        (MachineQuery(text="vm-1", after=("blog", "vm-1")), "shop/vm-1 wiki/vm-1"),
+        (MachineQuery(text="vm-1", limit=2), "blog/vm-1 shop/vm-1"),
+        (MachineQuery(text="h0", scope="shop"), "shop/vm-0 shop/vm-2"),
+        (MachineQuery(text="10.0.2."), "wiki/vm-0 wiki/vm-1 wiki/vm-2 wiki/vm-3"),
+        (MachineQuery(text="%"), ""),
+    ],
+    ids=str,
+)
+def test_machines_are_found_by_a_part_of_what_names_them(fleet: Store, query: MachineQuery, expected: str) -> None:
+    """Scope and name, host or address, together with every other filter, in the order of the list."""
+    assert " ".join(map(str, fleet.machines_page(query))) == expected
+
+
+def test_a_search_ignores_case(store: Store) -> None:
+    """Names keep theirs."""
+    store.apply(
+        change(scopes=[scope("Shop")], machines=[machine("Web-A", scope="Shop", host="Rack-1", instance_id="VM-AB")])
+    )
+    for text in ("shop/web-a", "rack", "vm-ab"):
+        assert keys(store.machines_page(MachineQuery(text=text))) == [("Shop", "Web-A")]
+    assert keys(store.scopes_page(ScopeQuery(text="ho"))) == ["Shop"]
+    assert store.hosts_page(HostQuery(text="ack-1")) == [HostCount("Rack-1", 1)]
+
+
+def test_scopes_and_hosts_are_found_by_a_part_of_their_name(fleet: Store) -> None:
+    """Within the scopes of the caller, page by page."""
+    assert keys(fleet.scopes_page(ScopeQuery(text="o"))) == ["blog", "shop"]
+    assert keys(fleet.scopes_page(ScopeQuery(text="o", after="blog"))) == ["shop"]
+    assert keys(fleet.scopes_page(ScopeQuery(text="o", within=("shop", "wiki")))) == ["shop"]
+    assert fleet.hosts_page(HostQuery()) == [HostCount("h0", 6), HostCount("h1", 6)]
+    assert fleet.hosts_page(HostQuery(limit=1)) == [HostCount("h0", 6)]
+    assert fleet.hosts_page(HostQuery(after="h0", within=("shop",))) == [HostCount("h1", 2)]
+    assert fleet.hosts_page(HostQuery(text="1", within=())) == []
+
+
+def test_events_of_a_host_are_those_of_its_machines(store: Store) -> None:
+    """Where the machines are now; each event once, with every other filter."""
+    machines = [machine(f"web-{n}", host="h0" if n < 2 else "h1") for n in range(3)]
+    events = [
+        event("E0", position=0, resources=("web-0", "web-1")),
+        event("E1", position=1, resources=("web-1",), status=Status.COMPLETED),
+        event("E2", position=2, resources=("web-2",)),
+    ]
+    store.apply(change(scopes=[scope()], machines=machines, maintenances=[maintenance()], events=events))
+    for query, expected in (
+        (EventQuery(host="h0"), ["E1", "E0"]),
+        (EventQuery(host="h0", statuses=OPEN), ["E0"]),
+        (EventQuery(host="h0", limit=1), ["E1"]),
+        (EventQuery(host="h0", within=("blog",)), []),
+        (EventQuery(host="h1", scope="shop", maintenance_id="M1"), ["E2"]),
+        (EventQuery(host="h2"), []),
+    ):
+        assert keys(list(store.events(query).events)) == expected
+    page = store.events(EventQuery(host="h0", limit=1))
+    assert page.numbers == (page.next_before,)
+    with pytest.raises(Invalid, match="exclude each other"):
+        EventQuery(host="h0", scope="shop", machine="web-0")

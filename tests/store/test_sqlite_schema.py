@@ -84,12 +84,37 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         "0010 audit_chain",
         "0011 in_doubt",
         "0012 targets",
-        "0013 hooks",
+        "0013 calendar_tokens",
+        "0014 hooks",
     ]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]
         found = connection.execute("SELECT * FROM maintenance_scopes").fetchall()
         assert found == [("shop", "Planned", "2030", "M1")]
+
+
+def test_tokens_and_their_uses_survive_the_role_calendar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is made anew for another role: tokens, their ends and their last uses stay."""
+    path = tmp_path / "x.db"
+    (step,) = [each for each in migrations("sqlite") if each.name == "calendar_tokens"]
+    with monkeypatch.context() as before:
+        before.setattr(file, "migrations", lambda _: migrations("sqlite")[: step.number - 1])
+        before.setattr(file, "SCHEMA_VERSION", step.number - 1)
+        migrated(path)
+    rows = [
+        ("T1", "ci", "viewer", "[]", "a" * 64, "2030", "", None),
+        ("T2", "o", "owner", '["s"]', "b" * 64, "2031", "x", "2032"),
+    ]
+    with closing(file.connect(path)) as connection:
+        connection.executemany(f"INSERT INTO tokens VALUES ({', '.join('?' * 8)})", rows)
+        connection.execute("INSERT INTO token_uses VALUES ('T2', '2031')")
+    assert f"{step.number:04} calendar_tokens" in file.SqliteDatabase(path).migrate()
+    with closing(file.connect(path)) as connection:
+        assert [tuple(row) for row in connection.execute("SELECT * FROM tokens ORDER BY id")] == rows
+        assert [tuple(row) for row in connection.execute("SELECT * FROM token_uses")] == [("T2", "2031")]
+        connection.execute(f"INSERT INTO tokens VALUES ('T3', 'c', 'calendar', '[]', '{'c' * 64}', '2030', '', NULL)")
+        connection.execute("DELETE FROM tokens")
+        assert connection.execute("SELECT count(*) FROM token_uses").fetchone()[0] == 0
 
 
 def test_migrations_are_numbered_without_gaps() -> None:

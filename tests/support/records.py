@@ -338,11 +338,12 @@ def entries(maintenance_id: str) -> st.SearchStrategy[list[AuditEntry]]:
 @st.composite
 def tokens(draw: st.DrawFn, id_: str) -> Token:
     role = draw(st.sampled_from(Role))
+    fewest, takes_scopes = int(role is Role.OWNER), role in (Role.OWNER, Role.CALENDAR)
     return Token(
         id=id_,
         name=draw(printable.filter(bool)),
         role=role,
-        scopes=draw(st.lists(hosts.filter(bool), min_size=1, max_size=3).map(tuple)) if role is Role.OWNER else (),
+        scopes=draw(st.lists(hosts.filter(bool), min_size=fewest, max_size=3 * takes_scopes).map(tuple)),
         digest=sha256(id_.encode()).hexdigest(),
         created=draw(moments),
         created_by=draw(texts),

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -23,15 +24,23 @@ def forewarn(*arguments: str) -> list[str]:
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end, without settings from the environment."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
-    return subprocess.run(
-        forewarn(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**clean, **environment},
-        check=False,
-    )
+    with clean_environment() as clean:
+        return subprocess.run(
+            forewarn(*arguments),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env={**clean, **environment},
+            check=False,
+        )
+
+
+@contextmanager
+def clean_environment() -> Iterator[dict[str, str]]:
+    """Yield our environment without settings of forewarn; a temporary folder has the default state directory."""
+    with tempfile.TemporaryDirectory() as folder:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
+        yield {**clean, "XDG_STATE_HOME": folder}
 
 
 def cpu_delays_s(pid: int) -> dict[Path, float]:
@@ -100,16 +109,16 @@ class Served:
 @contextmanager
 def serving(*arguments: str) -> Iterator[Served]:
     """Run `forewarn serve` on free ports until the end of the block."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
-    process = subprocess.Popen(
-        forewarn("serve", "--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0", *arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=clean,
-    )
-    try:
-        yield Served(process)
-    finally:
-        process.kill()
-        process.communicate()
+    with clean_environment() as clean:
+        process = subprocess.Popen(
+            forewarn("serve", "--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0", *arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean,
+        )
+        try:
+            yield Served(process)
+        finally:
+            process.kill()
+            process.communicate()

@@ -21,6 +21,7 @@ from forewarn.cli import (
     event,
     fleet,
     hook,
+    host,
     machine,
     maintenance,
     order,
@@ -48,7 +49,7 @@ app = StrictTyper(
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are text, not markup
 )
 command(app, "status")(status.status)
-for noun in (fleet, scope, machine, maintenance, event, order, audit, token, hook, clock, db, scenario):
+for noun in (fleet, scope, host, machine, maintenance, event, order, audit, token, hook, clock, db, scenario):
     app.add_typer(noun.app)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from forewarn.cli.client import Client, Json
 from forewarn.cli.formatting import full_time
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.errors import Invalid, Refused
 from forewarn.core.formatting import action_by
 from forewarn.core.model import AuditEntry
@@ -31,9 +31,9 @@ def line(entry: Json) -> str:
 
 
 @command(app, "list")
-def list_audit(session: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
+def list_audit(session: Session, match: Match = None, limit: Limit = 50, cursor: Cursor = None) -> None:
     """List the entries of the audit log, newest first."""
-    page = session.api.page("/v1/audit", {}, limit=limit, cursor=cursor)
+    page = session.api.page("/v1/audit", {"q": match}, limit=limit, cursor=cursor)
     session.show_page(page, COLUMNS, lambda entries: [_row(entry) for entry in entries], empty="no entries")
 
 

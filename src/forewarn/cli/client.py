@@ -121,7 +121,8 @@ class Client:
             page = self.get(path, {**query, "limit": min(PAGE, limit - len(items)), "cursor": cursor})
             items += page["items"]
             cursor = page["next_cursor"]
-            if cursor is None or len(items) >= limit or not page["items"]:
+            # A page of a search may be empty although the search is not over.
+            if cursor is None or len(items) >= limit or not (page["items"] or query.get("q")):
                 break
         return {"items": items, "next_cursor": cursor}
 

@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Json, path_of
 from forewarn.cli.formatting import full_time, missing_approvals, reasons, update_domain_name, when, why
 from forewarn.cli.live_events import watch_all, watch_one
 from forewarn.cli.options import moment
 from forewarn.cli.output import Rows
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.formatting import action_by, span
 from forewarn.core.model import EventType, Status
 
@@ -21,7 +22,12 @@ COLUMNS = ("event", "status", "type", "scope", "machines", "not before", "not ap
 
 Id = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The event's id, or at least its first 8 characters.", show_default=False),
+    typer.Argument(
+        metavar="ID",
+        help="The event's id, or at least its first 8 characters.",
+        show_default=False,
+        autocompletion=completion.events,
+    ),
 ]
 
 
@@ -31,14 +37,24 @@ def list_events(
     status: Annotated[
         list[Status] | None, typer.Option(help="Only events with this status; may be repeated.", case_sensitive=False)
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="Only events of this scope.")] = None,
-    machine: Annotated[str | None, typer.Option(help="Only events of this machine, like shop/web-0.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(help="Only events of this scope.", autocompletion=completion.scopes)
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(help="Only events of this machine, like shop/web-0.", autocompletion=completion.machines),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Only events of machines that are on this host now.", autocompletion=completion.hosts),
+    ] = None,
     type_: Annotated[
         EventType | None, typer.Option("--type", help="Only events of this type.", case_sensitive=False)
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="Leave out events that ended before this time; -12h also works.", metavar="TIME")
     ] = None,
+    match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
@@ -51,11 +67,13 @@ def list_events(
         "status": [each.value for each in status or ()],
         "scope": scope,
         "machine": name,
+        "host": host,
+        "q": match,
         "type": type_.value if type_ else None,
         "since": moment("--since", since, now),
     }
     page = session.api.page("/v1/events", query, limit=limit, cursor=cursor)
-    session.refuse_unknown(page, scope=scope, machine=name)
+    session.refuse_unknown(page, scope=scope, machine=name, host=host)
     session.show_page(page, COLUMNS, lambda events: _rows(session, events, now), empty="no events")
 
 
@@ -75,9 +93,17 @@ def why_event(session: Session, event: Id) -> None:
 def watch(
     session: Session,
     event: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Only this event, until it has ended.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[ID]",
+            help="Only this event, until it has ended.",
+            show_default=False,
+            autocompletion=completion.events,
+        ),
     ] = None,
-    scope: Annotated[str | None, typer.Option(help="Only events of this scope.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(help="Only events of this scope.", autocompletion=completion.scopes)
+    ] = None,
 ) -> None:
     """Show changes as they happen: the open events on a terminal, a line per change elsewhere. Ctrl-C ends it."""
     if event is None:

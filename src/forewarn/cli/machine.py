@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Json
 from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
 from forewarn.cli.event import show_event
 from forewarn.cli.formatting import full_time
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.plan_warnings import NO_NOTICE
 
 app = group("machine", "Show machines, and restart or redeploy one as its user.")
@@ -21,6 +22,7 @@ Name = Annotated[
         metavar="MACHINE",
         help="scope/name, or the name alone if only one machine has it.",
         show_default=False,
+        autocompletion=completion.machines,
     ),
 ]
 
@@ -28,13 +30,18 @@ Name = Annotated[
 @command(app, "list")
 def list_machines(
     session: Session,
-    scope: Annotated[str | None, typer.Option(help="Only machines of this scope.")] = None,
-    host: Annotated[str | None, typer.Option(help="Only machines on this host.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(help="Only machines of this scope.", autocompletion=completion.scopes)
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Only machines on this host.", autocompletion=completion.hosts)
+    ] = None,
+    match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List machines by name, and when each was last seen."""
-    page = session.api.page("/v1/machines", {"scope": scope, "host": host}, limit=limit, cursor=cursor)
+    page = session.api.page("/v1/machines", {"scope": scope, "host": host, "q": match}, limit=limit, cursor=cursor)
     session.refuse_unknown(page, scope=scope, host=host)
     session.show_page(page, COLUMNS, lambda machines: [_row(machine) for machine in machines], empty="no machines")
 

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli import plan_text
+from forewarn.cli import completion, plan_text
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
 from forewarn.cli.formatting import full_time, progress, reasons, target_names, update_domain_name, when
 from forewarn.cli.live_maintenance import follow
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.formatting import span
 from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
 
@@ -42,7 +42,12 @@ class Until(StrEnum):
 
 Id = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The maintenance's id, or at least its first 8 characters.", show_default=False),
+    typer.Argument(
+        metavar="ID",
+        help="The maintenance's id, or at least its first 8 characters.",
+        show_default=False,
+        autocompletion=completion.maintenances,
+    ),
 ]
 Timeout = Annotated[
     str | None,
@@ -58,14 +63,23 @@ def schedule(
         typer.Option("--type", help="What happens to the machines.", case_sensitive=False, show_default=False),
     ],
     machine: Annotated[
-        list[str] | None, typer.Option(help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE")
+        list[str] | None,
+        typer.Option(
+            help="A machine, like shop/web-0; may be repeated.", metavar="MACHINE", autocompletion=completion.machines
+        ),
     ] = None,
     scope: Annotated[
-        list[str] | None, typer.Option(help="Every machine of this scope; may be repeated.", metavar="SCOPE")
+        list[str] | None,
+        typer.Option(
+            help="Every machine of this scope; may be repeated.", metavar="SCOPE", autocompletion=completion.scopes
+        ),
     ] = None,
     update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the one scope.")] = None,
     host: Annotated[
-        list[str] | None, typer.Option(help="Every machine on this host; may be repeated.", metavar="HOST")
+        list[str] | None,
+        typer.Option(
+            help="Every machine on this host; may be repeated.", metavar="HOST", autocompletion=completion.hosts
+        ),
     ] = None,
     not_before: Annotated[
         str | None,
@@ -138,11 +152,12 @@ def list_maintenances(
         list[MaintenanceStatus] | None,
         typer.Option(help="Only maintenances with this status; may be repeated.", case_sensitive=False),
     ] = None,
+    match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List maintenances, newest first."""
-    query = {"status": [each.value for each in status or ()]}
+    query = {"status": [each.value for each in status or ()], "q": match}
     page = session.api.page("/v1/maintenances", query, limit=limit, cursor=cursor)
     session.show_page(page, COLUMNS, lambda maintenances: _rows(session, maintenances), empty="no maintenances")
 

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Json
 from forewarn.cli.formatting import full_time
 from forewarn.cli.options import cannot_read, usage
 from forewarn.cli.output import Rows
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.formatting import names
 
 app = group("order", "Take the orders of started events and report how the work ended.")
@@ -29,7 +30,13 @@ class OrderStateOption(StrEnum):
 
 
 Id = Annotated[
-    str, typer.Argument(metavar="ID", help="The order's id, which is also the event's id.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The order's id, which is also the event's id.",
+        show_default=False,
+        autocompletion=completion.orders,
+    ),
 ]
 OutputFile = Annotated[
     Path | None, typer.Option(help="A file, such as a log of the work; its end is kept with the order.")
@@ -40,11 +47,12 @@ OutputFile = Annotated[
 def list_orders(
     session: Session,
     state: Annotated[OrderStateOption, typer.Option(help="Only orders in this state.")] = OrderStateOption.OPEN,
+    match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List the open orders, which can be taken, or those in another state."""
-    query = {"state": None if state is OrderStateOption.ALL else state.value}
+    query = {"state": None if state is OrderStateOption.ALL else state.value, "q": match}
     page = session.api.page("/v1/orders", query, limit=limit, cursor=cursor)
     empty = "no orders" if state is OrderStateOption.ALL else f"no {state} orders"
     session.show_page(page, COLUMNS, lambda orders: _rows(session, orders), empty=empty)

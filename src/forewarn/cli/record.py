@@ -13,7 +13,7 @@ from forewarn.cli.options import cannot_write, seconds, usage
 from forewarn.cli.output import Output
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.durations import duration_text
-from forewarn.core.errors import ForewarnError, Invalid
+from forewarn.core.errors import ForewarnError
 
 STOPPED = "it was stopped"
 
@@ -44,36 +44,22 @@ def record(
     """
     if api_version not in VERSIONS:
         raise usage(f"--api-version: {api_version!r} is not one of {', '.join(VERSIONS)}")
-    from forewarn.guest.discovery import normal_endpoint
-    from forewarn.guest.errors import ConfigError
+    _check_endpoint(endpoint)
     from forewarn.service import logs
     from forewarn.testing.recorder import Recorder
-    from forewarn.testing.recording_file import Line
 
-    try:
-        for_s = seconds("--for", for_) if for_ else None
-        if endpoint:
-            normal_endpoint(endpoint)
-    except (Invalid, ConfigError) as error:
-        raise usage(str(error)) from None
+    for_s = seconds("--for", for_) if for_ else None
     file = _open(output)
     logs.set_up("error")  # failures are lines of the recording, which are printed below
     out = Output()
-    # The reason to end and whether it is a good one. SimpleQueue: two signals at once may interrupt a `put` with another.
-    ended: SimpleQueue[tuple[str, bool]] = SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.put((STOPPED, True)))
-
-    def show(line: Line) -> None:
-        out.aside(f"+{duration_text(int(line.at_s)):<7} {line}")
-
+    ended = _ends()
     with file as writable:
         recorder = Recorder(
             endpoint,
             writable,
             api_version=api_version,
             scrub=scrub,
-            on_line=show,
+            on_line=lambda line: out.aside(f"+{duration_text(int(line.at_s)):<7} {line}"),
             on_end=lambda reason: ended.put((reason or "it has reached the largest size of a recording", not reason)),
         )
         recorder.start()
@@ -85,6 +71,25 @@ def record(
     if not ok:
         raise ForewarnError(f"the recording ends after {recorder.lines} line(s): {reason}")
     out.aside(f"recorded {recorder.lines} line(s) to {output or 'standard output'}: {reason}")
+
+
+def _check_endpoint(endpoint: str) -> None:
+    from forewarn.guest.discovery import normal_endpoint
+    from forewarn.guest.errors import ConfigError
+
+    try:
+        if endpoint:
+            normal_endpoint(endpoint)
+    except ConfigError as error:
+        raise usage(str(error)) from None
+
+
+def _ends() -> SimpleQueue[tuple[str, bool]]:
+    """Return the queue of reasons to end the recording, each with whether it is a good one; a signal is a good one."""
+    ended: SimpleQueue[tuple[str, bool]] = SimpleQueue()  # two signals at once may interrupt a `put` with another
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.put((STOPPED, True)))
+    return ended
 
 
 def _open(output: Path | None) -> "BinaryIO | nullcontext[BinaryIO]":

@@ -4,9 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.options import seconds, usage
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.durations import duration_text
 from forewarn.core.model import ApprovalMode, EventType, ScopeKind
 
@@ -22,13 +23,16 @@ SETTINGS = (
     "minimum_notice_s",
 )
 
-Name = Annotated[str, typer.Argument(metavar="SCOPE", help="A scope's name.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="SCOPE", help="A scope's name.", show_default=False, autocompletion=completion.scopes),
+]
 
 
 @command(app, "list")
-def list_scopes(session: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
+def list_scopes(session: Session, match: Match = None, limit: Limit = 50, cursor: Cursor = None) -> None:
     """List scopes by name."""
-    page = session.api.page("/v1/scopes", {}, limit=limit, cursor=cursor)
+    page = session.api.page("/v1/scopes", {"q": match}, limit=limit, cursor=cursor)
     session.show_page(page, COLUMNS, lambda scopes: [_row(scope) for scope in scopes], empty="no scopes")
 
 

@@ -32,6 +32,9 @@ TokenFile = Annotated[
     typer.Option("--token-file", help="A file with the token [default: $FOREWARN_TOKEN, else this machine's]"),
 ]
 Limit = Annotated[int, typer.Option(min=1, max=MAX_LIST, help="The largest number of items to list.")]
+Match = Annotated[
+    str | None, typer.Option("--match", help="Only what contains this text, in any case.", metavar="TEXT")
+]
 Cursor = Annotated[str | None, typer.Option(help="Continue where an earlier list ended.")]
 
 

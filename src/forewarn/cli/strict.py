@@ -35,6 +35,8 @@ class StrictGroup(TyperGroup):
 
 
 def _refuse_repeats(command: TyperCommand | TyperGroup, ctx: Any, args: list[str]) -> None:
+    if ctx.resilient_parsing:  # the shell asks for completions, and must not get an error
+        return
     _, _, given = command.make_parser(ctx).parse_args(args=list(args))
     for parameter, count in Counter(given).items():
         if count > 1 and _keeps_one_value(parameter):

@@ -4,21 +4,31 @@ from typing import Annotated
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.formatting import full_time, when
 from forewarn.cli.options import seconds, usage
-from forewarn.cli.session import MAX_LIST, Cursor, Limit, Session, command, group
+from forewarn.cli.session import MAX_LIST, Cursor, Limit, Match, Session, command, group
 from forewarn.core.model import Role
 
 app = group("token", "Create, list and revoke the tokens of people and programs.")
 
 TokenArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The token's id, its first characters, or its name.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The token's id, its first characters, or its name.",
+        show_default=False,
+        autocompletion=completion.tokens,
+    ),
 ]
 
 COLUMNS = ("id", "name", "role", "scopes", "created", "by", "expires", "last used")
-ROLES = "viewer (reads), operator (does everything), or owner (in its scopes: reads, restarts, redeploys, approves, cancels)"
+ROLES = (
+    "viewer (reads), operator (does everything), owner (in its scopes: reads, restarts, redeploys, approves, cancels), or"
+    " calendar (reads the calendar only)"
+)
 
 
 @command(app, "create")
@@ -26,7 +36,10 @@ def create(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that the audit log shows.", show_default=False)],
     role: Annotated[Role, typer.Option(help=ROLES, show_default=False)],
-    scope: Annotated[list[str] | None, typer.Option(help="A scope of an owner; may be repeated.")] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="A scope of an owner or a calendar; may be repeated.", autocompletion=completion.scopes),
+    ] = None,
     expires: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="The token expires after this time, like 30d. [default: never]"),
@@ -44,13 +57,15 @@ def create(
     session.out.aside(
         f"token {token['id']} for {token['name']} ({token['role']}){until}; keep it: it is not shown again"
     )
+    if token["role"] == Role.CALENDAR:
+        session.out.aside(f"subscribe to {session.api.server.url}/v1/calendar.ics?token=TOKEN")
     print(token["token"])
 
 
 @command(app, "list")
-def list_tokens(session: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
+def list_tokens(session: Session, match: Match = None, limit: Limit = 50, cursor: Cursor = None) -> None:
     """List the tokens without their secrets."""
-    page = session.api.page("/v1/tokens", {}, limit=limit, cursor=cursor)
+    page = session.api.page("/v1/tokens", {"q": match}, limit=limit, cursor=cursor)
     session.show_page(page, COLUMNS, lambda tokens: [_row(token) for token in tokens], empty="no tokens")
 
 
@@ -78,7 +93,12 @@ def revoke(
     session: Session,
     token: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="The token's id, its first characters, or its name.", show_default=False),
+        typer.Argument(
+            metavar="ID",
+            help="The token's id, its first characters, or its name.",
+            show_default=False,
+            autocompletion=completion.tokens,
+        ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Revoke every token except the one in use.", show_default=False)

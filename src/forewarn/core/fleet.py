@@ -157,8 +157,9 @@ def _read_tables(document: Mapping[str, Any], key: str, source: str, problems: _
         where = f"{source}: {key}[{index}]" + (f' "{name}"' if isinstance(name, str) else "")
         try:
             made = make(table)
-        except Invalid:
-            problems.texts += (f"{where}: {problem}" for problem in _table_problems(make, right, table))
+        except Invalid as error:
+            found = _table_problems(make, right, table) or [str(error)]
+            problems.texts += (f"{where}: {problem}" for problem in found)
             problems.incomplete_scopes.add(str(table.get("scope" if key == "machines" else "name")))
         else:
             yield where, made

@@ -95,11 +95,15 @@ class OrderState(StrEnum):
 
 
 class Role(StrEnum):
-    """What the holder of a token may do: read everything, do everything, or do everything in the token's scopes."""
+    """What the holder of a token may do: read everything, do everything, or do everything in the token's scopes.
+
+    A token with the role `calendar` reads the calendar, of its scopes or of the whole fleet, and nothing else.
+    """
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     OWNER = "owner"
+    CALENDAR = "calendar"
 
 
 def require(condition: bool, message: str) -> None:
@@ -376,13 +380,14 @@ class Token:
     def __post_init__(self) -> None:
         require(bool(self.name), "the token has no name: name it after its user")
         _check_text("name", self.name, MAX_TOKEN_NAME_CHARS)
-        if self.role is Role.OWNER:
+        if self.role in (Role.OWNER, Role.CALENDAR):
+            fewest = 1 if self.role is Role.OWNER else 0
             require(
-                1 <= len(self.scopes) <= MAX_SCOPES_PER_TOKEN,
-                f"a token with role owner needs 1 to {MAX_SCOPES_PER_TOKEN} scopes, not {len(self.scopes)}",
+                fewest <= len(self.scopes) <= MAX_SCOPES_PER_TOKEN,
+                f"a token with role {self.role} needs {fewest} to {MAX_SCOPES_PER_TOKEN} scopes, not {len(self.scopes)}",
             )
         else:
-            require(not self.scopes, f"only role owner takes scopes: leave them out for role {self.role}")
+            require(not self.scopes, f"only roles owner and calendar take scopes: leave them out for role {self.role}")
         for scope in self.scopes:
             check_name("scope", scope)
         require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")

@@ -40,6 +40,8 @@ from forewarn.store import (
     EventFirstSeen,
     EventQuery,
     Focus,
+    HostCount,
+    HostQuery,
     IdKind,
     Inventory,
     MachineIdentity,
@@ -296,7 +298,11 @@ class MemoryStore:
     @_locked
     def scopes_page(self, query: ScopeQuery) -> list[Scope]:
         scopes = selected_scopes("", query.within)
-        matching = (s for s in self._scopes.values() if s.name > query.after and _lies_in(s.name, scopes))
+        matching = (
+            s
+            for s in self._scopes.values()
+            if s.name > query.after and _lies_in(s.name, scopes) and query.text in s.name.lower()
+        )
         return heapq.nsmallest(query.limit, matching, key=lambda s: s.name)
 
     @_locked
@@ -306,9 +312,22 @@ class MemoryStore:
             m
             for by_name in self._machines.values()
             for m in by_name.values()
-            if (query.after is None or m.key > query.after) and query.host in ("", m.host) and _lies_in(m.scope, scopes)
+            if (query.after is None or m.key > query.after)
+            and query.host in ("", m.host)
+            and _lies_in(m.scope, scopes)
+            and _contains(m, query.text)
         )
         return heapq.nsmallest(query.limit, matching, key=lambda m: m.key)
+
+    @_locked
+    def hosts_page(self, query: HostQuery) -> list[HostCount]:
+        scopes = selected_scopes("", query.within)
+        counted = (
+            HostCount(host, sum(_lies_in(scope, scopes) for scope, _ in keys))
+            for host, keys in self._hosts.items()
+            if host > query.after and query.text in host.lower()
+        )
+        return heapq.nsmallest(query.limit, (each for each in counted if each.machines), key=lambda each: each.name)
 
     @_locked
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
@@ -352,7 +371,8 @@ class MemoryStore:
         page = list(islice(matching, query.limit + 1))
         more = len(page) > query.limit
         page = page[: query.limit]
-        return Page(tuple(page), self._numbers[page[-1].id] if more else None)
+        numbers = tuple(self._numbers[e.id] for e in page)
+        return Page(tuple(page), numbers[-1] if more else None, numbers)
 
     @_locked
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
@@ -568,6 +588,10 @@ class MemoryStore:
             (query.before is None or self._numbers[event.id] < query.before)
             and _lies_in(event.scope, scopes)
             and (not query.machine or query.machine in event.resources)
+            and (
+                not query.host
+                or any((event.scope, name) in self._hosts.get(query.host, ()) for name in event.resources)
+            )
             and query.maintenance_id in ("", event.maintenance_id)
             and event.status in query.statuses
             and event.type in query.types
@@ -652,6 +676,11 @@ class MemoryStore:
 
 def _shown(event: Event) -> Event:
     return replace(event, approvals=()) if event.approvals else event
+
+
+def _contains(machine: Machine, text: str) -> bool:
+    names = f"{machine} {machine.host} {machine.instance_id}".lower()
+    return text in names or any(text in address for address in machine.addresses)
 
 
 def _lies_in(scope: str, scopes: tuple[str, ...] | None) -> bool:

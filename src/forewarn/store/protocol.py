@@ -29,6 +29,7 @@ from forewarn.store.queries import (
     AuditQuery,
     EventQuery,
     Focus,
+    HostQuery,
     IdKind,
     MachineQuery,
     MaintenanceQuery,
@@ -42,10 +43,19 @@ MAX_DELIVERIES = 200
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of events, and the cursor of the next page or None."""
+    """A page of events with their numbers, and the cursor of the next page or None."""
 
     events: tuple[Event, ...]
     next_before: int | None = None
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostCount:
+    """A host, and the number of machines on it."""
+
+    name: str
+    machines: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +266,8 @@ class Store(Protocol):
     def scopes_page(self, query: ScopeQuery) -> list[Scope]: ...
 
     def machines_page(self, query: MachineQuery) -> list[Machine]: ...
+
+    def hosts_page(self, query: HostQuery) -> list[HostCount]: ...
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]: ...
 

@@ -1,6 +1,7 @@
 """The arguments of store reads: what a snapshot covers, and which page of a list to return.
 
-In every query, `within` names the scopes that the caller may see: None for all, () for none.
+In every query, `within` names the scopes that the caller may see: None for all, () for none. A `text` is in lower case and is
+searched in lower case; "" is in every text.
 """
 
 from collections.abc import Collection
@@ -72,11 +73,13 @@ class _PageQuery:
 class EventQuery(_PageQuery):
     """A page of the events that match every field, newest first.
 
-    `since` leaves out events that ended earlier. `before` is the `next_before` of the previous page.
+    `host` names the machines that are on it now. `since` leaves out events that ended earlier. `before` is the `next_before` of
+    the previous page.
     """
 
     scope: str = ""
     machine: str = ""
+    host: str = ""
     maintenance_id: str = ""
     statuses: Collection[Status] = tuple(Status)
     types: Collection[EventType] = tuple(EventType)
@@ -85,6 +88,7 @@ class EventQuery(_PageQuery):
 
     def __post_init__(self) -> None:
         require(not self.machine or bool(self.scope), "machine goes with a scope: name the scope it lies in")
+        require(not (self.machine and self.host), "machine and host exclude each other: name one of them")
         _PageQuery.__post_init__(self)
 
 
@@ -108,17 +112,30 @@ class AuditQuery(_PageQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeQuery(_PageQuery):
-    """A page of scopes by name; `after` is the last name of the previous page."""
+    """A page of the scopes whose name contains `text`, by name; `after` is the last name of the previous page."""
 
     after: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostQuery(_PageQuery):
+    """A page of the hosts whose name contains `text`, by name; `after` is the last name of the previous page."""
+
+    after: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineQuery(_PageQuery):
-    """A page of machines by (scope, name); `after` is the last key of the previous page."""
+    """A page of machines by (scope, name); `after` is the last key of the previous page.
+
+    `text` must be in the machine's `scope/name`, host, instance id or in one of its addresses.
+    """
 
     scope: str = ""
     host: str = ""
+    text: str = ""
     after: tuple[str, str] | None = None
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from forewarn.core.errors import Refused
-from forewarn.core.model import Role
 from forewarn.operator.api import bodies
+from forewarn.operator.api.access import EVERYBODY
 from forewarn.operator.api.bodies import RequestBody, ResponseBody
 from forewarn.operator.api.calls import Call
 from forewarn.operator.api.context import (
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 MAX_WITHIN_S = 300
 # Each waiting expectation occupies one of the API's forty threads. The others stay free, to move the clock for example.
 MAX_WAITING = 16
-ALL_ROLES = frozenset(Role)
 
 
 class RequestsQuery(Paged):
@@ -150,15 +149,15 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
 
     return (
         Call(
-            method="GET", path="/v1/emulator/requests", perform=requests, roles=ALL_ROLES, query=RequestsQuery,
+            method="GET", path="/v1/emulator/requests", perform=requests, roles=EVERYBODY, query=RequestsQuery,
             returns=RequestsOut, summary="Return the requests of guests with their answers, oldest first.",
         ),
         Call(
-            method="POST", path="/v1/emulator/expect", perform=expect, roles=ALL_ROLES, takes=ExpectIn, returns=Verdict,
+            method="POST", path="/v1/emulator/expect", perform=expect, roles=EVERYBODY, takes=ExpectIn, returns=Verdict,
             summary="Wait for an expectation on guests; return whether it was met.",
         ),
         Call(
-            method="PUT", path="/v1/emulator/faults", perform=faults, roles=ALL_ROLES, takes=FaultsIn, returns=FaultsOut,
+            method="PUT", path="/v1/emulator/faults", perform=faults, roles=EVERYBODY, takes=FaultsIn, returns=FaultsOut,
             summary="Set which requests fail from now on.",
         ),
     )  # fmt: skip

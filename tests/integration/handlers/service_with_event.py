@@ -60,7 +60,7 @@ def service_with_event(
     folder: Path, event_type: EventType = EventType.REDEPLOY, command: str = ""
 ) -> Iterator[ServiceWithEvent]:
     """Run the service. `command` carries out the event; without it a started event stays started."""
-    made = Service(load({"store": f"sqlite:{folder}/f.db"}, {}))
+    made = Service(load({"store": f"sqlite:{folder}/f.db", "state_dir": f"{folder}/prepared"}, {}))
     made.control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
     made.control.enable("shop", OPERATOR)
     made.control.submit(MaintenanceRequest(type=event_type, targets=Targets(scope="shop")), OPERATOR)

@@ -78,10 +78,11 @@ def address(number: int) -> str:
     return f"127.0.1.{number + 1}"
 
 
-def prepare(store: str, names: list[str]) -> list[str]:
+def prepare(store: str, state_dir: str, names: list[str]) -> list[str]:
     """Prepare a store in which each client's scope is enabled and has one event; return the ids of the events."""
     ids = count(1)
-    service = Service(load({"store": store}, {}), new_id=lambda: f"{next(ids):08X}-0000-4000-8000-000000000000")
+    settings = load({"store": store, "state_dir": state_dir}, {})
+    service = Service(settings, new_id=lambda: f"{next(ids):08X}-0000-4000-8000-000000000000")
     try:
         control = service.control
         control.apply_fleet(parse_fleet(fleet(names), "interop"), OPERATOR)
@@ -96,15 +97,20 @@ def prepare(store: str, names: list[str]) -> list[str]:
 
 
 @contextmanager
-def served(store: str) -> Iterator[tuple[str, int]]:
+def served(store: str, state_dir: str) -> Iterator[tuple[str, int]]:
     """Run a real service; yield the address of its guest listener."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
     listeners = ["--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "forewarn", "serve", "--store", store, "--executor", "simulated", *listeners],
+        [sys.executable, "-m", "forewarn", "serve", "--store", store, "--state-dir", state_dir, *listeners],
         stdout=subprocess.PIPE,
         text=True,
-        env={**clean, "FOREWARN_SIMULATED_WORK": f"{WORK_S}s", "FOREWARN_LOG_LEVEL": "warning"},
+        env={
+            **clean,
+            "FOREWARN_EXECUTOR": "simulated",
+            "FOREWARN_SIMULATED_WORK": f"{WORK_S}s",
+            "FOREWARN_LOG_LEVEL": "warning",
+        },
     )
     try:
         assert process.stdout is not None
@@ -144,9 +150,9 @@ def main() -> int:
     record = parser.parse_args().record
     with tempfile.TemporaryDirectory() as folder:
         commands = clients(Path(folder))
-        store = f"sqlite:{folder}/forewarn.db"
-        events = prepare(store, list(commands))
-        with served(store) as guest:
+        store, state_dir = f"sqlite:{folder}/forewarn.db", f"{folder}/state"
+        events = prepare(store, state_dir, list(commands))
+        with served(store, state_dir) as guest:
             for number, (name, command) in enumerate(commands.items()):
                 with RecordingProxy(PROXY_PORT, guest, address(number)) as proxy:
                     requests = run(name, command, events[number], proxy)

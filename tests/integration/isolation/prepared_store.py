@@ -15,7 +15,7 @@ DATABASE = "forewarn.db"
 
 def prepare(folder: Path) -> dict[str, str]:
     """Apply fleet.toml, enable its scopes, submit a Reboot in each; return the event of each scope."""
-    service = Service(load({"store": f"sqlite:{folder / DATABASE}"}, {}))
+    service = Service(load({"store": f"sqlite:{folder / DATABASE}", "state_dir": str(folder / "prepared")}, {}))
     try:
         service.apply_fleet_file(folder / "fleet.toml")
         events = {}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.lifecycle import Unknown
 from forewarn.core.model import Actor, ClockHold
+from forewarn.operator.api import context
 from tests.support.running_service import FLEET, START, RunningService, running_service
 
 
@@ -408,6 +410,66 @@ def test_events_are_found_by_every_filter(service: RunningService) -> None:
         "since=2029-12-31T00:00:00Z": [second, first],
         "limit=1": [second],
     }
+
+
+def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> None:
+    """In any case, together with the other filters, and only in what the caller may see."""
+    service.enable("shop", "blog")
+    kernel = service.schedule("shop/web-0", description="New Kernel")
+    disk = service.post("/v1/maintenances", {"type": "Freeze", "targets": {"hosts": ["rack1-b"]}}, 201)
+    service.post(f"/v1/events/{disk['waves'][0]['events'][0]['id']}/approve")
+    service.service.ticker.advance(1)
+
+    def found(path: str, key: str = "id", token: str | None = None) -> list[Any]:
+        return [item[key] for item in service.get(path, token=token)["items"]]
+
+    assert found("/v1/scopes?q=HO", "name") == ["shop"]
+    assert found("/v1/machines?q=WEB-", "name") == ["web-0", "web-1"]
+    assert found("/v1/machines?q=rack1-a&scope=blog", "name") == ["db"]
+    assert service.get("/v1/hosts?q=1-A")["items"] == [{"name": "rack1-a", "machines": 2}]
+    assert found("/v1/maintenances?q=kernel") == [kernel["id"]]
+    assert found("/v1/maintenances?q=rack1-b") == [disk["id"]]
+    assert found("/v1/maintenances?q=rack1-b&status=Planned") == []
+    assert found("/v1/events?q=op/web-0", "resources") == [["web-0"]]
+    assert found("/v1/events?host=rack1-b", "resources") == found("/v1/events?q=freeze", "resources") == [["web-1"]]
+    assert found("/v1/orders?q=web-1", "machines") == [["shop/web-1"]]
+    assert found(f"/v1/orders?q=web-0&maintenance={disk['id']}") == []
+    assert found("/v1/audit?q=SUBMITTED", "maintenance_id") == [disk["id"], kernel["id"]]
+    owner = service.token_of("owner", "blog", name="wall screen")
+    assert found("/v1/tokens?q=wall", "name") == ["wall screen"]
+    assert service.get("/v1/hosts", token=owner)["items"] == [{"name": "rack1-a", "machines": 1}]
+    for path in ("machines?q=web", "scopes?q=shop", "maintenances?q=kernel", "events?q=web", "orders?q=web"):
+        assert found(f"/v1/{path}", "name" if "/" in path else "id", owner) == [], path
+
+
+def test_a_search_reads_a_bounded_part_and_its_cursor_continues(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page may be empty although the search is not over; nothing is missed and nothing is found twice."""
+    monkeypatch.setattr(context, "MAX_SEARCHED", 4)
+    monkeypatch.setattr(context, "SEARCHED_AT_ONCE", 2)
+    service.enable("shop")
+    service.schedule("shop/web-0", description="needle")
+    for number in range(9):
+        service.service.ticker.advance(1)
+        made = service.schedule("shop/web-1", description="needle" if number == 3 else "hay")["id"]
+        service.post(f"/v1/maintenances/{made}/cancel")
+    for path, text, limit in (
+        ("/v1/maintenances", "needle", 1),
+        ("/v1/maintenances", "needle", 5),
+        ("/v1/events", "needle", 1),
+        ("/v1/audit", "cancelled", 2),
+    ):
+        wanted = [item["id"] for item in service.get(f"{path}?limit=500")["items"] if text in str(item)]
+        met: list[object] = []
+        page = service.get(f"{path}?q={text}&limit={limit}")
+        assert len(page["items"]) <= limit
+        while page["next_cursor"] is not None:
+            met += [item["id"] for item in page["items"]]
+            page = service.get(f"{path}?q={text}&limit={limit}&cursor={page['next_cursor']}")
+        assert [*met, *(item["id"] for item in page["items"])] == wanted
+    first_page = service.get("/v1/maintenances?q=needle&limit=5")
+    assert (first_page["items"], bool(first_page["next_cursor"])) == ([], True)
 
 
 def test_the_timeline_says_when_a_machine_first_saw_the_event(service: RunningService) -> None:

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forewarn.core.model import Role, Token
 from forewarn.operator.api.access import Access, digest
+from forewarn.operator.api.calendar import CALENDAR
 from forewarn.operator.api.doubtful_requests import MAX_WAIT_S, MOST_PER_S, WAIT_S, DoubtfulRequests
 from forewarn.operator.api.failed_attempts import MAX_FAILURES, FailedAttempts
 from forewarn.operator.open_connections import IDLE_WHILE_WAITING, ConnectionLimits, OpenConnections
@@ -107,6 +108,24 @@ def test_a_right_token_overtakes_wrong_ones() -> None:
         waits.over.set()
         await asyncio.gather(*flood)
         assert answers.tokens == ["fw_right", *["fw_wrong"] * number]
+
+    asyncio.run(run())
+
+
+def test_a_wrong_token_in_the_address_of_the_calendar_waits() -> None:
+    """There the token in the query counts, whatever the headers hold; one that the node has read waits for nothing."""
+
+    async def run() -> None:
+        waits, answers = Waits(), Answers()
+        app = DoubtfulRequests(access_after_failures(), sleep=waits.sleep).delay(answers)
+        wrong = request("fw_right", path=CALENDAR, query_string=b"token=fw_wrong")
+        waiting = asyncio.create_task(call(app, wrong))
+        await asyncio.sleep(0)
+        await call(app, request("fw_wrong", path=CALENDAR, query_string=b"token=fw_right"))
+        await call(app, request("fw_wrong", path=CALENDAR, query_string=b""))
+        assert (len(waits.seconds), answers.tokens) == (1, ["fw_wrong", "fw_wrong"])
+        waits.over.set()
+        await waiting
 
     asyncio.run(run())
 

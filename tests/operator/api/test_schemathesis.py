@@ -56,7 +56,8 @@ def explore(service: RunningService, folder: Path, ids: dict[str, str]) -> None:
     ]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     assert run.returncode == 0, f"TEST_SEED={SEED}\n{run.stdout}\n{run.stderr}"
-    assert f"Tested: {len(CALLS)}" in run.stdout, run.stdout
+    # The calendar is no call of the table.
+    assert f"Tested: {len(CALLS) + 1}" in run.stdout, run.stdout
 
 
 @pytest.mark.timeout(1_000)

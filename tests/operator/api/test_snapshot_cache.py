@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
+from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.model import Actor
+from forewarn.core.fleet import parse_fleet
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
 from forewarn.operator.api.snapshot_cache import SnapshotCache
+from forewarn.service.clock import ManualClock
+from forewarn.service.settings import load
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import play
-from tests.support.running_service import RunningService, running_service
+from tests.support.running_service import FLEET, OPERATOR, START, RunningService, running_service
 
 STORIES = sorted((Path(__file__).parents[2] / "stories").glob("*.txt"))
 
@@ -110,24 +114,39 @@ def test_a_snapshot_is_cached_until_something_changes(service: RunningService, s
     assert service.get(event)["status"] == "Started"
 
 
-def test_after_a_change_only_what_changed_is_read(service: RunningService, store: CountingStore) -> None:
-    """An approval reads one event, a pause the maintenance, and a change elsewhere nothing of them."""
-    maintenance = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}}, 201)["id"]
-    service.enable("blog")
-    other = service.schedule("blog/db")["waves"][0]["events"][0]["id"]
-    service.service.ticker.cycle_until_idle()
+def test_after_a_change_only_what_changed_is_read(store: CountingStore, tmp_path: Path) -> None:
+    """An approval reads one event, a pause the maintenance through an event, and a change elsewhere nothing of it."""
+    settings = load({"store": "memory:", "state_dir": str(tmp_path)}, {})
+    service = Service(settings, clock=ManualClock(START), store=store)
+    control = service.control
+    control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
+    for scope in ("shop", "blog"):
+        control.enable(scope, OPERATOR)
+    ids = [
+        control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope=scope)), OPERATOR)
+        for scope in ("shop", "blog")
+    ]
+    service.ticker.cycle_until_idle()
     cache = SnapshotCache(store)
-    first, second = sorted(cache.around(maintenances=[maintenance]).events.values(), key=lambda e: e.wave)
-    for change, event in ((f"events/{first.id}/approve", first.id), (f"events/{other}/cancel", "")):
-        service.post(f"/v1/{change}")
+    events = sorted(cache.around(maintenances=ids[:1]).events.values(), key=lambda event: event.wave)
+
+    def parts_read() -> list[tuple[str, ...]]:
         store.reads.clear()
-        snapshot = cache.around(events=[first, second])
-        assert [(read.events, read.open_events) for read in store.reads] == [((event,) if event else (), False)]
-        assert len(snapshot.events[first.id].approvals) == 1
-    service.post(f"/v1/maintenances/{maintenance}/pause")
-    store.reads.clear()
-    assert cache.around(events=[first]).maintenances[maintenance].paused
-    assert [len(read.events) for read in store.reads] == [1]
+        cache.around(events=events)
+        assert not any(read.open_events for read in store.reads)
+        return [read.events for read in store.reads]
+
+    control.pause_maintenance(ids[1], OPERATOR)
+    assert parts_read() == [()]
+    control.approve_event(events[0].id, OPERATOR)
+    assert parts_read() == [(events[0].id,)]
+    control.pause_maintenance(ids[0], OPERATOR)
+    assert len(parts_read()) == 1
+    assert parts_read() == []
+    snapshot = cache.around(events=events)
+    assert snapshot.maintenances[ids[0]].paused
+    assert len(snapshot.events[events[0].id].approvals) == 1
+    service.close()
 
 
 def test_a_plan_uses_the_cache(service: RunningService, store: CountingStore) -> None:

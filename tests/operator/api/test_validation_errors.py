@@ -110,4 +110,5 @@ def test_every_field_of_every_call_can_be_described() -> None:
                 except msgspec.ValidationError as error:
                     refused.append(sentence(error, shape, whole="parameter"))
             assert refused, (shape, field.name)
+            assert all(field.encode_name in text.partition(":")[0] for text in refused), refused
             assert not JARGON.search(" ".join(refused)), refused

@@ -38,7 +38,6 @@ def test_an_owner_sees_and_changes_only_its_scopes(fresh_service: RunningService
         assert reply.status == 200, path
         assert "shop" not in reply.raw.decode(), path
     assert owner.get("/scopes/shop").status == 403
-    assert owner.get("/tokens").status == 403
     form = {"kind": "restart", "machine": "blog/db"}
     preview = owner.post("/plan", form)
     assert preview.status == 200
@@ -92,6 +91,26 @@ def test_a_token_form_submitted_twice_creates_one_token(service: RunningService,
     wrong = operator.post("/tokens", {**form, "name": "nobody's", "role": "owner", "key": "another"})
     assert wrong.status == 400
     assert 'value="nobody&#39;s"' in wrong.raw.decode()
+
+
+def test_an_owner_makes_a_calendar_of_its_scopes(fresh_service: RunningService) -> None:
+    """The form offers no other role, and names its scopes; the page of the new token shows the calendar's address once."""
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "blog", name="bob"))
+    page = owner.get("/tokens").raw.decode()
+    assert re.findall(r"<option[^>]*>(\w+)</option>", page) == ["calendar"]
+    assert 'name="scopes" value="blog"' in page
+    assert "bob" not in page.partition('<h2 id="list-title">')[2]
+    form = {"name": "calendar of bob", "role": "calendar", "scopes": "blog", "key": "k"}
+    made = owner.post("/tokens", form, Origin=fresh_service.url)
+    address = re.search(rf"<code>({fresh_service.url}/v1/calendar\.ics\?token=fw_[\w-]+)</code>", made.raw.decode())
+    assert address is not None
+    assert fresh_service.request("GET", address[1].removeprefix(fresh_service.url), token="").status == 200
+    listed = owner.get("/tokens")
+    assert "calendar of bob" in page_text(listed)
+    assert owner.post("/tokens", {**form, "scopes": "", "key": "l"}).status == 403
+    (revoke,) = re.findall(r'action="(/tokens/[^"]+/revoke)"', listed.raw.decode())
+    assert owner.post(revoke, {}).status == 303
+    assert fresh_service.request("GET", address[1].removeprefix(fresh_service.url), token="").status == 401
 
 
 def test_an_operator_holds_and_resumes_the_store(fresh_service: RunningService) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 import pytest
 
@@ -206,24 +207,24 @@ def test_an_ambiguous_machine_name_lists_the_choices() -> None:
     with running_service(twins) as running:
         operator = PortalClient(running)
         assert "write blog/db or shop/db" in page_text(operator.get("/history?machine=db"))
-        both = page_text(operator.get("/machines?name=db"))
+        both = page_text(operator.get("/machines?q=db"))
         assert "blog / db" in both
         assert "shop / db" in both
         owner = PortalClient(running, running.token_of("owner", "shop"))
-        assert "blog" not in page_text(owner.get("/machines?name=db"))
+        assert "blog" not in page_text(owner.get("/machines?q=db"))
 
 
 @pytest.mark.parametrize(
     "search, found",
     [
-        ("name=web-0", True),
-        ("name=shop/web-0", True),
-        ("name=web-0&scope=shop", True),
-        ("name=web-0&host=rack1-a", True),
-        ("name=web-0&host=rack1-b", False),
-        ("name=web-0&scope=blog", False),
-        ("name=a/b/c", False),
-        ("name=nobody", False),
+        ("q=web-0", True),
+        ("q=shop/web-0", True),
+        ("q=web-0&scope=shop", True),
+        ("q=web-0&host=rack1-a", True),
+        ("q=web-0&host=rack1-b", False),
+        ("q=web-0&scope=blog", False),
+        ("q=a/b/c", False),
+        ("q=nobody", False),
     ],
 )
 def test_machines_are_found_by_name(operator: PortalClient, search: str, found: bool) -> None:
@@ -248,3 +249,111 @@ def test_a_maintenance_shows_targets_progress_and_estimated_end(fresh_service: R
         assert b'datetime="2030-01-01T00:20:00Z"' in reply.raw
     unknown = fresh_service.schedule("shop/web-1")
     assert "Estimated end unknown" in page_text(operator.get(f"/maintenances/{unknown['id']}"))
+
+
+def test_a_machine_shows_what_comes_then_what_happened(fresh_service: RunningService) -> None:
+    """Then how it approves and when it last did; the link plans for this machine."""
+    service, operator = fresh_service, PortalClient(fresh_service)
+    ended = service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
+    service.control.approve("shop", "web-0", [ended], Actor("shop/web-0", "guest"))
+    service.service.ticker.advance(1)
+    service.post(f"/v1/orders/{ended}/finish")
+    service.schedule("shop/web-0", type_="Freeze")
+    service.schedule("shop/web-0", type_="Redeploy", not_before="2030-01-02T00:00:00Z")
+    reply = operator.get("/machines/shop/web-0")
+    shown = page_text(reply)
+    order = [
+        "Coming events",
+        "Freeze of web-0",
+        "Redeploy of web-0",
+        "Ended events",
+        "Reboot of web-0",
+        "How it approves",
+    ]
+    assert sorted(order, key=shown.index) == order
+    assert "any machine of the scope may approve an event" in shown
+    assert "Last approval 00:00:00Z" in shown
+    assert "Last seen: never" in shown
+    assert b"/plan?kind=maintenance&amp;target=machines&amp;machines=shop/web-0" in reply.raw
+    viewer = PortalClient(service, service.token_of("viewer"))
+    assert "Plan for this machine" not in page_text(viewer.get("/machines/shop/web-0"))
+    assert operator.get("/machines/shop/none").status == 404
+
+
+def test_a_host_shows_its_machines_and_open_events(fresh_service: RunningService) -> None:
+    """The link fills in the plan; an owner sees their own machines and no link."""
+    fresh_service.schedule("shop/web-0", "shop/web-1")
+    operator = PortalClient(fresh_service)
+    shown = page_text(operator.get("/hosts/rack1-a"))
+    assert "Reboot of web-0" in shown
+    assert "Reboot of web-1" not in shown
+    assert "shop / web-0" in shown
+    assert "blog / db" in shown
+    plan = operator.get("/plan?kind=maintenance&target=hosts&hosts=rack1-a").raw.decode()
+    assert re.search(r'name="target" value="hosts" checked', plan)
+    assert re.search(r'name="hosts"[^>]* value="rack1-a"', plan)
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "blog"))
+    seen = page_text(owner.get("/hosts/rack1-a"))
+    assert "blog / db" in seen
+    assert "web-0" not in seen
+    assert "Plan for this host" not in seen
+    assert operator.get("/hosts/nowhere").status == 404
+    assert owner.get("/hosts/rack1-b").status == 404
+
+
+def test_many_coming_events_are_cut(large: RunningService) -> None:
+    """The page says so."""
+    for _ in range(pages.ROWS + 1):
+        large.post("/v1/maintenances", {"type": "Freeze", "targets": {"machines": ["shop/shop-00"]}}, 201)
+    shown = page_text(PortalClient(large).get("/machines/shop/shop-00"))
+    assert shown.count("Freeze of shop-00") == pages.ROWS
+    assert f"Only the first {pages.ROWS} are shown." in shown
+
+
+def test_one_search_finds_everything_by_kind(fresh_service: RunningService) -> None:
+    """Names and descriptions that contain the text, ids that begin with it; an owner finds only their own."""
+    made = fresh_service.schedule("shop/web-0", description="replace the rack switch")
+    event = made["waves"][0]["events"][0]["id"]
+    operator = PortalClient(fresh_service)
+
+    def links(text: str, client: PortalClient = operator) -> list[str]:
+        page = client.get(f"/search?q={text}").raw.decode().partition("<main")[2].partition("<footer")[0]
+        return [unquote(each) for each in re.findall(r'<li><a href="([^"]+)"', page)]
+
+    assert links("rack") == [
+        "/machines/blog/db", "/machines/shop/web-0", "/machines/shop/web-1", "/hosts/rack1-a", "/hosts/rack1-b",
+        f"/maintenances/{made['id']}", f"/events/{event}",
+    ]  # fmt: skip
+    assert "/scopes/shop" in links("SHO")
+    assert links(event[:8]) == [f"/events/{event}"]
+    assert links(made["id"][:8].lower()) == [f"/maintenances/{made['id']}", f"/events/{event}"]
+    assert links("operator") == [f"/maintenances/{made['id']}", "/tokens?q=operator"]
+    fresh_service.post(f"/v1/events/{event}/cancel")
+    assert links(event[:8]) == [f"/events/{event}"]
+    assert "Nothing contains" in page_text(operator.get("/search?q=nosuch"))
+    assert "Type a part of a name" in page_text(operator.get("/search"))
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "blog"))
+    assert links("rack", owner) == ["/machines/blog/db", "/hosts/rack1-a"]
+    assert links(event[:8], owner) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [
+        ("/scopes", "sho"),
+        ("/hosts", "1-a"),
+        ("/maintenances", "switch"),
+        ("/history?status=Scheduled", "web-0"),
+        ("/audit", "submitted"),
+        ("/tokens", "operator"),
+    ],
+)
+def test_every_list_has_a_search(fresh_service: RunningService, path: str, match: str) -> None:
+    """It keeps what was typed, and says if nothing matches."""
+    fresh_service.schedule("shop/web-0", description="replace the switch")
+    operator, join = PortalClient(fresh_service), "&" if "?" in path else "?"
+    assert "<tbody>" in operator.get(f"{path}{join}q={match}").raw.decode()
+    nothing = operator.get(f"{path}{join}q=nosuch")
+    assert 'value="nosuch"' in nothing.raw.decode()
+    assert " match." in page_text(nothing)
+    assert "<tbody>" not in nothing.raw.decode()

@@ -41,21 +41,58 @@ def test_the_preview_shows_the_whole_request(operator: PortalClient) -> None:
         "New kernel &amp; friends",
         "If an order fails continue with the rest",
         "Interruption 1m 30s",
+        "Expected end 2030-01-",
         "Source User",
     ):
         assert text in page
     platforms = page_text(operator.post("/plan", {**MAINTENANCE, **fields, "source": "Platform"}))
-    assert len(re.findall(r"Wave \d: 1 machine, [^:]*, not before 2030-01-03 ", platforms)) == 2
+    assert len(re.findall(r"Wave \d: 1 machine in 1 event, [^:]*, not before 2030-01-03 ", platforms)) == 2
     shortly = page_text(operator.post("/plan", MAINTENANCE))
-    assert re.search(r"Wave 1: 1 machine, 15m notice, not before [^<]* in 1[45]m", shortly)
-    assert "Wave 2: 1 machine, 15m notice after publication" in shortly
+    assert re.search(r"Wave 1: 1 machine in 1 event, 15m notice, not before [^<]* in 1[45]m", shortly)
+    assert "Wave 2: 1 machine in 1 event, 15m notice after publication" in shortly
     assert "not earlier than" not in shortly
+    assert "Expected end unknown" in shortly
 
 
 def test_the_target_that_is_filled_in_counts(operator: PortalClient) -> None:
     """Whichever target is selected."""
     page = page_text(operator.post("/plan", {**MAINTENANCE, "scope": "", "machines": "shop/web-0"}))
     assert "1 machine in 1 event" in page
+
+
+def test_the_filled_in_target_is_selected_when_the_form_returns(operator: PortalClient) -> None:
+    """Whatever was selected: after a refusal, after Change, and from a link that only names hosts."""
+    typed = {**MAINTENANCE, "scope": "", "target": "scope", "hosts": "rack1-a"}
+    replies = [
+        operator.post("/plan", {**typed, "duration": "soon"}),
+        operator.post("/plan", {**typed, "step": "change"}),
+        operator.get("/plan?kind=maintenance&hosts=rack1-a"),
+    ]
+    for reply in replies:
+        assert re.findall(r'name="target" value="(\w+)" checked', reply.raw.decode()) == ["hosts"]
+
+
+def test_the_preview_lists_every_event_in_pages() -> None:
+    """With the hosts of each; paging saves nothing, and the plan is confirmed from any page."""
+    fleet = '[[scopes]]\nname = "shop"\nkind = "availability-set"\n' + "".join(
+        f'[[machines]]\nscope = "shop"\nname = "web-{n:02d}"\nupdate_domain = {n}\nhost = "rack-{n:02d}"\n'
+        for n in range(50)
+    )
+    with running_service(fleet) as service:
+        service.enable("shop")
+        operator = PortalClient(service)
+        first, second = (operator.post("/plan", {**MAINTENANCE, "page": page}) for page in ("", "2"))
+        listed = [re.findall(r">(rack-\d\d)<", reply.raw.decode()) for reply in (first, second)]
+        assert [len(each) for each in listed] == [40, 10]
+        assert sorted(listed[0] + listed[1]) == [f"rack-{n:02d}" for n in range(50)]
+        assert "Events 41 to 50 of 50." in page_text(second)
+        assert "Page 1 of 2 Next page" in page_text(first)
+        assert "Page 2 of 2 First page Previous page" in page_text(second)
+        assert operator.post("/plan", {**MAINTENANCE, "page": "99"}).status == 200
+        assert service.get("/v1/maintenances")["items"] == []
+        hidden = hidden_fields(second)
+        confirmed = {"step": "do", "seal": hidden["seal"], "key": hidden["key"]}
+        assert operator.post("/plan", {**MAINTENANCE, **confirmed}).status == 303
 
 
 def test_several_scopes_are_planned_together(operator: PortalClient) -> None:

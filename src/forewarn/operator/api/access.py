@@ -28,14 +28,17 @@ IN_STATE_DIR = "on the service's own machine the operator's token is in the stat
 IN_ENVIRONMENT = f"it is the one that was in {ENVIRONMENT_TOKEN} where this was started"
 
 CHANGE_TYPES = frozenset({"application/json", "application/toml"})
-EVERYBODY = frozenset(Role)
+NOT_FOR_CALENDAR = "this token is not for the calendar: make one with `forewarn token create --role calendar`"
+CALENDAR_ONLY = "this token reads the calendar and nothing else: use another token"
+# Of the API. A token for the calendar makes no call of the API.
+EVERYBODY = frozenset(Role) - {Role.CALENDAR}
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The caller of a request. `within` are the scopes that an owner is bound to, None for the whole fleet.
+    """The caller of a request. `within` are the scopes that its token is bound to, None for the whole fleet.
 
     `secret` is what only the caller knows: its token, or the session id of its login. `token_digest` is the token's hash.
     """
@@ -55,8 +58,10 @@ class Identity:
     def sees(self, scope: str) -> bool:
         return self.within is None or scope in self.within
 
-    @property
-    def sees_tokens(self) -> bool:
+    def manages(self, token: Token) -> bool:
+        """Return whether the caller sees and revokes the token: an owner only those for the calendar of its own scopes."""
+        if self.role is Role.OWNER:
+            return token.role is Role.CALENDAR and bool(token.scopes) and all(map(self.sees, token.scopes))
         return self.role in OPERATORS
 
     @property
@@ -130,6 +135,21 @@ class Access:
     def identify(self, headers: Mapping[str, str], peer: str) -> Identity:
         return self._identify(headers, peer, self._read)
 
+    def identify_calendar(self, secret: str, headers: Mapping[str, str], peer: str) -> Identity:
+        """Identify a reader of the calendar by the token in its address; no other kind of token will do."""
+        if self._free:
+            return _free_identity(headers, peer)
+        if not secret:
+            raise Unauthorized(
+                f"the calendar needs `?token=TOKEN` in its address; {NOT_FOR_CALENDAR.partition(': ')[2]}"
+            )
+        if self._environment_digest and hmac.compare_digest(self._environment_digest, digest(secret)):
+            raise Forbidden(NOT_FOR_CALENDAR)
+        token = self._find(secret, peer, self._read)
+        if token.role is not Role.CALENDAR:
+            raise Forbidden(NOT_FOR_CALENDAR)
+        return self._caller(token, secret.encode(), peer)
+
     def is_doubtful(self, headers: Mapping[str, str], peer: str) -> bool:
         """Return whether a token is probably wrong: the store is not read, so a new token may seem wrong.
 
@@ -196,15 +216,21 @@ class Access:
 
     def _identify(self, headers: Mapping[str, str], peer: str, tokens: Callable[[], Iterable[Token]]) -> Identity:
         if self._free:
-            _refuse_other_sites(headers)
-            return Identity("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
+            return _free_identity(headers, peer)
         secret = _bearer_token(headers)
         if not secret:
             raise Unauthorized(MISSING + self._where_to_find(tokens))
-        wanted, raw, match = digest(secret), secret.encode(), None
         # Before the store is read, which may be away: this caller is known all the same.
-        if self._environment_digest and hmac.compare_digest(self._environment_digest, wanted):
-            return self._environment_identity(raw, peer)
+        if self._environment_digest and hmac.compare_digest(self._environment_digest, digest(secret)):
+            return self._environment_identity(secret.encode(), peer)
+        token = self._find(secret, peer, tokens)
+        if token.role is Role.CALENDAR:
+            raise Forbidden(CALENDAR_ONLY)
+        return self._caller(token, secret.encode(), peer)
+
+    def _find(self, secret: str, peer: str, tokens: Callable[[], Iterable[Token]]) -> Token:
+        """Return the valid token with this secret, or count the failure and raise Unauthorized."""
+        wanted, match = digest(secret), None
         # Compares every token, also after a match: the time it takes says nothing about the match.
         for token in tokens():
             if hmac.compare_digest(token.digest, wanted):
@@ -215,7 +241,7 @@ class Access:
         if self._has_expired(match):
             self.failures.add(peer, f"the token {match.id[:8]} of {match.name!r} has expired")
             raise Unauthorized(EXPIRED)
-        return self._caller(match, raw, peer)
+        return match
 
     def _has_expired(self, token: Token) -> bool:
         return token.expires is not None and token.expires <= self._now()
@@ -223,7 +249,7 @@ class Access:
     def _caller(self, token: Token, secret: bytes, peer: str) -> Identity:
         with self._uses_lock:
             self._uses[token.id] = self._now()
-        within = token.scopes if token.role is Role.OWNER else None
+        within = token.scopes or None
         origin = f"{peer} by token {token.id[:8]}"
         return Identity(token.id, token.name, token.role, within, secret, origin, token.digest)
 
@@ -239,6 +265,11 @@ class Access:
         """A service keeps a token in its state directory; an emulator off loopback has only the environment's."""
         only_environment = self._environment_digest and not any(True for _ in tokens())
         return IN_ENVIRONMENT if only_environment else IN_STATE_DIR
+
+
+def _free_identity(headers: Mapping[str, str], peer: str) -> Identity:
+    _refuse_other_sites(headers)
+    return Identity("free", "operator", Role.OPERATOR, None, b"", f"{peer} without a token")
 
 
 def _bearer_token(headers: Mapping[str, str]) -> str:

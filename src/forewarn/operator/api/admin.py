@@ -1,12 +1,13 @@
 """Find things by what people type; the audit log, the tokens and the clock."""
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
 
-from forewarn.core.errors import NotFound, Refused
-from forewarn.core.model import Token
+from forewarn.core.errors import Forbidden, NotFound, Refused
+from forewarn.core.model import AuditEntry, Role, Token
 from forewarn.operator.api import bodies, resolver, views
 from forewarn.operator.api.access import digest, sealed, secret_text
 from forewarn.operator.api.bodies import RequestBody
@@ -15,11 +16,12 @@ from forewarn.operator.api.context import (
     CallContext,
     Moment,
     Number,
-    Paged,
     Result,
+    Searched,
     cursor_of,
     page_of,
     read_cursor,
+    searched,
     split_page,
 )
 from forewarn.operator.api.receipts import SavedToken, SaveToken
@@ -35,7 +37,7 @@ class ResolveQuery(RequestBody):
     kind: tuple[resolver.Kind, ...] = ()
 
 
-class AuditsQuery(Paged):
+class AuditsQuery(Searched):
     """Which entries."""
 
     scope: str = ""
@@ -57,19 +59,22 @@ def resolve(api: Api, context: CallContext) -> Result:
 def list_audit(api: Api, context: CallContext) -> Result:
     query = context.query
     before = read_cursor(query.cursor, tuple[Number])
-    rows = api.store.audit(
-        AuditQuery(
-            scope=query.scope,
-            maintenance_id=query.maintenance,
-            event_id=query.event,
-            within=context.caller.within,
-            limit=query.limit + 1,
-            before=before[0] if before else None,
-        )
+    wanted = AuditQuery(
+        scope=query.scope, maintenance_id=query.maintenance, event_id=query.event, within=context.caller.within
     )
-    page, last = split_page(rows, query.limit)
+
+    def read(before: int | None, limit: int) -> list[tuple[int, AuditEntry]]:
+        return [(entry.id, entry) for entry in api.store.audit(replace(wanted, before=before, limit=limit))]
+
+    start = before[0] if before else None
+    page, last = searched(read, _entry_text, text=query.text, start=start, limit=query.limit)
     items = [views.audit_out(entry, context.caller.within) for entry in page]
-    return page_of(items, cursor_of(last.id) if last else None)
+    return page_of(items, cursor_of(last) if last is not None else None)
+
+
+def _entry_text(entry: AuditEntry) -> str:
+    """Return what a search finds an audit entry by: not where the request came from, which owners do not see."""
+    return " ".join((entry.who, entry.action, entry.scope, entry.maintenance_id, entry.event_id, entry.detail))
 
 
 def export_audit(api: Api, context: CallContext) -> Result:
@@ -94,18 +99,31 @@ def get_audit_chain(api: Api, context: CallContext) -> Result:
 def list_tokens(api: Api, context: CallContext) -> Result:
     query = context.query
     after = read_cursor(query.cursor, tuple[Moment, str])
-    rows = [t for t in api.store.tokens() if after is None or (t.created, t.id) < after]
+    rows = [
+        token
+        for token in filter(context.caller.manages, api.store.tokens())
+        if (after is None or (token.created, token.id) < after) and query.text in _token_text(token)
+    ]
     page, last = split_page(rows[: query.limit + 1], query.limit)
     uses = api.store.token_uses()
     items = [views.token_out(token, uses.get(token.id)) for token in page]
     return page_of(items, cursor_of(last.created, last.id) if last else None)
 
 
+def _token_text(token: Token) -> str:
+    return " ".join((token.id, token.name, token.role, token.created_by, *token.scopes)).lower()
+
+
 def get_token(api: Api, context: CallContext) -> Result:
+    token = _managed_token(api, context)
+    return Result(200, views.token_out(token, api.store.token_uses().get(token.id)))
+
+
+def _managed_token(api: Api, context: CallContext) -> Token:
     token_id = context.path["id"]
     for token in api.store.tokens():
-        if token.id == token_id:
-            return Result(200, views.token_out(token, api.store.token_uses().get(token_id)))
+        if token.id == token_id and context.caller.manages(token):
+            return token
     raise NotFound(f"there is no token {token_id}")
 
 
@@ -114,13 +132,6 @@ def post_token(api: Api, context: CallContext) -> Result:
     body: bodies.TokenIn = context.body
     check_token_name(body.name)
     scopes = tuple(sorted(set(body.scopes)))
-    for missing in (
-        set(scopes)
-        - api.store.snapshot(
-            Focus(scopes=scopes, whole_maintenances=False, open_events=False, document_only=True)
-        ).scopes.keys()
-    ):
-        raise NotFound(f"there is no scope {missing!r}: an owner's scopes must exist")
     secret, now = api.random(), api.clock.now()
     token = Token(
         id=api.new_id(),
@@ -130,11 +141,30 @@ def post_token(api: Api, context: CallContext) -> Result:
         digest=digest(secret_text(secret)),
         created=now,
         created_by=context.caller.name,
-        expires=None if body.valid_for_s is None else now + timedelta(seconds=body.valid_for_s),
+        expires=_end(api, context, None if body.valid_for_s is None else now + timedelta(seconds=body.valid_for_s)),
     )
+    if not context.caller.manages(token):
+        raise Forbidden(
+            "an owner creates only tokens for the calendar of its own scopes: use the role calendar, and name scopes"
+        )
+    for missing in (
+        set(scopes)
+        - api.store.snapshot(
+            Focus(scopes=scopes, whole_maintenances=False, open_events=False, document_only=True)
+        ).scopes.keys()
+    ):
+        raise NotFound(f"there is no scope {missing!r}: the scopes of a token must exist")
     once = context.once(SaveToken(sealed(context.caller, token.id, secret)))
     api.control.add_token(token, context.caller.actor, once=once)
     return _new_token(views.body_of(bodies.TokenOut, token), secret)
+
+
+def _end(api: Api, context: CallContext, requested: datetime | None) -> datetime | None:
+    """Return when the new token expires: one that an owner creates not after the owner's own."""
+    own = next((t.expires for t in api.store.tokens() if t.id == context.caller.token_id), None)
+    if context.caller.role is Role.OPERATOR or own is None:
+        return requested
+    return own if requested is None else min(own, requested)
 
 
 def repeat_token(context: CallContext, saved: str) -> Result:
@@ -156,7 +186,7 @@ def _new_token(token: bodies.TokenOut, secret: bytes) -> Result:
 def delete_token(api: Api, context: CallContext) -> Result:
     if context.path["id"] == context.caller.token_id:
         raise Refused("this is the token you are using: revoke it with another one")
-    api.control.revoke_token(context.path["id"], context.caller.actor)
+    api.control.revoke_token(_managed_token(api, context).id, context.caller.actor)
     return Result(204)
 
 

@@ -4,6 +4,7 @@ Calls run in threads: the event loop only reads, writes and waits.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
@@ -27,6 +28,7 @@ from forewarn.core.errors import (
 )
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Access, Identity
+from forewarn.operator.api.calendar import CALENDAR, calendar_of, token_in
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.api.context import HEADERS, JSON, Api, CallContext, Result, request_digest
 from forewarn.operator.api.dispatch import STREAM, Table, find_call, perform, read_body, read_key, read_query, table_of
@@ -37,6 +39,7 @@ from forewarn.operator.api.stream import Streams
 from forewarn.operator.request_path import path_of, target_of
 
 READ_WITHIN_S = 60.0
+CALENDAR_FRESH_S = 300
 DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none';"
     " frame-ancestors 'none'"
@@ -85,6 +88,8 @@ def api_routes(
                     return await no_page(request)
                 raise NotFound(f"there is no {path_of(request)}: the API is at /v1/docs")
             peer = request.client.host if request.client else ""
+            if path_of(request) == CALENDAR:
+                return await run_in_threadpool(_calendar, request, api, access, shares, peer)
             caller = await run_in_threadpool(access.identify, request.headers, peer)
             if path_of(request) == STREAM and request.method == "GET":
                 return await streams.respond(request, caller, lambda: access.still_known(caller))
@@ -133,6 +138,20 @@ async def _respond(request: Request, api: Api, access: Access, caller: Identity,
         media_type=result.content_type if result.status != 204 else None,
         headers=HEADERS,
     )
+
+
+def _calendar(request: Request, api: Api, access: Access, shares: RequestShares, peer: str) -> Response:
+    """Return the calendar. Its token is in the query, which nothing logs."""
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed("the calendar is read with GET", allow="GET")
+    caller = access.identify_calendar(token_in(request.scope["query_string"]), request.headers, peer)
+    with shares.take(caller):
+        content = calendar_of(api.store, caller.within, api.clock.now())
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = HEADERS | {"cache-control": f"private, max-age={CALENDAR_FRESH_S}", "etag": etag}
+    if etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type="text/calendar; charset=utf-8", headers=headers)
 
 
 async def read_bytes(request: Request, max_bytes: int) -> bytes:

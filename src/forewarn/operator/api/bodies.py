@@ -186,7 +186,10 @@ class ResumeIn(RequestBody):
 
 
 class TokenIn(RequestBody):
-    """A token to create; an owner's token names its scopes. Without `valid_for_s` it is valid until it is revoked."""
+    """A token to create. An owner's token names its scopes; one for the calendar may, and else reads the whole fleet.
+
+    Without `valid_for_s` it is valid until it is revoked.
+    """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     role: Role
@@ -259,6 +262,13 @@ class MachineOut(ResponseBody):
     last_seen: datetime | None = None
 
 
+class HostOut(ResponseBody):
+    """A host, and the number of machines on it that the caller may see."""
+
+    name: str
+    machines: int
+
+
 class FleetChange(ResponseBody):
     """What applying a fleet changed, or with dry_run would change; ask before you apply a `large_removal`."""
 
@@ -295,7 +305,10 @@ class TimelineEntry(ResponseBody, omit_defaults=True):
 
 
 class EventOut(ResponseBody):
-    """An event of one scope, and what happened to it. A dry run's event has no ids and no times."""
+    """An event of one scope, and what happened to it. A dry run's event has no ids and no times.
+
+    An event that is being submitted, or would be, also has the hosts of its machines.
+    """
 
     id: str | None
     maintenance_id: str | None
@@ -317,6 +330,7 @@ class EventOut(ResponseBody):
     reason: str
     waiting_for: list[WaitingOut]
     timeline: list[TimelineEntry]
+    hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class WaveOut(ResponseBody):

@@ -12,7 +12,7 @@ from forewarn.core.transitions import Verb
 from forewarn.operator.api import admin, bodies, events, hooks, inventory, maintenances, orders, store_hold
 from forewarn.operator.api.access import EVERYBODY, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
-from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result
+from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result, Searched
 from forewarn.service.control import Control
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -96,7 +96,7 @@ def _delete(
 HOOK = "/v1/hooks/{id}"
 SCOPE, MACHINE = "/v1/scopes/{scope}", "/v1/scopes/{scope}/machines/{name}"
 CALLS: tuple[Call, ...] = (
-    _get("/v1/scopes", inventory.list_scopes, bodies.Page[bodies.ScopeOut], "The scopes, by name.", query=Paged),
+    _get("/v1/scopes", inventory.list_scopes, bodies.Page[bodies.ScopeOut], "The scopes, by name.", query=Searched),
     _get(SCOPE, inventory.get_scope, bodies.ScopeOut, "One scope."),
     _get(
         SCOPE + "/document", inventory.get_document, bodies.Document, "What the scope's guests see, in any api-version.",
@@ -110,6 +110,10 @@ CALLS: tuple[Call, ...] = (
     _get(
         "/v1/machines", inventory.list_machines, bodies.Page[bodies.MachineOut], "The machines, by name.",
         query=inventory.MachinesQuery,
+    ),
+    _get(
+        "/v1/hosts", inventory.list_hosts, bodies.Page[bodies.HostOut], "The hosts that have machines, by name.",
+        query=Searched,
     ),
     _get(MACHINE, inventory.get_machine, bodies.MachineOut, "One machine."),
     Call(
@@ -186,15 +190,15 @@ CALLS: tuple[Call, ...] = (
         roles=OPERATORS, query=Paged,
     ),
     _get(
-        "/v1/tokens", admin.list_tokens, bodies.Page[bodies.TokenOut], "The tokens, newest first.", roles=OPERATORS,
-        query=Paged,
+        "/v1/tokens", admin.list_tokens, bodies.Page[bodies.TokenOut],
+        "The tokens, newest first; an owner sees those for its calendars.", roles=OWNERS, query=Searched,
     ),
     _post(
         "/v1/tokens", admin.post_token, bodies.NewToken, "Create a token; its secret is shown only in this response.",
-        takes=bodies.TokenIn, status=(201,), creates=True, repeat=admin.repeat_token,
+        takes=bodies.TokenIn, status=(201,), creates=True, repeat=admin.repeat_token, roles=OWNERS,
     ),
-    _get("/v1/tokens/{id}", admin.get_token, bodies.TokenOut, "One token, without its secret.", roles=OPERATORS),
-    _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token."),
+    _get("/v1/tokens/{id}", admin.get_token, bodies.TokenOut, "One token, without its secret.", roles=OWNERS),
+    _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token.", roles=OWNERS),
     _get("/v1/hooks", hooks.list_hooks, bodies.Page[bodies.HookOut], "The hooks, newest first.", roles=OWNERS, query=Paged),
     _post(
         "/v1/hooks", hooks.post_hook, bodies.NewHook, "Create a hook; its secret is shown only in this response.",

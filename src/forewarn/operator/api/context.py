@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -23,11 +23,17 @@ from forewarn.service.hook_sender import HookSender
 from forewarn.store import AuditQuery, Store
 
 MAX_TIMELINE = 500
+MAX_SEARCH_CHARS = 200
+# How many items of a history one request searches. The cursor of its page continues the search.
+MAX_SEARCHED = 5_000
+SEARCHED_AT_ONCE = 500
 MAX_TIMELINE_START = 50
 WHOLE = slice(None)
+
+T = TypeVar("T")
 JSON, TOML = "application/json", "application/toml"
 # Every response to an operator carries these.
-HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +166,16 @@ class Paged(RequestBody):
     cursor: str = ""
 
 
+class Searched(Paged):
+    """One page of the items that contain the text `q`, in any case."""
+
+    q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] = ""
+
+    @property
+    def text(self) -> str:
+        return self.q.strip().lower()
+
+
 class DryRun(RequestBody):
     """With dry_run nothing is saved."""
 
@@ -187,6 +203,28 @@ def read_cursor(cursor: str, shape: Any) -> Any:
         return msgspec.json.decode(raw, type=shape)
     except (ValueError, binascii.Error, msgspec.MsgspecError):
         raise Invalid(f"cursor: {cursor!r} is not one of ours: use next_cursor of the page before, unchanged") from None
+
+
+def searched(
+    read: Callable[[Any, int], list[tuple[Any, T]]], text_of: Callable[[T], str], *, text: str, start: Any, limit: int
+) -> tuple[list[T], Any]:
+    """Return a page of the items that contain the text, and the key to continue after, None at the end.
+
+    `read` returns the next items after a key, each with its key. One request reads at most MAX_SEARCHED items, in the order of
+    the list, so its cost does not grow with the history. If the page is not full by then, the key continues the search.
+    """
+    found: list[tuple[Any, T]] = []
+    after = start
+    for _ in range(MAX_SEARCHED // SEARCHED_AT_ONCE if text else 1):
+        most = SEARCHED_AT_ONCE if text else limit + 1
+        rows = read(after, most)
+        found += [(key, item) for key, item in rows if not text or text in text_of(item).lower()]
+        if len(found) > limit:
+            return [item for _, item in found[:limit]], found[limit - 1][0]
+        if len(rows) < most:
+            return [item for _, item in found], None
+        after = rows[-1][0]
+    return [item for _, item in found], after
 
 
 def split_page(rows: list[Any], limit: int) -> tuple[list[Any], Any]:

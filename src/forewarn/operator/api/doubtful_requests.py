@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forewarn.operator.api.access import Access
+from forewarn.operator.api.calendar import CALENDAR, token_in
 from forewarn.operator.open_connections import IDLE_WHILE_WAITING
 
 # The shortest wait. It grows with the number of requests that wait, so that at most `MOST_PER_S` are answered.
@@ -34,7 +35,10 @@ class DoubtfulRequests:
         """Return the application behind the wait."""
 
         async def delaying(scope: Scope, receive: Receive, send: Send) -> None:
-            connected = await self.wait(scope, Headers(scope=scope))
+            headers: Mapping[str, str] = Headers(scope=scope)
+            if scope.get("path") == CALENDAR:
+                headers = {"authorization": f"Bearer {token_in(scope['query_string'])}"}
+            connected = await self.wait(scope, headers)
             await (app if connected else Response(status_code=499))(scope, receive, send)
 
         return delaying

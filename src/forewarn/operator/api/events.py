@@ -1,30 +1,33 @@
 """List and show events, approve or cancel them, and retry, finish or abandon one whose order failed or is in doubt."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
-from forewarn.core.model import EventType, Status
+from forewarn.core.model import Event, EventType, Status
 from forewarn.core.transitions import Verb
 from forewarn.operator.api.context import (
     Api,
     CallContext,
     Number,
-    Paged,
     Result,
+    Searched,
     cursor_of,
     in_utc,
     page_of,
     read_cursor,
+    searched,
 )
 from forewarn.store import EventQuery
 
 
-class EventsQuery(Paged):
-    """Which events; `since` leaves out those that had ended by then."""
+class EventsQuery(Searched):
+    """Which events; `host` names the machines that are on it now, `since` leaves out events that had ended by then."""
 
     status: tuple[Status, ...] = ()
     scope: str = ""
     machine: str = ""
+    host: str = ""
     type: tuple[EventType, ...] = ()
     since: datetime | None = None
     maintenance: str = ""
@@ -36,21 +39,30 @@ def list_events(api: Api, context: CallContext) -> Result:
     scope, machine = query.scope, query.machine
     if "/" in machine and not scope:
         scope, _, machine = machine.partition("/")
-    page = api.store.events(
-        EventQuery(
-            scope=scope,
-            machine=machine,
-            maintenance_id=query.maintenance,
-            statuses=query.status or tuple(Status),
-            types=query.type or tuple(EventType),
-            since=in_utc(query.since, "since"),
-            within=context.caller.within,
-            limit=query.limit,
-            before=before[0] if before else None,
-        )
+    wanted = EventQuery(
+        scope=scope,
+        machine=machine,
+        host=query.host,
+        maintenance_id=query.maintenance,
+        statuses=query.status or tuple(Status),
+        types=query.type or tuple(EventType),
+        since=in_utc(query.since, "since"),
+        within=context.caller.within,
     )
-    next_cursor = cursor_of(page.next_before) if page.next_before is not None else None
-    return page_of(api.event_bodies(context.caller, page.events), next_cursor)
+
+    def read(before: int | None, limit: int) -> list[tuple[int, Event]]:
+        page = api.store.events(replace(wanted, before=before, limit=limit))
+        return list(zip(page.numbers, page.events, strict=True))
+
+    start = before[0] if before else None
+    events, last = searched(read, _text, text=query.text, start=start, limit=query.limit)
+    return page_of(api.event_bodies(context.caller, events), cursor_of(last) if last is not None else None)
+
+
+def _text(event: Event) -> str:
+    """Return what a search finds an event by."""
+    machines = (f"{event.scope}/{name}" for name in event.resources)
+    return " ".join((event.id, event.maintenance_id, event.type, event.description, *machines))
 
 
 def get_event(api: Api, context: CallContext) -> Result:

@@ -12,15 +12,15 @@ from forewarn.operator.api.context import (
     TOML,
     Api,
     CallContext,
-    Paged,
     Result,
+    Searched,
     cursor_of,
     page_of,
     read_cursor,
     split_page,
 )
 from forewarn.operator.api.receipts import SaveEvent
-from forewarn.store import Focus, MachineQuery, ScopeQuery
+from forewarn.store import Focus, HostQuery, MachineQuery, ScopeQuery
 
 # -- scopes and machines
 
@@ -31,8 +31,8 @@ class DocumentQuery(RequestBody):
     api_version: str = NEWEST
 
 
-class MachinesQuery(Paged):
-    """Which machines."""
+class MachinesQuery(Searched):
+    """Which machines; `q` is searched in `scope/name`, host, instance id and addresses."""
 
     scope: str = ""
     host: str = ""
@@ -41,7 +41,9 @@ class MachinesQuery(Paged):
 def list_scopes(api: Api, context: CallContext) -> Result:
     query = context.query
     after = read_cursor(query.cursor, tuple[str]) or ("",)
-    rows = api.store.scopes_page(ScopeQuery(within=context.caller.within, after=after[0], limit=query.limit + 1))
+    rows = api.store.scopes_page(
+        ScopeQuery(within=context.caller.within, text=query.text, after=after[0], limit=query.limit + 1)
+    )
     page, last = split_page(rows, query.limit)
     return page_of([views.body_of(bodies.ScopeOut, scope) for scope in page], cursor_of(last.name) if last else None)
 
@@ -85,6 +87,7 @@ def list_machines(api: Api, context: CallContext) -> Result:
         MachineQuery(
             scope=query.scope,
             host=query.host,
+            text=query.text,
             within=context.caller.within,
             after=read_cursor(query.cursor, tuple[str, str]),
             limit=query.limit + 1,
@@ -94,6 +97,16 @@ def list_machines(api: Api, context: CallContext) -> Result:
     seen = api.store.last_seen([m.key for m in page])
     items = [views.machine_out(m, seen.get(m.key)) for m in page]
     return page_of(items, cursor_of(*last.key) if last else None)
+
+
+def list_hosts(api: Api, context: CallContext) -> Result:
+    query = context.query
+    after = read_cursor(query.cursor, tuple[str]) or ("",)
+    rows = api.store.hosts_page(
+        HostQuery(within=context.caller.within, text=query.text, after=after[0], limit=query.limit + 1)
+    )
+    page, last = split_page(rows, query.limit)
+    return page_of([views.body_of(bodies.HostOut, host) for host in page], cursor_of(last.name) if last else None)
 
 
 def get_machine(api: Api, context: CallContext) -> Result:

@@ -1,6 +1,7 @@
 """Schedule, list, show, pause, resume and cancel maintenances."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -13,13 +14,13 @@ from forewarn.operator.api.context import (
     Api,
     CallContext,
     Moment,
-    Paged,
     Result,
+    Searched,
     cursor_of,
     in_utc,
     page_of,
     read_cursor,
-    split_page,
+    searched,
 )
 from forewarn.operator.api.receipts import SaveMaintenance
 from forewarn.service.control import Control
@@ -28,7 +29,7 @@ from forewarn.store import Focus, MaintenanceQuery
 MAX_LISTED_TARGETS = 20
 
 
-class MaintenancesQuery(Paged):
+class MaintenancesQuery(Searched):
     """Which maintenances."""
 
     status: tuple[MaintenanceStatus, ...] = ()
@@ -63,17 +64,23 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
 
 
 def list_maintenances(api: Api, context: CallContext) -> Result:
-    query = context.query
-    rows = api.store.maintenances(
-        MaintenanceQuery(
-            statuses=query.status or tuple(MaintenanceStatus),
-            within=context.caller.within,
-            before=read_cursor(query.cursor, tuple[Moment, str]),
-            limit=query.limit + 1,
-        )
-    )
-    page, last = split_page(rows, query.limit)
-    return page_of(_rows(api, page, context.caller.within), cursor_of(last.created, last.id) if last else None)
+    query, within = context.query, context.caller.within
+
+    def read(before: tuple[datetime, str] | None, limit: int) -> list[tuple[tuple[datetime, str], Maintenance]]:
+        statuses = query.status or tuple(MaintenanceStatus)
+        found = MaintenanceQuery(statuses=statuses, within=within, before=before, limit=limit)
+        return [((each.created, each.id), each) for each in api.store.maintenances(found)]
+
+    start = read_cursor(query.cursor, tuple[Moment, str])
+    page, last = searched(read, lambda each: _text(each, within), text=query.text, start=start, limit=query.limit)
+    return page_of(_rows(api, page, within), cursor_of(*last) if last else None)
+
+
+def _text(maintenance: Maintenance, within: tuple[str, ...] | None) -> str:
+    """Return what a search finds a maintenance by, as far as the caller sees it."""
+    targets = views.targets_out(maintenance.targets, within) if maintenance.targets is not None else None
+    names = [*targets.machines, *targets.scopes, *targets.hosts] if targets is not None else []
+    return " ".join((maintenance.id, maintenance.type, maintenance.description, maintenance.created_by, *names))
 
 
 def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | None) -> list[bodies.MaintenanceRow]:

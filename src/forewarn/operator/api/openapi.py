@@ -8,6 +8,7 @@ import msgspec
 
 from forewarn import __version__
 from forewarn.operator.api import bodies
+from forewarn.operator.api.calendar import CALENDAR
 from forewarn.operator.api.calls import MAX_KEY_CHARS, Call
 from forewarn.operator.api.context import JSON, TOML
 
@@ -27,6 +28,27 @@ STREAM = {
         "responses": {"200": {"description": "OK", "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     }
 }
+CALENDAR_CALL = {
+    "get": {
+        "operationId": "calendar",
+        "summary": "Planned and announced maintenance as iCalendar (RFC 5545).",
+        "description": "Only for tokens with the role calendar. Calendar programs send no headers, so it is in the query.",
+        "tags": ["calendar"],
+        "security": [],
+        "parameters": [{"name": "token", "in": "query", "required": True, "schema": {"type": "string"}}],
+        "responses": {
+            "200": {"description": "OK", "content": {"text/calendar": {"schema": {"type": "string"}}}},
+            "304": {"description": "Not Modified"},
+            **{
+                str(code): {
+                    "description": HTTPStatus(code).phrase,
+                    "content": {JSON: {"schema": {"$ref": REF.format(name="Error")}}},
+                }
+                for code in (401, 403, 429, 503)
+            },
+        },
+    }
+}
 
 
 def openapi(calls: Iterable[Call]) -> dict[str, Any]:
@@ -37,7 +59,7 @@ def openapi(calls: Iterable[Call]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for call in calls:
         paths.setdefault(call.path, {})[call.method.lower()] = _operation(call, schemas, components)
-    paths["/v1/stream"] = STREAM
+    paths |= {"/v1/stream": STREAM, CALENDAR: CALENDAR_CALL}
     for call in calls:
         components.pop(call.query.__name__, None)
     return {

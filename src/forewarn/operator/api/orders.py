@@ -1,24 +1,28 @@
 """List, show, take and report orders."""
 
+from datetime import datetime
+
 from forewarn.core.errors import NotFound
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import OrderState
-from forewarn.operator.api import views
+from forewarn.operator.api import bodies, views
 from forewarn.operator.api.context import (
     Api,
     CallContext,
     Moment,
-    Paged,
     Result,
+    Searched,
     cursor_of,
     page_of,
     read_cursor,
-    split_page,
+    searched,
 )
 from forewarn.store import Focus, OrderQuery
 
+Key = tuple[datetime, str]
 
-class OrdersQuery(Paged):
+
+class OrdersQuery(Searched):
     """Which orders; with a maintenance, all of its orders that are in these states."""
 
     state: tuple[OrderState, ...] = ()
@@ -30,20 +34,27 @@ def list_orders(api: Api, context: CallContext) -> Result:
     if query.maintenance:
         return _orders_of_maintenance(api, context)
     states = _offered(api, query.state)
-    rows = api.store.orders_page(
-        OrderQuery(
-            states=states,
-            within=context.caller.within,
-            before=read_cursor(query.cursor, tuple[Moment, str]),
-            limit=query.limit + 1,
+
+    def read(before: Key | None, limit: int) -> list[tuple[Key, bodies.OrderOut | None]]:
+        page = api.store.orders_page(
+            OrderQuery(states=states, within=context.caller.within, before=before, limit=limit)
         )
-    )
-    page, last = split_page(rows, query.limit)
-    events = api.store.snapshot(
-        Focus(events=tuple(o.id for o in page), whole_maintenances=False, open_events=False, document_only=True)
-    ).events
-    items = [views.order_out(o, events[o.id]) for o in page if o.id in events]
-    return page_of(items, cursor_of(last.issued, last.id) if last else None)
+        events = api.store.snapshot(
+            Focus(events=tuple(o.id for o in page), whole_maintenances=False, open_events=False, document_only=True)
+        ).events
+        # An order whose event was removed meanwhile still counts as read.
+        return [((o.issued, o.id), views.order_out(o, events[o.id]) if o.id in events else None) for o in page]
+
+    start = read_cursor(query.cursor, tuple[Moment, str])
+    items, last = searched(read, _text, text=query.text, start=start, limit=query.limit)
+    return page_of([item for item in items if item is not None], cursor_of(*last) if last else None)
+
+
+def _text(order: bodies.OrderOut | None) -> str:
+    """Return what a search finds an order by."""
+    if order is None:
+        return ""
+    return " ".join((order.id, order.type, order.reason, order.node, *order.machines))
 
 
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
@@ -57,7 +68,7 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         if event.maintenance_id == query.maintenance and caller.sees(event.scope)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
-    return page_of(items, None)
+    return page_of([item for item in items if query.text in _text(item).lower()], None)
 
 
 def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]:

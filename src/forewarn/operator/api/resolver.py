@@ -90,13 +90,12 @@ def _ids(kind: IdKind) -> Callable[[Store, Identity, str], list[Match]]:
 
 def _tokens(store: Store, caller: Identity, text: str) -> list[Match]:
     """Reads every token: they are few, and each request reads them all to identify its caller."""
-    if not caller.sees_tokens:
-        return []
     prefix = text.upper() if len(text) >= MIN_PREFIX_CHARS else None
     return [
         Match(Kind.TOKEN, token.id, text in (token.id, token.name) or prefix == token.id)
         for token in store.tokens()
-        if text in (token.id, token.name) or (prefix is not None and token.id.startswith(prefix))
+        if caller.manages(token)
+        and (text in (token.id, token.name) or (prefix is not None and token.id.startswith(prefix)))
     ]
 
 

@@ -17,6 +17,7 @@ from forewarn.store import AuditQuery, Focus, Store
 
 MAX_SNAPSHOTS = 64
 MAX_EVENTS = 50_000  # in all snapshots together
+SUBMITTED = "maintenance submitted"
 MAX_ENTRIES = 200  # after more changes than these the whole snapshot is read again
 
 
@@ -104,9 +105,10 @@ def _changed_part(focus: Focus, known: Snapshot, entries: Iterable[AuditEntry]) 
             if entry.scope in known.scopes or entry.maintenance_id in known.maintenances:
                 return None
         elif entry.maintenance_id:
-            if entry.maintenance_id not in known.maintenances:  # a new one, perhaps in these scopes
+            if entry.action == SUBMITTED:  # perhaps in these scopes
                 return None
-            events.add(_any_event(known, entry.maintenance_id))
+            if entry.maintenance_id in known.maintenances:
+                events.add(_any_event(known, entry.maintenance_id))
         elif entry.scope:
             scopes |= {entry.scope} & known.scopes.keys()
         else:

@@ -225,6 +225,8 @@ def maintenance_out(
 
 def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     body = maintenance_out(submission.snapshot, submission.maintenance_id, within=within, now=submission.at)
+    for event in (event for wave in body.waves for event in wave.events):
+        event.hosts = _hosts(submission.snapshot, event)
     return bodies.SubmittedMaintenance(
         **msgspec.structs.asdict(body), warnings=[body_of(bodies.Problem, each) for each in submission.warnings]
     )
@@ -254,6 +256,11 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
         event.waiting_for = [reason for reason in event.waiting_for if reason.code in CAUSED_BY_OTHERS]
         event.timeline = []
     return body
+
+
+def _hosts(snapshot: Snapshot, event: bodies.EventOut) -> list[str]:
+    machines = (snapshot.machines.get((event.scope, name)) for name in event.resources)
+    return sorted({machine.host for machine in machines if machine is not None and machine.host})
 
 
 def short_timeline(event: Event, order: Order | None) -> list[bodies.TimelineEntry]:

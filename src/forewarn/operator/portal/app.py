@@ -29,7 +29,7 @@ from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.doubtful_requests import DoubtfulRequests
 from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
-from forewarn.operator.portal import actions, hook_pages, pages, plan_form
+from forewarn.operator.portal import actions, hook_pages, inventory_pages, pages, plan_form, search
 from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
@@ -97,6 +97,10 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
     ("/scopes", pages.scopes),
     ("/scopes/{scope}", pages.scope),
     ("/machines", pages.machines),
+    ("/machines/{scope}/{name}", inventory_pages.machine),
+    ("/hosts", pages.hosts),
+    ("/hosts/{host}", inventory_pages.host),
+    ("/search", search.search),
     ("/maintenances", pages.maintenances),
     ("/maintenances/{id}", pages.maintenance),
     ("/events/{id}", pages.event),
@@ -339,6 +343,7 @@ class Portal:
             site=self._site,
             url=page_of_form(path) if request.method == "POST" else page_address(path, search),
             now=api.get("/v1/clock").now,
+            origin=request.headers.get("origin", ""),
             store_hold=api.get("/v1/store").held,
             path_names=request.path_params,
             query=query,

@@ -29,7 +29,8 @@ class SiteInfo:
 class PageRequest:
     """One request of a browser. `api` makes calls as its caller, `url` is the address of the page, `now` the service's time.
 
-    `store_hold` is the hold of the store, if it is held. `path_names` are the variable parts of the path, such as an event's id.
+    `origin` is what the browser calls this site, if it says so. `store_hold` is the hold of the store, if it is held.
+    `path_names` are the variable parts of the path, such as an event's id.
     """
 
     login: Login
@@ -37,6 +38,7 @@ class PageRequest:
     site: SiteInfo
     url: str
     now: datetime
+    origin: str = ""
     store_hold: StoreHoldOut | None = None
     path_names: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.errors import ForewarnError, Invalid, Refused
 from forewarn.core.formatting import cut
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
-from forewarn.operator.api.bodies import CountsOut, EventOut, MachineOut, MaintenanceOut, TimelineEntry
+from forewarn.operator.api.bodies import CountsOut, EventOut, MaintenanceOut, TimelineEntry
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind
 from forewarn.operator.portal.buttons import event_buttons, maintenance_buttons, order_buttons
@@ -101,38 +101,38 @@ def _planned_at(api: ApiClient, events: Sequence[EventOut]) -> dict[str, datetim
 # -- lists and searches
 
 
+def typed_text(request: PageRequest) -> str:
+    """Return the text that a list or the search for everything should contain."""
+    return request.query.get("q", "").strip()
+
+
 def scopes(request: PageRequest) -> RenderedPage:
-    return _list(request, "scopes.html", "/v1/scopes", ROWS)
+    return _list(request, "scopes.html", "/v1/scopes", ROWS, q=typed_text(request))
+
+
+def hosts(request: PageRequest) -> RenderedPage:
+    return _list(request, "hosts.html", "/v1/hosts", MACHINE_ROWS, q=typed_text(request))
 
 
 def machines(request: PageRequest) -> RenderedPage:
-    search = {key: request.query.get(key, "").strip() for key in ("name", "scope", "host")}
-    if search["name"]:
-        variables: Mapping[str, Any] = {"items": _machines_named(request.api, **search), "older": "", "first": ""}
-    else:
-        variables = _list(request, "machines.html", "/v1/machines", MACHINE_ROWS, **search).variables
+    search = {key: request.query.get(key, "").strip() for key in ("q", "scope", "host")}
+    variables = _list(request, "machines.html", "/v1/machines", MACHINE_ROWS, **search).variables
     restart = {m.scope: _may_restart(request.api, m.scope) for m in variables["items"]}
-    return RenderedPage("machines.html", {**variables, "search": search, "may_restart": restart})
+    return RenderedPage("machines.html", {**variables, "may_restart": restart})
 
 
 def _may_restart(api: ApiClient, scope: str) -> bool:
     return api.may("POST", f"/v1/scopes/{scope}/machines/any/restart")
 
 
-def _machines_named(api: ApiClient, *, name: str, scope: str, host: str) -> list[MachineOut]:
-    text = f"{scope}/{name}" if scope and not name.startswith(f"{scope}/") else name
-    matches = api.get("/v1/resolve", text=text, kind=Kind.MACHINE).matches
-    found = [api.get("/v1/scopes/{}/machines/{}".format(*match.id.split("/"))) for match in matches]
-    return [machine for machine in found if host in ("", machine.host)]
-
-
 def maintenances(request: PageRequest) -> RenderedPage:
-    page = _list(request, "maintenances.html", "/v1/maintenances", ROWS, status=request.query.get("status", ""))
+    search = {"status": request.query.get("status", ""), "q": typed_text(request)}
+    page = _list(request, "maintenances.html", "/v1/maintenances", ROWS, **search)
     return RenderedPage(page.template, {**page.variables, "statuses": list(MaintenanceStatus)})
 
 
 def history(request: PageRequest) -> RenderedPage:
-    search = {key: request.query.get(key, "").strip() for key in ("scope", "machine", "type", "status", "since")}
+    search = {key: request.query.get(key, "").strip() for key in ("q", "scope", "machine", "type", "status", "since")}
 
     def read() -> RenderedPage:
         query = {**search, "status": search["status"] or list(ENDED_FIRST)}
@@ -163,7 +163,7 @@ def _machine_key(api: ApiClient, scope: str, name: str) -> tuple[str, str]:
 
 
 def audit(request: PageRequest) -> RenderedPage:
-    search = {key: request.query.get(key, "").strip() for key in ("scope", "maintenance", "event")}
+    search = {key: request.query.get(key, "").strip() for key in ("q", "scope", "maintenance", "event")}
 
     def read() -> RenderedPage:
         ids = {name: whole_id(request.api, Kind(name), search[name]) for name in ("event", "maintenance")}
@@ -188,7 +188,8 @@ def _search_page(
 
 
 def orders(request: PageRequest) -> RenderedPage:
-    page = _list(request, "orders.html", "/v1/orders", ROWS, state=request.query.get("state", ""))
+    search = {"state": request.query.get("state", ""), "q": typed_text(request)}
+    page = _list(request, "orders.html", "/v1/orders", ROWS, **search)
     return RenderedPage(page.template, {**page.variables, "states": list(OrderState), "max_chars": MAX_DETAIL_CHARS})
 
 
@@ -196,16 +197,17 @@ def tokens(
     request: PageRequest, *, fields: Mapping[str, str] | None = None, error_message: str = "", status: int = 200
 ) -> RenderedPage:
     """Return the tokens, and the form for a new one, empty or with these fields."""
-    page = _list(request, "tokens.html", "/v1/tokens", ROWS)
+    page = _list(request, "tokens.html", "/v1/tokens", ROWS, q=typed_text(request))
+    roles = [Role.CALENDAR] if request.api.caller.role is Role.OWNER else list(Role)
     form = {
         "name": "",
-        "role": Role.VIEWER,
-        "scopes": "",
+        "role": roles[0],
+        "scopes": " ".join(request.api.caller.within or ()),
         "valid_for": "",
         "key": request.api.new_key(),
         **(fields or {}),
     }
-    variables = {**page.variables, "roles": list(Role), "fields": form, "error_message": error_message}
+    variables = {**page.variables, "roles": roles, "fields": form, "error_message": error_message}
     return RenderedPage(page.template, variables, status)
 
 

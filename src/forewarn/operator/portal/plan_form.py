@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -20,7 +21,6 @@ from forewarn.operator.api.bodies import EventOut, MaintenanceOut, SubmittedEven
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
-MAX_WAVES = 20
 MAX_EVENTS = 40
 MAX_BLOCKERS = 20
 SUGGESTIONS = 100
@@ -60,6 +60,9 @@ def form(
         raise Forbidden(f"a token with the role {request.api.caller.role} cannot plan: log in with another token")
     if values["kind"] not in kinds:
         values["kind"] = next(iter(kinds))
+    filled = [target for target in TARGETS if values[target]]
+    if len(filled) == 1:
+        values["target"] = filled[0]
     variables = {
         "fields": values,
         "kinds": kinds,
@@ -102,6 +105,7 @@ def submit(request: PageRequest) -> RenderedPage | Redirect:
     variables = {
         "fields": fields,
         "preview": _preview(request, plan, not_before),
+        "hosts_known": any(event.hosts for wave in _waves(plan) for event in wave),
         "plan": plan,
         "not_before": not_before,
         "earliest": earliest,
@@ -208,7 +212,7 @@ def _requested_time(fields: Mapping[str, str], name: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WavePreview:
-    """One wave: its first events, and the shortest notice of all; `not_before` as far as it is known now."""
+    """One wave: its events on this page, and the shortest notice of all; `not_before` as far as it is known now."""
 
     number: int
     events: list[EventOut]
@@ -220,9 +224,13 @@ class WavePreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPreview:
-    """What the plan would do: its first waves, and what blocks them."""
+    """What the plan would do: the waves of one page, the events of `first` to `last` in all, and what blocks the plan."""
 
     waves: list[WavePreview]
+    page: int
+    page_count: int
+    first: int
+    last: int
     wave_count: int
     event_count: int
     machine_count: int
@@ -232,25 +240,37 @@ class PlanPreview:
 def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: datetime | None) -> PlanPreview:
     waves = _waves(plan)
     events = [event for wave in waves for event in wave]
-    events_per_wave = MAX_EVENTS // min(len(waves), MAX_WAVES) or 1
+    page_count = ceil(len(events) / MAX_EVENTS)
+    page = min(max(1, _page_number(request.form.get("page", ""))), page_count)
+    first = (page - 1) * MAX_EVENTS
+    shown = events[first : first + MAX_EVENTS]
     return PlanPreview(
         waves=[
             WavePreview(
                 number=number,
-                events=wave[:events_per_wave],
+                events=on_page,
                 event_count=len(wave),
                 machine_count=_machine_count(wave),
                 notice_s=(notice_s := min(event.notice_s or 0 for event in wave)),
                 # The first wave is published at once; a later wave gets its notice when it is published.
                 not_before=request.now + timedelta(seconds=notice_s) if number == 1 else requested,
             )
-            for number, wave in enumerate(waves[:MAX_WAVES], 1)
+            for number, wave in enumerate(waves, 1)
+            if (on_page := [event for event in shown if event.wave == wave[0].wave])
         ],
+        page=page,
+        page_count=page_count,
+        first=first + 1,
+        last=first + len(shown),
         wave_count=len(waves),
         event_count=len(events),
         machine_count=_machine_count(events),
         blockers=list(islice(dict.fromkeys(r.message for e in events for r in e.waiting_for), MAX_BLOCKERS)),
     )
+
+
+def _page_number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else 1
 
 
 def _machine_count(events: list[EventOut]) -> int:

@@ -131,6 +131,32 @@ WHERE host <> '' AND host = %(host)s AND (scope, name) > (%(scope)s, %(name)s)
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
 ORDER BY scope, name LIMIT %(limit)s;
 
+-- name: scopes_matching
+-- Return a page of the scopes whose name contains a text. Reads scopes by the primary key until the page is full.
+SELECT * FROM scopes
+WHERE name > %(after)s AND strpos(lower(name), %(text)s) > 0
+  AND (%(scopes)s::text[] IS NULL OR name = ANY(%(scopes)s::text[]))
+ORDER BY name LIMIT %(limit)s;
+
+-- name: machines_matching
+-- Return a page of the machines whose name, host, instance id or address contains a text. Reads machines by the primary key
+-- until the page is full.
+SELECT * FROM machines m
+WHERE (scope, name) > (%(scope)s, %(name)s) AND %(host)s IN ('', host)
+  AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
+  AND (strpos(lower(scope || '/' || name || ' ' || host || ' ' || instance_id), %(text)s) > 0
+       OR EXISTS (SELECT FROM machine_addresses a
+                  WHERE a.scope = m.scope AND a.name = m.name AND strpos(a.address, %(text)s) > 0))
+ORDER BY scope, name LIMIT %(limit)s;
+
+-- name: hosts_page
+-- Return a page of the hosts whose name contains a text, and the number of machines on each. Reads the index of hosts until the
+-- page is full.
+SELECT host AS name, count(*) AS machines FROM machines
+WHERE host <> '' AND host > %(after)s AND strpos(lower(host), %(text)s) > 0
+  AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
+GROUP BY host ORDER BY host LIMIT %(limit)s;
+
 -- name: maintenance_keys
 -- Return the newest (created, id) of maintenances with a status.
 SELECT created AS at, id FROM maintenances
@@ -244,6 +270,16 @@ WHERE m.scope = %(scope)s AND m.machine = %(machine)s AND m.event_number < %(bef
   AND %(maintenance_id)s IN ('', e.maintenance_id) AND (e.ended IS NULL OR e.ended >= %(since)s)
   AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
 ORDER BY m.event_number DESC LIMIT %(limit)s;
+
+-- name: event_numbers_of_host
+-- Return the numbers of the newest events of the machines that are on a host now.
+SELECT DISTINCT e.number FROM machines h
+JOIN event_machines m ON m.scope = h.scope AND m.machine = h.name JOIN events e ON e.number = m.event_number
+WHERE h.host <> '' AND h.host = %(host)s AND m.event_number < %(before)s
+  AND %(maintenance_id)s IN ('', e.maintenance_id) AND (e.ended IS NULL OR e.ended >= %(since)s)
+  AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+  AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
+ORDER BY e.number DESC LIMIT %(limit)s;
 
 -- name: event_numbers_of_maintenance
 -- Return the numbers of the newest events of a maintenance.

@@ -16,6 +16,7 @@ from forewarn.store import (
     Backlog,
     Counts,
     EventQuery,
+    HostQuery,
     IdKind,
     MachineQuery,
     MaintenanceQuery,
@@ -59,6 +60,9 @@ def backlog(reader: SqlSession) -> Backlog:
 
 def scopes(reader: SqlSession, query: ScopeQuery) -> Iterable[Row]:
     wanted = selected_scopes("", query.within)
+    if query.text:
+        values: Values = {"text": query.text, "scopes": _optional_list(reader, wanted), "after": query.after}
+        return reader.query("scopes_matching", **values, limit=query.limit)
     if wanted is None:
         return reader.query("scopes_page", after=query.after, limit=query.limit)
     found = reader.query("scopes_by_name", names=reader.as_list(name for name in wanted if name > query.after))
@@ -68,8 +72,10 @@ def scopes(reader: SqlSession, query: ScopeQuery) -> Iterable[Row]:
 def machines(reader: SqlSession, query: MachineQuery) -> list[Row]:
     wanted = selected_scopes(query.scope, query.within)
     scope, name = query.after or ("", "")
+    values: Values = {"host": query.host, "scopes": _optional_list(reader, wanted), "scope": scope, "name": name}
+    if query.text:
+        return list(reader.query("machines_matching", **values, text=query.text, limit=query.limit))
     if query.host:
-        values = {"host": query.host, "scopes": _optional_list(reader, wanted), "scope": scope, "name": name}
         return list(reader.query("machines_page_of_host", **values, limit=query.limit))
     if wanted is None:
         return list(reader.query("machines_page", scope=scope, name=name, limit=query.limit))
@@ -79,6 +85,11 @@ def machines(reader: SqlSession, query: MachineQuery) -> list[Row]:
             after = name if one == scope else ""
             found += reader.query("machines_page_of_scope", scope=one, name=after, limit=query.limit - len(found))
     return found
+
+
+def hosts(reader: SqlSession, query: HostQuery) -> Iterable[Row]:
+    scopes = _optional_list(reader, selected_scopes("", query.within))
+    return reader.query("hosts_page", after=query.after, text=query.text, scopes=scopes, limit=query.limit)
 
 
 def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
@@ -144,6 +155,8 @@ def event_numbers(reader: SqlSession, query: EventQuery) -> list[int]:
     }
     if query.machine:
         return _numbers(reader, "event_numbers_of_machine", values | {"scope": query.scope})
+    if query.host:
+        return _numbers(reader, "event_numbers_of_host", values | {"host": query.host})
     if query.maintenance_id:
         return _numbers(reader, "event_numbers_of_maintenance", values)
     wheres: list[Values] = [{}] if scopes is None else [{"scope": scope} for scope in scopes]

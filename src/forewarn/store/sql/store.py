@@ -38,6 +38,8 @@ from forewarn.store import (
     EventFirstSeen,
     EventQuery,
     Focus,
+    HostCount,
+    HostQuery,
     IdKind,
     Inventory,
     MachineIdentity,
@@ -246,6 +248,10 @@ class SqlStore:
         with self._reading() as reader:
             return list(_machines_of(reader, lists.machines(reader, query)).values())
 
+    def hosts_page(self, query: HostQuery) -> list[HostCount]:
+        with self._reading() as reader:
+            return [HostCount(row["name"], row["machines"]) for row in lists.hosts(reader, query)]
+
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         with self._reading() as reader:
             return [_maintenance(reader, row) for row in lists.maintenances(reader, query)]
@@ -269,7 +275,7 @@ class SqlStore:
             found = {row["id"]: row for row in reader.query("events_by_number", numbers=reader.as_list(shown))}
             approvals = reader.query("approvals_of_events", ids=reader.as_list(found))
             events = tuple(_with_approvals(reader, found, approvals).values())
-            return Page(events, shown[-1] if len(numbers) > query.limit else None)
+            return Page(events, shown[-1] if len(numbers) > query.limit else None, tuple(shown))
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
         with self._reading() as reader:

@@ -134,6 +134,32 @@ WHERE host <> '' AND host = :host AND (scope, name) > (:scope, :name)
   AND (:scopes IS NULL OR scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY scope, name LIMIT :limit;
 
+-- name: scopes_matching
+-- Return a page of the scopes whose name contains a text. Reads scopes by the primary key until the page is full.
+SELECT * FROM scopes
+WHERE name > :after AND instr(lower(name), :text) > 0
+  AND (:scopes IS NULL OR +name IN (SELECT value FROM json_each(:scopes)))
+ORDER BY name LIMIT :limit;
+
+-- name: machines_matching
+-- Return a page of the machines whose name, host, instance id or address contains a text. Reads machines by the primary key
+-- until the page is full.
+SELECT * FROM machines m
+WHERE (scope, name) > (:scope, :name) AND :host IN ('', host)
+  AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
+  AND (instr(lower(scope || '/' || name || ' ' || host || ' ' || instance_id), :text) > 0
+       OR EXISTS (SELECT 1 FROM machine_addresses a
+                  WHERE a.scope = m.scope AND a.name = m.name AND instr(a.address, :text) > 0))
+ORDER BY scope, name LIMIT :limit;
+
+-- name: hosts_page
+-- Return a page of the hosts whose name contains a text, and the number of machines on each. Reads the index of hosts until the
+-- page is full.
+SELECT host AS name, count(*) AS machines FROM machines INDEXED BY machines_by_host
+WHERE host <> '' AND host > :after AND instr(lower(host), :text) > 0
+  AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
+GROUP BY host ORDER BY host LIMIT :limit;
+
 -- name: maintenance_keys
 -- Return the newest (created, id) of maintenances with a status.
 SELECT created AS at, id FROM maintenances INDEXED BY maintenances_by_status
@@ -245,6 +271,16 @@ WHERE m.scope = :scope AND m.machine = :machine AND m.event_number < :before
   AND :maintenance_id IN ('', e.maintenance_id) AND (:since = '' OR e.ended IS NULL OR e.ended >= :since)
   AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
 ORDER BY m.event_number DESC LIMIT :limit;
+
+-- name: event_numbers_of_host
+-- Return the numbers of the newest events of the machines that are on a host now.
+SELECT DISTINCT e.number FROM machines h INDEXED BY machines_by_host
+CROSS JOIN event_machines m ON m.scope = h.scope AND m.machine = h.name CROSS JOIN events e ON e.number = m.event_number
+WHERE h.host <> '' AND h.host = :host AND m.event_number < :before
+  AND :maintenance_id IN ('', e.maintenance_id) AND (:since = '' OR e.ended IS NULL OR e.ended >= :since)
+  AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
+  AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
+ORDER BY e.number DESC LIMIT :limit;
 
 -- name: event_numbers_of_maintenance
 -- Return the numbers of the newest events of a maintenance.

@@ -250,13 +250,13 @@ CREATE TABLE last_seen (
 CREATE TABLE tokens (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 64),
-    role       TEXT NOT NULL CHECK (role = 'viewer' OR role = 'operator' OR role = 'owner'),
+    role       TEXT NOT NULL CHECK (role = 'viewer' OR role = 'operator' OR role = 'owner' OR role = 'calendar'),
     scopes     TEXT NOT NULL,
     digest     TEXT NOT NULL UNIQUE CHECK (length(digest) = 64),
     created    TEXT NOT NULL,
     created_by TEXT NOT NULL,
     expires    TEXT,
-    CHECK ((role = 'owner') = (json_array_length(scopes) > 0))
+    CHECK (role = 'calendar' OR (role = 'owner') = (json_array_length(scopes) > 0))
 ) WITHOUT ROWID;
 CREATE INDEX tokens_by_age ON tokens (created, id);
 

@@ -1,5 +1,5 @@
 // Keeps a page up to date: when the service reports a change, fetch the same page and replace its live parts.
-// Everything works without this file: a link reloads the page.
+// Adds local times and copy buttons. Everything else works without this file: a link reloads the page.
 "use strict";
 (() => {
   const SOON_MS = 150, REFRESH_EVERY_MS = 15000, FIRST_WAIT_MS = 1000, LONGEST_WAIT_MS = 30000;
@@ -17,6 +17,80 @@
     window.addEventListener("pageshow", () => delete form.dataset.sent);
   }
 
+  // -- local time beside UTC; the reader switches it off and on, and the browser remembers the choice
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
+  const remembered = () => {
+    try {
+      return localStorage.getItem("forewarn-times");
+    } catch {
+      return null; // the browser keeps nothing
+    }
+  };
+  let localTimes = remembered() ? remembered() === "local" : zone !== "UTC";
+  const dayOf = (moment) => moment.toLocaleDateString("sv"); // 2030-01-31
+  const localText = (moment) => {
+    const day = dayOf(moment) === dayOf(new Date(document.querySelector("#clock time").dateTime)) ? "" : dayOf(moment) + " ";
+    return day + moment.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" });
+  };
+  const addLocalTimes = (root) => {
+    for (const each of root.querySelectorAll(".local")) each.remove();
+    if (!localTimes) return;
+    for (const each of root.querySelectorAll("time[datetime]")) {
+      const text = document.createElement("span");
+      text.className = "local";
+      text.textContent = ` (${localText(new Date(each.dateTime))})`;
+      each.after(text);
+    }
+  };
+
+  // -- copy buttons for ids and new tokens
+  const addCopyButtons = (root) => {
+    for (const each of root.querySelectorAll("[data-copy]")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "small copy";
+      const what = document.createElement("span");
+      what.className = "hidden";
+      what.textContent = ` ${each.dataset.copy}`;
+      button.append("Copy", what);
+      each.after(" ", button);
+    }
+  };
+  const copy = async (button) => {
+    const source = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(source.textContent.trim());
+      button.textContent = "Copied";
+    } catch { // browsers allow it only over TLS and on loopback: select the text instead
+      getSelection().selectAllChildren(source);
+      button.textContent = "Selected: press Ctrl+C";
+    }
+  };
+  document.addEventListener("click", (event) => {
+    if (event.target.matches("button.copy")) copy(event.target);
+  });
+
+  const enhance = (root) => {
+    addLocalTimes(root);
+    addCopyButtons(root);
+  };
+  const choice = document.createElement("label");
+  choice.className = "times";
+  choice.innerHTML = '<input type="checkbox"> <span></span>';
+  choice.querySelector("span").textContent = `Also show times in ${zone}`;
+  choice.querySelector("input").checked = localTimes;
+  choice.addEventListener("change", (event) => {
+    localTimes = event.target.checked;
+    try {
+      localStorage.setItem("forewarn-times", localTimes ? "local" : "utc");
+    } catch {
+      // the choice holds for this page only
+    }
+    addLocalTimes(document);
+  });
+  document.querySelector("footer").append(choice);
+  enhance(document);
+
   // -- show the fields of the plan form that the chosen kind needs
   const plan = document.querySelector(".plan-form");
   const showFields = () => {
@@ -27,6 +101,11 @@
   if (plan) {
     plan.addEventListener("change", showFields);
     showFields();
+    for (const row of plan.querySelectorAll(".targets > div")) { // what is typed selects its kind of target
+      row.addEventListener("input", (event) => {
+        if (event.target.type !== "radio" && event.target.value) row.querySelector("input[type=radio]").checked = true;
+      });
+    }
   }
 
   // -- live parts
@@ -75,6 +154,7 @@
 
   const update = (page) => {
     postponed = false;
+    enhance(page);
     for (const part of parts()) {
       const fresh = page.getElementById(part.id);
       if (fresh && part.innerHTML === fresh.innerHTML) continue;

@@ -1,0 +1,134 @@
+"""The calendar: planned, announced and lately ended maintenance, one entry for each wave, in the scopes that a token names.
+
+Everything about it is bounded: the events that are read, the entries, the names and the text of an entry.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from urllib.parse import parse_qs
+
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.formatting import cut
+from forewarn.core.model import ENDED, OPEN, Event, Maintenance, MaintenanceStatus, Status
+from forewarn.operator.api.icalendar import CalendarEntry, EntryStatus, calendar_text
+from forewarn.store import EventQuery, MaintenanceQuery, Store
+from forewarn.store.queries import MAX_PAGE
+
+CALENDAR = "/v1/calendar.ics"
+# How long ended maintenance stays: a calendar program that reads once a day still learns that it was cancelled.
+KEPT_DAYS = 7
+MAX_ENTRIES = 500
+MAX_NAMES = 20
+MAX_SUMMARY_NAMES = 3
+MAX_DESCRIPTION_CHARS = 300
+OPEN_MAINTENANCES = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
+SENTENCES = {
+    Status.PLANNED: "It is not announced yet. It starts at this time at the earliest.",
+    Status.SCHEDULED: "It is announced. It starts at this time, or earlier if it is approved.",
+    Status.STARTED: "It has started. Its end is an estimate.",
+    Status.COMPLETED: "It is done.",
+    Status.CANCELLED: "It is cancelled.",
+    Status.ABANDONED: "It was abandoned: the work was not done.",
+}
+# Statuses in the order in which a wave passes them; the three at the end are final.
+_ORDER = {Status.PLANNED: 0, Status.SCHEDULED: 1, Status.STARTED: 2, **dict.fromkeys(ENDED, 3)}
+
+
+def token_in(query: bytes) -> str:
+    """Return the token in the query of the calendar's address, or "" if there is not exactly one."""
+    tokens = parse_qs(query.decode("latin-1")).get("token", [])
+    return tokens[0] if len(tokens) == 1 else ""
+
+
+def calendar_of(store: Store, within: tuple[str, ...] | None, now: datetime) -> bytes:
+    """Return the calendar of these scopes, or of the whole fleet."""
+    # One status after the other, so that planned events, which may be many, do not displace started ones.
+    queries = [EventQuery(statuses=(status,), within=within, limit=MAX_PAGE) for status in _ORDER if status in OPEN]
+    since = now - timedelta(days=KEPT_DAYS)
+    queries.append(EventQuery(statuses=tuple(ENDED), since=since, within=within, limit=MAX_PAGE))
+    events = [event for query in queries for event in store.events(query).events]
+    opened = store.maintenances(MaintenanceQuery(statuses=OPEN_MAINTENANCES, within=within, limit=MAX_PAGE))
+    entries = entries_of(events, {maintenance.id: maintenance for maintenance in opened})
+    name = f"Maintenance of {cut(', '.join(within), MAX_DESCRIPTION_CHARS)}" if within else "Maintenance"
+    about = "Planned and announced maintenance, from forewarn."
+    if len(entries) > MAX_ENTRIES:
+        about += f" Only {MAX_ENTRIES} of its entries are here: use a token of fewer scopes."
+    return calendar_text(name, about, entries[:MAX_ENTRIES]).encode()
+
+
+def entries_of(events: Iterable[Event], maintenances: Mapping[str, Maintenance]) -> list[CalendarEntry]:
+    """Return an entry for each wave whose time is known: open waves by their start, then ended ones.
+
+    A wave is published when the wave before has ended; from that its earliest start is estimated.
+    """
+    entries = []
+    in_order = sorted(events, key=lambda e: (e.maintenance_id, e.wave, e.position))
+    for maintenance_id, of_one in groupby(in_order, key=lambda e: e.maintenance_id):
+        maintenance = maintenances.get(maintenance_id)
+        after = None
+        changed = [maintenance.created] if maintenance is not None else []
+        for _, wave in groupby(of_one, key=lambda e: e.wave):
+            whole = list(wave)
+            changed += [at for e in whole for at in (e.published, e.started, e.ended) if at is not None]
+            shown = [e for e in whole if e.status is not Status.CANCELLED] or whole
+            start, end = _times(shown, maintenance, after)
+            if start is not None and changed:
+                entries.append(_entry(shown, start, end, max(changed)))
+            after = end or start
+    return sorted(entries, key=lambda entry: (entry.sequence == _ORDER[Status.COMPLETED], entry.start, entry.uid))
+
+
+def _times(
+    wave: Sequence[Event], maintenance: Maintenance | None, after: datetime | None
+) -> tuple[datetime | None, datetime | None]:
+    """Return when the wave starts and ends, as far as it is known or can be estimated."""
+    started = [e.started for e in wave if e.started is not None]
+    if started:
+        start = min(started)
+        ended = [e.ended for e in wave if e.ended is not None]
+        if len(ended) == len(wave):
+            return start, max(ended)
+    else:
+        known = [e.not_before for e in wave if e.not_before is not None]
+        if not known and after is not None:
+            known = [after + timedelta(seconds=EVENT_TYPES[wave[0].type].minimum_notice_s)]
+        if maintenance is not None:
+            known += [at for at in (maintenance.not_before, maintenance.earliest) if at is not None]
+        if not known:
+            return None, None
+        start = max(known)
+    duration_s = max(e.duration_s for e in wave)
+    return start, start + timedelta(seconds=duration_s) if duration_s > 0 else None
+
+
+def _entry(wave: Sequence[Event], start: datetime, end: datetime | None, changed: datetime) -> CalendarEntry:
+    first = min(wave, key=lambda e: _ORDER[e.status])
+    names = [f"{e.scope}/{name}" for e in wave for name in e.resources]
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    planned = " (not announced yet)" if first.status is Status.PLANNED else ""
+    about = [
+        cut(first.description, MAX_DESCRIPTION_CHARS),
+        SENTENCES[first.status],
+        f"Machines: {', '.join(names[:MAX_NAMES])}{more}",
+        f"Maintenance {first.maintenance_id}, wave {first.wave}",
+    ]
+    status = {Status.PLANNED: EntryStatus.TENTATIVE, Status.CANCELLED: EntryStatus.CANCELLED}
+    return CalendarEntry(
+        uid=f"{first.maintenance_id}-{first.wave}@forewarn",
+        sequence=_ORDER[first.status],
+        changed=changed,
+        start=start,
+        end=end,
+        status=status.get(first.status, EntryStatus.CONFIRMED),
+        summary=f"{first.type}: {_machines(wave, names)}{planned}",
+        description="\n".join(line for line in about if line),
+        category=first.type,
+    )
+
+
+def _machines(wave: Sequence[Event], names: Sequence[str]) -> str:
+    if len(names) <= MAX_SUMMARY_NAMES:
+        return ", ".join(names)
+    scopes = {e.scope for e in wave}
+    return f"{len(names)} machines of {wave[0].scope if len(scopes) == 1 else f'{len(scopes)} scopes'}"

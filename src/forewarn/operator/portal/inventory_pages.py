@@ -1,0 +1,67 @@
+"""The pages about one machine and about one host: what comes to it first, then what happened to it."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from forewarn.core.errors import NotFound
+from forewarn.operator.api.bodies import EventOut
+from forewarn.operator.api.client import ApiClient
+from forewarn.operator.portal.page_request import PageRequest, RenderedPage
+from forewarn.operator.portal.pages import ENDED_FIRST, MACHINE_ROWS, OPEN_FIRST, ROWS, first, older
+
+
+def machine(request: PageRequest) -> RenderedPage:
+    api, scope, name = request.api, request.path_names["scope"], request.path_names["name"]
+    found = api.get(f"/v1/scopes/{scope}/machines/{name}")
+    coming, more = _coming(api, scope=scope, machine=name)
+    cursor = request.query.get("cursor")
+    history = api.get("/v1/events", scope=scope, machine=name, status=ENDED_FIRST, limit=ROWS, cursor=cursor)
+    variables = {
+        "machine": found,
+        "scope": api.get(f"/v1/scopes/{scope}"),
+        "last_approval": _last_approval(f"{scope}/{name}", (*coming, *history.items)),
+        "coming": coming,
+        "more": more,
+        "events": history.items,
+        "older": older(request, history.next_cursor),
+        "first": first(request),
+        "may_restart": api.may("POST", f"/v1/scopes/{scope}/machines/{name}/restart"),
+        "may_schedule": api.may("POST", "/v1/maintenances"),
+    }
+    return RenderedPage("machine.html", variables)
+
+
+def host(request: PageRequest) -> RenderedPage:
+    api, name, cursor = request.api, request.path_names["host"], request.query.get("cursor")
+    page = api.get("/v1/machines", host=name, limit=MACHINE_ROWS, cursor=cursor)
+    if not page.items and not cursor:
+        raise NotFound(f"no machine is on host {name[:64]}")
+    coming, more = _coming(api, host=name)
+    variables = {
+        "host": name,
+        "machines": page.items,
+        "coming": coming,
+        "more": more,
+        "older": older(request, page.next_cursor),
+        "first": first(request),
+        "may_schedule": api.may("POST", "/v1/maintenances"),
+    }
+    return RenderedPage("host.html", variables)
+
+
+def _coming(api: ApiClient, **selected: str) -> tuple[list[EventOut], bool]:
+    """Return open events, started ones first and each status by NotBefore, and whether there are more."""
+    events: list[EventOut] = []
+    for status in OPEN_FIRST:
+        if len(events) == ROWS:
+            return events, True
+        page = api.get("/v1/events", status=status, limit=ROWS - len(events), **selected)
+        events += sorted(page.items, key=lambda event: (str(event.not_before or ""), event.wave))
+        if page.next_cursor is not None:
+            return events, True
+    return events, False
+
+
+def _last_approval(machine: str, events: Iterable[EventOut]) -> datetime | None:
+    """Return when the machine last approved one of these events."""
+    return max((a.when for event in events for a in event.approved_by if a.who == machine), default=None)
