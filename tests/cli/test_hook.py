@@ -74,6 +74,7 @@ def test_a_hook_from_its_creation_to_its_end(service: RunningService, cli: Cli) 
         assert cli("hook", "test", hook_id, "--json")[0] == FAILED
         line = cli("hook", "list")[1].splitlines()[1]
         assert line.split()[:5] == [hook_id, "active", "shop", receiver.url, "published,started"]
+        assert cli("hook", "list", "--match", "nowhere")[1] == "no hooks\n"
         code, _, error = cli("hook", "delete", hook_id)
         assert (code, "nothing is deleted" in error) == (FAILED, True)
         assert cli("hook", "delete", hook_id, "--yes")[1] == f"hook {hook_id} is deleted\n"

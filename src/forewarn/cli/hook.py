@@ -8,7 +8,7 @@ from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.formatting import full_time, when
 from forewarn.cli.options import seconds
-from forewarn.cli.session import Cursor, Limit, Session, command, group
+from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.hooks import ALL_KINDS, USUAL_KINDS
 from forewarn.core.model import HookShape
 
@@ -39,9 +39,9 @@ def create(
 
 
 @command(app, "list")
-def list_hooks(session: Session, limit: Limit = 50, cursor: Cursor = None) -> None:
+def list_hooks(session: Session, match: Match = None, limit: Limit = 50, cursor: Cursor = None) -> None:
     """List the hooks without their secrets."""
-    page = session.api.page("/v1/hooks", {}, limit=limit, cursor=cursor)
+    page = session.api.page("/v1/hooks", {"q": match}, limit=limit, cursor=cursor)
     ids = session.out.id_texts(hook["id"] for hook in page["items"])
     session.show_page(page, COLUMNS, lambda hooks: [(ids[hook["id"]], *_row(hook)) for hook in hooks], empty="no hooks")
 

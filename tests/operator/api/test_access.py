@@ -113,8 +113,8 @@ def test_an_owner_does_not_approve_where_only_operators_may() -> None:
 
 
 def test_the_table_lets_viewers_and_owners_change_no_more_than_stated() -> None:
-    """Viewers change nothing; owners restart, redeploy, approve and cancel, and manage hooks, and tokens for their calendars; operators do
-    everything; tokens for the calendar make no call at all."""
+    """Viewers change nothing; owners restart, redeploy, approve and cancel, and manage hooks and tokens for their calendars;
+    operators do everything; tokens for the calendar make no call at all."""
     for call in CALLS:
         if call.method != "GET":
             assert Role.VIEWER not in call.roles, call.path

@@ -177,6 +177,7 @@ def test_an_owner_manages_the_hooks_of_its_own_scopes_only(service: RunningServi
     first = service.get("/v1/hooks?limit=2")
     rest = service.get(f"/v1/hooks?limit=2&cursor={first['next_cursor']}")
     assert {h["id"] for h in [*first["items"], *rest["items"]]} == {fleet["id"], blog["id"], mine["id"]}
+    assert [h["id"] for h in service.get("/v1/hooks?q=BLOG")["items"]] == [blog["id"]]
     for other in ({**body, "scope": "blog"}, body):
         assert service.request("POST", "/v1/hooks", other, token=owner).status == 403
     for hook in (fleet, blog):

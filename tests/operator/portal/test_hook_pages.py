@@ -42,6 +42,8 @@ def test_a_hook_is_made_watched_and_deleted(service: RunningService) -> None:
         listed = page_text(operator.get("/hooks"))
         assert path[7:15] in listed
         assert "active" in listed
+        assert "No hooks match" in page_text(operator.get("/hooks?q=nowhere"))
+        assert path in operator.get(f"/search?q={receiver.url}").raw.decode()
         entry = re.search(r'<th scope="row">(\d+)</th>', operator.get(path).raw.decode())[1]  # type: ignore[index]
         replayed = operator.post(f"{path}/replay", {"from": entry})
         assert (replayed.status, replayed.headers["location"]) == (303, f"{path}?done=hook-replay")

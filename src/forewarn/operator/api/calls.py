@@ -199,7 +199,7 @@ CALLS: tuple[Call, ...] = (
     ),
     _get("/v1/tokens/{id}", admin.get_token, bodies.TokenOut, "One token, without its secret.", roles=OWNERS),
     _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token.", roles=OWNERS),
-    _get("/v1/hooks", hooks.list_hooks, bodies.Page[bodies.HookOut], "The hooks, newest first.", roles=OWNERS, query=Paged),
+    _get("/v1/hooks", hooks.list_hooks, bodies.Page[bodies.HookOut], "The hooks, newest first.", roles=OWNERS, query=Searched),
     _post(
         "/v1/hooks", hooks.post_hook, bodies.NewHook, "Create a hook; its secret is shown only in this response.",
         roles=OWNERS, takes=bodies.HookIn, status=(201,), creates=True, repeat=hooks.repeat_hook,

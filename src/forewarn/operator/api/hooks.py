@@ -28,7 +28,9 @@ def list_hooks(api: Api, context: CallContext) -> Result:
     rows = [
         hook
         for hook in reversed(api.store.hooks())
-        if context.caller.sees(hook.scope) and (before is None or (hook.created, hook.id) < before)
+        if context.caller.sees(hook.scope)
+        and (before is None or (hook.created, hook.id) < before)
+        and query.text in " ".join((hook.id, hook.url, hook.scope, hook.shape, hook.created_by)).lower()
     ]
     page, last = split_page(rows[: query.limit + 1], query.limit)
     return page_of(map(views.hook_out, page), cursor_of(last.created, last.id) if last else None)

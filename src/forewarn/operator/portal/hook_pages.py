@@ -10,7 +10,7 @@ from forewarn.core.model import HookShape
 from forewarn.operator.api.bodies import HookOut
 from forewarn.operator.portal.buttons import Button
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
-from forewarn.operator.portal.pages import first, older
+from forewarn.operator.portal.pages import first, older, typed_text
 
 ROWS = 25
 TEST = Button("test", "Send a test message", "the receiver gets one message now, and this page shows its answer")
@@ -22,10 +22,12 @@ def hooks(
     request: PageRequest, *, fields: Mapping[str, str] | None = None, error_message: str = "", status: int = 200
 ) -> RenderedPage:
     """Return the hooks, and the form for a new one, empty or with these fields."""
-    page = request.api.get("/v1/hooks", limit=ROWS, cursor=request.query.get("cursor"))
+    search = {"q": typed_text(request)}
+    page = request.api.get("/v1/hooks", limit=ROWS, cursor=request.query.get("cursor"), **search)
     form = {"url": "", "scope": "", "shape": "", "on": ",".join(USUAL_KINDS), "key": request.api.new_key()}
     variables = {
         "items": page.items,
+        "search": search,
         "older": older(request, page.next_cursor),
         "first": first(request),
         "shapes": list(HookShape),
