@@ -175,6 +175,21 @@ def test_only_so_many_hooks_send_at_once_and_all_get_a_turn() -> None:
     assert all(progress.passed for progress in site.sender._progress.values())
 
 
+def test_work_that_cannot_be_started_is_started_later(site: Site) -> None:
+    """Where the system has no thread left, say."""
+    begun = site.add().cursor
+
+    def refuse(work: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    site.sender._start = refuse
+    with pytest.raises(RuntimeError):
+        site.sender.cycle()
+    site.sender._start = lambda work: work()
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun)
+
+
 # -- failures
 
 

@@ -174,7 +174,11 @@ class HookSender:
         due.sort(key=lambda hook: self._progress_of(hook).served_s)
         for hook in due[: MAX_AT_ONCE - len(busy)]:
             self._busy.add(hook.id)
-            self._start(partial(self._work, hook, chain))
+            try:
+                self._start(partial(self._work, hook, chain))
+            except BaseException:  # no thread could be started
+                self._busy.discard(hook.id)
+                raise
         self._save_passed(hooks)
 
     def why_not(self, url: str) -> str:
