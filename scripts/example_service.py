@@ -34,6 +34,7 @@ from forewarn.store import EventQuery, MachineLastSeen
 
 START = datetime(2030, 5, 14, 8, 0, tzinfo=UTC)
 TOKEN = "fw_a-token-of-an-example-and-no-secret"
+OWNER_TOKEN = f"{TOKEN}-carol"
 OPERATOR = Actor("alice", "127.0.0.1")
 FAILURE = Outcome(
     False,

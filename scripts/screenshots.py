@@ -15,7 +15,7 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from scripts.example_service import ExampleService, running_example
+from scripts.example_service import OWNER_TOKEN, ExampleService, running_example
 
 TARGET = Path(__file__).parent.parent / "docs/images/portal"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"]
@@ -58,6 +58,7 @@ PAGES = {
     "login": "/login",
     "error-outside": "/login",
     "login-kept": "/plan?target=scope&scope=shop",
+    "owner": "/",
 }
 GUIDE = {"guide": "/"}  # of a second example service, as a demo
 WITH_SCRIPTS = ("plan", "plan-refused")  # the form hides fields that do not apply
@@ -73,7 +74,7 @@ def log_in(page: Page, example: ExampleService) -> None:
 
 
 def open_page(page: Page, example: ExampleService, name: str) -> None:
-    """Open a page and do what it needs to appear. After `login-kept` the browser is logged out."""
+    """Open a page and do what it needs to appear. After `login-kept` the browser is logged out, after `owner` an owner."""
     page.goto(example.url + (PAGES | GUIDE)[name].format_map(example.ids))
     match name:
         case "plan-preview":
@@ -99,6 +100,12 @@ def open_page(page: Page, example: ExampleService, name: str) -> None:
             page.context.clear_cookies()
             page.get_by_role("button", name="Show preview").click()
             page.get_by_text("Your input is kept").wait_for()
+        case "owner":
+            page.context.clear_cookies()
+            page.goto(f"{example.url}/login")
+            page.get_by_label("Token").fill(OWNER_TOKEN)
+            page.get_by_role("button", name="Log in").click()
+            page.get_by_role("heading", name="Your machines").wait_for()
 
 
 def take_picture(browser: Browser, example: ExampleService, name: str, scheme: Scheme, size: tuple[int, int]) -> bytes:

@@ -145,7 +145,7 @@ RARE_WORDS = {
     ),
     "waiting codes": (
         "approval", "clock", "earlier-wave", "earliest", "executor", "in-doubt", "machine", "notice", "order-failed", "paused",
-        "queue", "store-held", "ticker", "update-domain", "wave",
+        "queue", "store-held", "ticker", "unresolved", "update-domain", "wave",
     ),
     "journal records": (
         "approved", "approving", "begin", "changed", "child", "end", "health", "in-service", "kept", "lapsed", "over", "refused",

@@ -77,7 +77,7 @@ def test_an_operator_confirms_a_held_clock(tmp_path: Path) -> None:
         assert "jumped forward by 3600 s" in json.dumps(readiness)
         assert "held: it jumped forward by 3600 s" in run_command("clock", "show").stdout
         assert "CLOCK HELD: it jumped forward by 3600 s" in run_command("status").stdout
-        assert "forewarn clock confirm" in run_command("event", "why", EVENT).stdout
+        assert "forewarn clock confirm" in run_command("event", "why", EVENT).stderr
         assert json.loads(run_command("event", "show", EVENT, "--json").stdout)["status"] == "Scheduled"
         confirmed = run_command("clock", "confirm")
         assert (confirmed.returncode, "held" in confirmed.stdout) == (0, False)

@@ -12,7 +12,7 @@ def waiting(code: str, message: str, **more: Any) -> dict[str, Any]:
 
 
 IN_DOUBT = waiting("in-doubt", "its work may have begun, and its end is not known")
-ORDER_FAILED = waiting("order-failed", "its order failed (disk on fire); retry, finish or abandon the event")
+ORDER_FAILED = waiting("order-failed", "its order failed (disk on fire)")
 
 
 def event(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
@@ -41,6 +41,24 @@ def event(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
     }
 
 
+def order(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
+    return {
+        "id": event_id,
+        "maintenance_id": "BBBBBBBB-0000-0000-0000-000000000001",
+        "state": "failed",
+        "scope": "shop",
+        "type": "Reboot",
+        "machines": ["shop/web-0"],
+        "attempt": 1,
+        "reason": "disk on fire",
+        **changed,
+    }
+
+
+def progress(**counts: int) -> dict[str, int]:
+    return {"done": 0, "running": 0, "failed": 0, "in_doubt": 0, "left": 0, "undone": 0, **counts}
+
+
 def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
     waves: dict[int, list[dict[str, Any]]] = {}
     for each in events:
@@ -50,6 +68,9 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "type": "Reboot",
         "source": "Platform",
         "status": "Running",
+        "paused": False,
+        "held": False,
+        "needs_operator": [],
         "description": "",
         "duration_s": -1,
         "emergency": False,
@@ -60,7 +81,7 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "earliest": None,
         "ended": None,
         "targets": {"count": 1, "scopes": ["shop"]},
-        "progress": {"done": 0, "running": 0, "failed": 0, "in_doubt": 0, "left": len(events), "undone": 0},
+        "progress": progress(left=len(events)),
         "estimated_end": None,
         "waves": [{"number": number, "events": members} for number, members in sorted(waves.items())],
         **changed,

@@ -33,8 +33,8 @@ def test_times_are_read_from_the_apis_text() -> None:
             " or for the end of its notice at 2030-01-31 12:15:00Z (in 15m).",
         ),
         (
-            {"waiting_for": [waiting("paused", "the maintenance is paused; resume it")]},
-            "Reboot of web-0 in shop has not started: the maintenance is paused; resume it.",
+            {"waiting_for": [waiting("paused", "the maintenance is paused")]},
+            "Reboot of web-0 in shop has not started: the maintenance is paused.",
         ),
         (
             {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from forewarn.cli.live_maintenance import differences, picture, reached
-from tests.cli.api_bodies import NOW, ORDER_FAILED, SECOND_ID, event, maintenance
+from forewarn.cli.live_maintenance import differences, picture, reached, why_operator
+from tests.cli.api_bodies import NOW, ORDER_FAILED, SECOND_ID, event, maintenance, progress, waiting
 from tests.cli.rendering import render
 
 
@@ -26,11 +26,36 @@ def test_later_lines_show_only_what_changed() -> None:
     label = "wave 1 shop#0 web-0 [AAAAAAAA-0000-0000-0000-000000000001]"
     assert differences(before, maintenance(event())) == []
     assert differences(before, maintenance(approved)) == [f"2030-01-31 12:00:00Z {label}: approved by shop/web-0"]
-    assert differences(maintenance(approved), maintenance(started, status="Paused")) == [
+    assert differences(
+        maintenance(approved), maintenance(started, status="Paused", held=True, progress=progress(failed=1))
+    ) == [
         f"2030-01-31 12:00:00Z {label}: Scheduled -> Started",
-        f"{label}: its order failed (disk on fire); retry, finish or abandon the event",
-        "maintenance BBBBBBBB-0000-0000-0000-000000000001: Running -> Paused",
+        f"{label}: its order failed (disk on fire)",
+        "maintenance BBBBBBBB-0000-0000-0000-000000000001: Running -> Held: 1 order failed",
     ]
+
+
+def test_a_pause_is_said_once() -> None:
+    """Also when it is there from the beginning: nothing else may show for a long time."""
+    running, paused = maintenance(event()), maintenance(event(), status="Paused", paused=True)
+    line = f"maintenance {paused['id']} is paused: it continues when an operator resumes it"
+    assert differences(None, paused)[-1] == line
+    assert differences(running, paused) == [f"maintenance {paused['id']}: Running -> Paused", line]
+    assert differences(paused, paused) == []
+    assert "Paused, until an operator resumes it" in render(picture(paused, NOW))
+    held = maintenance(event(), status="Paused", held=True, progress=progress(failed=2, in_doubt=1))
+    assert "Held: 2 orders failed, 1 order in doubt" in render(picture(held, NOW))
+
+
+def test_why_only_an_operator_can_move_it() -> None:
+    """Orders of its own are named with their events, a few of them; a reason that several events share is named once."""
+    failures = [waiting("order-failed", f"its order failed (fire {n})", events=[f"E{n}"]) for n in range(4)]
+    assert why_operator(maintenance(needs_operator=failures[:2])) == (
+        "event E0: its order failed (fire 0); event E1: its order failed (fire 1)"
+    )
+    assert why_operator(maintenance(needs_operator=failures)).endswith("event E2: its order failed (fire 2); and more")
+    held = [waiting("store-held", "the store is held: bob", events=[f"E{n}"]) for n in range(2)]
+    assert why_operator(maintenance(needs_operator=held)) == "the store is held: bob"
 
 
 def test_the_picture_has_a_bar_per_wave() -> None:

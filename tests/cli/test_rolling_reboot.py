@@ -78,7 +78,7 @@ def do_wave(cli: CommandLine, wave: int, wait_for: Callable[[str, int], None], *
 
 @pytest.mark.timeout(300)  # it runs some thirty commands, one after the other
 def test_a_rolling_reboot_with_a_failed_order(tmp_path: Path) -> None:
-    """Each order is taken and finished with a new host; one order fails and is retried."""
+    """Each order is taken and finished with a new host; one order fails and is retried, and `show --follow` shows it all."""
     with serving(tmp_path, "--clock", "manual", fleet="") as cli:
         (tmp_path / "fleet.toml").write_text(FLEET)
         assert "fleet: 10 differences would be applied" in cli.output("fleet", "diff", str(tmp_path / "fleet.toml"))
@@ -86,7 +86,7 @@ def test_a_rolling_reboot_with_a_failed_order(tmp_path: Path) -> None:
         assert cli.output("fleet", "apply", str(tmp_path / "fleet.toml")) == "fleet: no difference\n"
         enable(cli)
         maintenance = cli.json("maintenance", "schedule", "--type", "Reboot", "--scope", "shop", "--yes")
-        follower = Follower(cli.start("maintenance", "wait", maintenance["id"], "--timeout", "1h"))
+        follower = Follower(cli.start("maintenance", "show", maintenance["id"], "--follow"))
         try:
             follower.wait_for("3 waves")
             for wave in range(3):

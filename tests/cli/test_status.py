@@ -8,33 +8,50 @@ from forewarn.cli import status
 from forewarn.cli.output import Output
 from forewarn.cli.session import Session
 from forewarn.cli.status import headline
-from tests.cli.api_bodies import IN_DOUBT, NOW, ORDER_FAILED, event, waiting
+from tests.cli.api_bodies import FIRST_ID, NOW, SECOND_ID, event, maintenance, order, waiting
+
+
+def page(*items: Any, more: str | None = None) -> dict[str, Any]:
+    return {"items": list(items), "next_cursor": more}
+
+
+def state(role: str = "operator", **changed: Any) -> dict[str, Any]:
+    lists = ("failed", "in_doubt", "open", "planned", "ended", "paused")
+    return {
+        "server": "http://127.0.0.1:8170",
+        "caller": {"role": role},
+        "clock": {"now": NOW, "kind": "system"},
+        "store": {"held": None},
+        "complaints": {},
+        **{name: page() for name in lists},
+        **changed,
+    }
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shown: dict[str, Any]) -> str:
+    monkeypatch.setattr(status, "read", lambda _: shown)
+    status.status(Session(Output()))
+    return capsys.readouterr().out
 
 
 def test_the_headline_has_problems_and_numbers() -> None:
     """Failed checks of the service, then the numbers of events; a plus marks a list that is longer than its page."""
-
-    def page(*items: Any, more: str | None = None) -> dict[str, Any]:
-        return {"items": list(items), "next_cursor": more}
-
-    state = {
-        "server": "http://127.0.0.1:8170",
-        "clock": {"now": NOW, "kind": "system"},
-        "store": {"held": None},
-        "complaints": {"ticker": "no cycle lately"},
-        "open": page(
+    shown = state(
+        complaints={"ticker": "no cycle lately"},
+        failed=page(order()),
+        open=page(
             event(waiting_for=[waiting("approval", "…", machines=["web-0"])]),
-            event(status="Started", waiting_for=[ORDER_FAILED]),
+            event(status="Started"),
             event(status="Started"),
         ),
-        "planned": page(event(status="Planned"), more="x"),
-        "ended": page(event(status="Completed"), event(status="Abandoned")),
-    }
-    assert headline(state)[2:3] == [
+        planned=page(event(status="Planned"), more="x"),
+        ended=page(event(status="Completed"), event(status="Abandoned")),
+    )
+    assert headline(shown)[2:3] == [
         "now: 1 failed, 1 in progress, 1 scheduled (1 not approved), 1+ in later waves",
     ]
-    state["open"]["items"] += [event(status="Started", waiting_for=[IN_DOUBT])]  # type: ignore[index]
-    assert headline(state) == [
+    shown["open"]["items"] += [event(status="Started")]
+    assert headline({**shown, "in_doubt": page(order(state="in-doubt"))}) == [
         "http://127.0.0.1:8170  2030-01-31 12:00:00Z (system clock)",
         "NOT READY: ticker: no cycle lately",
         "now: 1 failed, 1 in doubt, 1 in progress, 1 scheduled (1 not approved), 1+ in later waves",
@@ -42,26 +59,56 @@ def test_the_headline_has_problems_and_numbers() -> None:
     ]
 
 
-def test_what_is_in_doubt_has_a_section_of_its_own(
+@pytest.mark.parametrize(("role", "commands"), [("operator", True), ("viewer", False), ("owner", False)])
+def test_a_hold_names_the_command_that_ends_it_to_operators_alone(role: str, commands: bool) -> None:
+    """Everyone learns that the clock or the store is held."""
+    held = state(
+        role,
+        clock={"now": NOW, "kind": "system", "held": {"jumped_s": 7_200}},
+        store={"held": {"detail": "bob requested it"}},
+    )
+    _, clock, store, *_ = headline(held)
+    assert clock.startswith("CLOCK HELD: it jumped forward by 7200 s")
+    assert store.startswith("STORE HELD: bob requested it; nothing starts until")
+    assert ("`forewarn clock confirm`" in clock, "`forewarn db resume`" in store) == (commands, commands)
+
+
+def test_what_failed_comes_first_with_the_commands_that_resolve_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An event in doubt is neither failed nor in progress; its section says what to do."""
-    doubtful = event(status="Started", waiting_for=[IN_DOUBT])
-    nothing: dict[str, Any] = {"items": [], "next_cursor": None}
-    state = {
-        "server": "http://127.0.0.1:8170",
-        "clock": {"now": NOW, "kind": "system"},
-        "store": {"held": None},
-        "complaints": {},
-        "open": {"items": [doubtful], "next_cursor": None},
-        "planned": nothing,
-        "ended": nothing,
-        "paused": nothing,
-    }
-    monkeypatch.setattr(status, "read", lambda _: state)
-    status.status(Session(Output()))
-    printed = capsys.readouterr().out
-    assert "IN DOUBT: check the machines, then use `forewarn event retry`, `finish` or `abandon`" in printed
-    assert "its work may have begun, and its end is not known" in printed
-    assert "FAILED:" not in printed
-    assert "IN PROGRESS" not in printed
+    """Failed orders, orders in doubt, and the maintenances they hold; then what is in progress, without them."""
+    paused, held = "BBBBBBBB-0000-0000-0000-000000000002", order()["maintenance_id"]
+    shown = state(
+        failed=page(order(), order(SECOND_ID)),
+        in_doubt=page(order("CCCCCCCC-0000-0000-0000-000000000001", state="in-doubt", reason="its node is gone")),
+        open=page(event(status="Started"), event(SECOND_ID, status="Started"), event("DDDDDDDD", status="Started")),
+        paused=page(maintenance(held=True), maintenance(id=paused, paused=True)),
+    )
+    text = printed(monkeypatch, capsys, shown)
+    sections = [line for line in text.splitlines() if line.isupper() or line.startswith("IN DOUBT")]
+    assert [line for line in sections if "  " not in line] == [
+        "FAILED",
+        "IN DOUBT: check the machines first",
+        "MAINTENANCES WITH FAILURES",
+        "IN PROGRESS",
+        "PAUSED MAINTENANCES",
+    ]
+    assert f"forewarn event retry|finish|abandon {FIRST_ID[:8]}" in text
+    assert "its node is gone" in text
+    assert f"{held}  Held: 2 orders failed  forewarn maintenance retry-failed {held[:8]}" in text
+    assert f"forewarn maintenance resume {paused[:8]}" in text
+    assert text.count("DDDDDDDD") == 1
+    assert text.count(SECOND_ID) == 1
+
+
+@pytest.mark.parametrize("role", ["viewer", "owner", ""])
+def test_those_who_may_not_resolve_failures_get_no_commands(
+    role: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They see what failed and what it holds."""
+    shown = state(role, failed=page(order()), paused=page(maintenance(held=True), maintenance(paused=True)))
+    text = printed(monkeypatch, capsys, shown)
+    assert "disk on fire" in text
+    assert "Held: 1 order failed" in text
+    assert "PAUSED MAINTENANCES" in text
+    assert "forewarn " not in text

@@ -165,8 +165,8 @@ def test_an_order_in_doubt_is_found_among_the_reasons() -> None:
             " or for the end of its notice at 2030-01-31 12:15:00Z (in 15m).",
         ),
         (
-            {"waiting_for": (Waiting(code="paused", message="the maintenance is paused; resume it."),)},
-            "Reboot of web-0 in shop has not started: the maintenance is paused; resume it.",
+            {"waiting_for": (Waiting(code="paused", message="the maintenance is paused."),)},
+            "Reboot of web-0 in shop has not started: the maintenance is paused.",
         ),
         ({"status": "Planned"}, "Reboot of web-0 in shop has not started: nothing stands in its way."),
         (

@@ -677,7 +677,7 @@ def test_neither_time_nor_on_failure_applies_to_an_order_in_doubt(on_failure: On
     assert (world.order(first).state, world.status(first)) == (OrderState.IN_DOUBT, Status.STARTED)
     assert world.status(second) is Status.PLANNED
     assert world.codes(first) == ["in-doubt"]
-    assert world.codes(second) == ["earlier-wave"]
+    assert world.codes(second) == ["unresolved"]
     assert world.maintenance(first).status is MaintenanceStatus.RUNNING
     assert world.maintenance(first).wake_at is None
 
@@ -856,3 +856,43 @@ def test_a_tick_skips_maintenances_with_scopes_outside_the_snapshot() -> None:
     assert tick(partial, now=at(60), actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S).empty
     world.tick_at(60)
     assert [world.status(e.id) for e in (first, second)] == [Status.STARTED, Status.STARTED]
+
+
+# -- retrying all failed orders
+
+
+def test_retry_failed_retries_every_failed_order_of_the_maintenance_at_once() -> None:
+    """The orders are open again as a second attempt, in one change, and the maintenance runs again. Orders in doubt stay."""
+    world = World(*(scope(f"s{i}") for i in range(4)), machines=[machine(f"s{i}/web", 0) for i in range(4)])
+    events = world.submit(*(f"s{i}/web" for i in range(4)))
+    world.start(*(event.id for event in events))
+    first, second, doubtful, running = (event.id for event in events)
+    world.take(doubtful)
+    world.doubt(doubtful)
+    for event_id in (first, second):
+        world.fail(event_id)
+    world.tick()
+    assert world.maintenance(first).status is MaintenanceStatus.PAUSED
+    change = world.retry_failed(events[0].maintenance_id)
+    assert {order.id for order in change.orders} == {first, second}
+    assert [(entry.event_id, entry.action) for entry in change.audit] == [
+        (each, "event retry by operator") for each in (first, second)
+    ]
+    for event_id in (first, second):
+        assert (world.order(event_id).state, world.order(event_id).attempt) == (OrderState.OPEN, 2)
+    assert (world.order(doubtful).state, world.order(running).attempt) == (OrderState.IN_DOUBT, 1)
+    assert world.maintenance(first).status is MaintenanceStatus.RUNNING
+
+
+def test_retry_failed_needs_a_failed_order() -> None:
+    """Without one there is nothing to retry, and a maintenance that has ended is refused."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    with pytest.raises(Refused, match=r"no order of maintenance .* has failed: there is nothing to retry"):
+        world.retry_failed(event.maintenance_id)
+    world.start(event.id)
+    world.fail(event.id)
+    world.resolve_failure(event.id, Verb.ABANDON)
+    world.tick()
+    with pytest.raises(Refused, match="has ended: it is Failed"):
+        world.retry_failed(event.maintenance_id)

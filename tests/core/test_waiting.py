@@ -148,21 +148,85 @@ def test_paused() -> None:
     world.pause(first.maintenance_id)
     assert world.codes(first.id) == ["paused", "approval", "notice"]
     assert world.codes(second.id) == ["paused", "earlier-wave"]
-    assert world.waiting_for(first.id)[0].message == "the maintenance is paused; resume it"
+    assert world.waiting_for(first.id)[0].message == "the maintenance is paused"
 
 
-def test_paused_by_a_failed_order() -> None:
-    """on_failure = hold: the rest of the maintenance waits; the failed event and the possible verbs are named."""
+def test_held_by_a_failed_order() -> None:
+    """on_failure = hold: the rest of the maintenance waits; the failed event and its reason are named."""
     world = shop(domains=2)
     first, second = world.submit("shop/web-0", "shop/web-1")
     world.start(first.id)
     world.fail(first.id)
     reasons = world.waiting_for(second.id)
-    assert [reason.code for reason in reasons] == ["paused", "earlier-wave"]
+    assert [reason.code for reason in reasons] == ["unresolved", "earlier-wave"]
     assert reasons[0].events == (first.id,)
-    assert reasons[0].message == (
-        f"an order of the maintenance failed (event {first.id}): retry, finish or abandon that event"
+    assert reasons[0].message == f"the order of event {first.id} failed (burnt) and holds the maintenance"
+
+
+def test_held_by_several_failed_orders() -> None:
+    """The failures are counted, and the first is described."""
+    world = two_scopes()
+    ship, shop_0, later, _ = world.submit("ship/web-0", "shop/web-0", "ship/web-1", "shop/web-1")
+    world.start(ship.id, shop_0.id)
+    for each in (ship, shop_0):
+        world.fail(each.id)
+    held, _ = world.waiting_for(later.id)
+    assert (held.code, held.events) == ("unresolved", (ship.id, shop_0.id))
+    assert held.message == f"2 orders failed and hold the maintenance, the first in event {ship.id} (burnt)"
+
+
+def test_an_earlier_wave_with_an_order_in_doubt() -> None:
+    """An order in doubt holds nothing but the end of its wave; later waves name it as the cause."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1")
+    world.start(first.id)
+    world.take(first.id)
+    world.doubt(first.id)
+    reason = only(world, second.id)
+    assert (reason.code, reason.events) == ("unresolved", (first.id,))
+    assert reason.message == f"event {first.id} of wave 1 has started, and its order is in doubt (its node is gone)"
+
+
+def test_another_maintenance_whose_order_failed() -> None:
+    """A failed order keeps its machine and its update domain: the events that wait for them name the failure."""
+    world = shop()
+    (failed,) = world.submit("shop/web-0")
+    world.start(failed.id)
+    world.fail(failed.id)
+    (other_domain,) = world.submit("shop/web-1")
+    world.now = at(1)
+    (same_machine,) = world.submit("shop/web-0", source=Source.USER)
+    (behind,) = world.submit("shop/web-2", source=Source.USER)
+    world.tick_at(60)
+    domain_busy = only(world, other_domain.id)
+    assert (domain_busy.code, domain_busy.events) == ("unresolved", (failed.id,))
+    because = f"event {failed.id} has started in update domain 0 of shop, and its order failed (burnt)"
+    assert domain_busy.message == because
+    machine_busy, queued = world.waiting_for(same_machine.id)
+    assert (machine_busy.code, machine_busy.machines, machine_busy.events) == ("unresolved", ("web-0",), (failed.id,))
+    assert machine_busy.message == (
+        f"web-0 in shop is in event {failed.id}, which has started, and its order failed (burnt)"
     )
+    assert queued == only(world, behind.id)
+    assert (queued.code, queued.machines, queued.events) == ("unresolved", (), (failed.id,))
+    assert queued.message == (
+        f"maintenance {other_domain.maintenance_id} is due in this scope and is ahead in the queue;"
+        f" it cannot start because {because}"
+    )
+
+
+def test_a_failure_is_named_before_waits_that_end_by_themselves() -> None:
+    """However many running events hold the machines of an event, the failed one is among the few that are named."""
+    names = [f"shop/web-{i}" for i in range(MAX_NAMED + 2)]
+    world = World(scope(), machines=[machine(name) for name in names])
+    running = world.submit(*names, type=EventType.PREEMPT)
+    world.start(*(event.id for event in running))
+    world.fail(running[-1].id)
+    (event,) = world.submit(*names)
+    world.start(event.id)
+    reasons = world.waiting_for(event.id)
+    assert (len(reasons), reasons[0].code, reasons[0].events) == (MAX_NAMED, "unresolved", (running[-1].id,))
+    assert {reason.code for reason in reasons[1:]} == {"machine"}
 
 
 def test_executor() -> None:
@@ -185,7 +249,7 @@ def test_order_failed() -> None:
     world.fail(event.id)
     reason = only(world, event.id)
     assert reason.code == "order-failed"
-    assert reason.message == "its order failed (burnt); retry, finish or abandon the event"
+    assert reason.message == "its order failed (burnt)"
 
 
 def test_in_doubt() -> None:
@@ -198,8 +262,7 @@ def test_in_doubt() -> None:
     reason = only(world, event.id)
     assert (reason.code, reason.until) == ("in-doubt", None)
     assert reason.message == (
-        "its work may have begun, and its end is not known (its node is gone); it was taken by node-1:"
-        " check the machines, then retry, finish or abandon the event"
+        "its work may have begun, and its end is not known (its node is gone); it was taken by node-1"
     )
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -11,16 +12,21 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused
 from forewarn.core.model import (
     Actor,
+    EventType,
+    MaintenanceRequest,
+    Source,
     Status,
+    Targets,
 )
 from forewarn.executors import OrderReport
 from forewarn.service.clock import SystemClock
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import BACKOFF_S, BATCH, CONFLICT_WAIT_S
-from forewarn.store import EventQuery
+from forewarn.store import EventQuery, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
 from tests.support.services import (
+    OPERATOR,
     AwayStore,
     BlindStore,
     BrittleStore,
@@ -219,3 +225,25 @@ def test_a_maintenance_that_cannot_be_ticked_does_not_hold_up_the_others(caplog:
     assert service.control.event(events[1])[0].status is Status.SCHEDULED
     service.ticker.stop()
     thread.join(timeout=5)
+
+
+def test_a_wave_that_is_first_in_the_queue_again_is_woken(store: Store) -> None:
+    """The wave ahead moves back because its event of another scope is cancelled: no change in the shared scope says so."""
+    service = make_service(store, scopes=3)
+    control = service.control
+    control.put_scope(replace(store.scopes()["s-1"], approve_user_events=True), OPERATOR)
+    targets = Targets(machines=(("s-1", "m"),))
+    control.submit(MaintenanceRequest(type=EventType.REDEPLOY, targets=targets, emergency=True), OPERATOR)
+    # It is ahead, because its event of s-1 is approved from the start. The emergency keeps that event waiting.
+    targets = Targets(machines=(("s-0", "m"), ("s-1", "m")))
+    ahead = control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=targets, source=Source.USER), OPERATOR)
+    targets = Targets(machines=(("s-0", "m"), ("s-2", "m")))
+    behind = control.submit(MaintenanceRequest(type=EventType.REDEPLOY, targets=targets), OPERATOR)
+    service.ticker.cycle_until_idle()
+    service.clock.move_to(START + timedelta(hours=1))
+    service.ticker.cycle_until_idle()
+    assert {event.status for event in control.maintenance(behind)[1]} == {Status.SCHEDULED}
+    (blocked,) = [event for event in control.maintenance(ahead)[1] if event.scope == "s-1"]
+    control.cancel_event(blocked.id, OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert {event.status for event in control.maintenance(behind)[1]} == {Status.STARTED}

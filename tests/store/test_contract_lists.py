@@ -251,6 +251,19 @@ def test_a_page_of_orders_is_newest_first(fleet: Store) -> None:
     assert keys(fleet.orders_page(OrderQuery(limit=1, within=(_event(3).scope,)))) == ["E03"]
 
 
+def test_orders_of_abandoned_events_can_be_left_out(store: Store) -> None:
+    """A failed order stays failed after its event was abandoned; a page of what is left to resolve does not show it."""
+    events = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), status=Status.STARTED) for n in range(3)]
+    events[1] = replace(events[1], status=Status.ABANDONED, ended=at(5_000))
+    orders = [order(e.id, state=OrderState.FAILED) for e in events]
+    store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0")], events=events, orders=orders))
+    for within in (None, ("shop",)):
+        failed = OrderQuery(states=(OrderState.FAILED,), within=within)
+        assert keys(store.orders_page(failed)) == ["E2", "E1", "E0"]
+        assert keys(store.orders_page(replace(failed, abandoned=False))) == ["E2", "E0"]
+        assert keys(store.orders_page(replace(failed, abandoned=False, limit=1, before=(at(900), "E2")))) == ["E0"]
+
+
 EVENT_QUERIES = [
     EventQuery(types=(EventType.PREEMPT,)),
     EventQuery(types={EventType.PREEMPT, EventType.FREEZE}, statuses=(Status.COMPLETED,)),

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -12,8 +13,8 @@ from forewarn.core.errors import Conflict, InvalidSettings, InvariantBroken, Sto
 from forewarn.core.model import Status
 from forewarn.store import AuditQuery, Focus
 from forewarn.store.postgres import dsn, pool, schema
-from forewarn.store.postgres.dsn import READ, Dsn
-from forewarn.store.postgres.pool import Connection, Pool, connect, cut
+from forewarn.store.postgres.dsn import READ, Dsn, TimeLimits
+from forewarn.store.postgres.pool import Connection, Deadlines, Pool, connect, cut
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import migrations
 from tests.integration.nodes.nodes import wire_to
@@ -209,10 +210,9 @@ def test_no_password_is_ever_told() -> None:
 # -- limits
 
 
-def test_a_pool_is_bounded(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_is_bounded(address: str) -> None:
     """Whoever finds every connection busy waits a little, and then hears so."""
-    monkeypatch.setattr(pool, "FREE_WITHIN_S", 0.2)
-    made = Pool(Dsn(address), size=2)
+    made = Pool(Dsn(address, limits=TimeLimits(free_s=0.2)), size=2)
     with (
         made.transaction(READ),
         made.transaction(READ),
@@ -236,13 +236,14 @@ def test_a_server_that_falls_silent_is_given_up_on(
         given_up.append(connection)
         cut(connection)
 
-    monkeypatch.setattr(pool, "cut", cut_and_note)
-    monkeypatch.setattr(pool, "AWAY_S", ANY_TIME_S)
     with wire_to(SHARED.server.port) as wire:
-        stalled = PostgresStore(address.replace(f":{SHARED.server.port}/", f":{wire.port}/"))
+        wired = address.replace(f":{SHARED.server.port}/", f":{wire.port}/")
+        stalled = PostgresStore(wired)
+        stalled._pool.deadlines = Deadlines(cut=cut_and_note)
         stalled.scopes()
         wire.stall()
-        monkeypatch.setattr(pool, "PATIENCE_S", 0.5 - dsn.STATEMENT_WITHIN_S)
+        soon = TimeLimits(away_s=ANY_TIME_S, patience_s=0.5 - dsn.STATEMENT_WITHIN_S)
+        stalled._pool.dsn = Dsn(wired, limits=soon)
         with pytest.raises(StoreUnavailable):
             stalled.next_wakeup()
         assert len(given_up) == 1
@@ -251,7 +252,7 @@ def test_a_server_that_falls_silent_is_given_up_on(
             with pytest.raises(StoreUnavailable):
                 stalled.apply(change(audit=[entry()]))
         monkeypatch.setattr(pool, "connect", connect)
-        monkeypatch.setattr(pool, "PATIENCE_S", PATIENCE_S)
+        stalled._pool.dsn = Dsn(wired, limits=replace(soon, patience_s=PATIENCE_S))
         wire.mend()
         feed = stalled.feed()
         feed.poll(None, 0.0)  # whoever follows notices that it is back
@@ -298,12 +299,11 @@ def test_a_refused_change_leaves_the_connection_usable(store: PostgresStore) -> 
     assert len(store._pool._idle) == 1
 
 
-def test_what_no_standby_confirmed_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
     """A commit that waits for the synchronous standby, and whose wait somebody ends, is no yes: PostgreSQL says one."""
-    monkeypatch.setattr(pool, "PATIENCE_S", PATIENCE_S)
     with server() as alone:
         alone.execute("CREATE DATABASE forewarn")
-        store = PostgresStore(alone.address("forewarn"))
+        store = PostgresStore(alone.address("forewarn"), limits=TimeLimits(patience_s=PATIENCE_S))
         alone.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         alone.execute("SELECT pg_reload_conf()")
         waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"

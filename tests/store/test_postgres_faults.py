@@ -18,9 +18,9 @@ from forewarn.core.model import HoldCause, StoreHold
 from forewarn.service.settings import holds_password, load
 from forewarn.store import AuditQuery, Focus
 from forewarn.store.opening import open_store
-from forewarn.store.postgres import dsn, pool, schema
+from forewarn.store.postgres import pool, schema
 from forewarn.store.postgres import store as postgres_store
-from forewarn.store.postgres.dsn import READ, WRITE, Dsn
+from forewarn.store.postgres.dsn import READ, WRITE, Dsn, TimeLimits
 from forewarn.store.postgres.pool import Connection, connect
 from forewarn.store.postgres.schema import COMMIT_LOCK
 from forewarn.store.postgres.store import PostgresStore
@@ -51,22 +51,13 @@ def raw(address: str, statement: str) -> None:
         connection.execute(statement.encode())
 
 
-def within(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
-    """Replace time limits: what takes seconds takes less, or may take as long as the machine needs."""
-    for name, seconds in limits.items():
-        for module in (dsn, pool):
-            monkeypatch.setattr(module, name, seconds)
+# Lets a statement wait in the server for as long as the machine needs: the test itself ends the wait.
+PATIENT = TimeLimits(statement_s=LONG_S, lock_s=LONG_S, patience_s=LONG_S)
 
 
-def whatever_the_machine_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lift the limits on how long a statement may wait in the server: the test itself ends the wait."""
-    within(monkeypatch, STATEMENT_WITHIN_S=LONG_S, LOCK_WITHIN_S=LONG_S)
-    monkeypatch.setattr(pool, "PATIENCE_S", LONG_S)
-
-
-def take_new_limits(store: PostgresStore, address: str) -> None:
-    """Let the store connect with the limits that hold now. It was opened with the usual ones."""
-    store._pool.dsn = Dsn(address)
+def with_limits(store: PostgresStore, address: str, limits: TimeLimits) -> None:
+    """Let the store connect with other limits. It was opened with the usual ones."""
+    store._pool.dsn = Dsn(address, limits=limits)
     store._pool.close_idle()
 
 
@@ -105,11 +96,13 @@ def test_events_decided_too_long_ago_are_decided_again(address: str, store: Post
     store.apply(change(old, approvals=[approval()]))  # nobody's notice depends on when
 
 
-def test_waiting_for_others_counts_as_well(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_others_counts_as_well(address: str) -> None:
     """A change that was in time when it began, and had to wait until it was not, is not saved late."""
-    whatever_the_machine_needs(monkeypatch)
     made = change(maintenances=[maintenance("M1")], events=[event("E1", "M1")])
-    with closing(PostgresStore(address, decided_within_s=LATE_S)) as store, nobody_commits(address) as done:
+    with (
+        closing(PostgresStore(address, decided_within_s=LATE_S, limits=PATIENT)) as store,
+        nobody_commits(address) as done,
+    ):
         decided = store.now()
 
         def let_commit_when_late() -> None:
@@ -130,11 +123,14 @@ def test_waiting_for_others_counts_as_well(address: str, monkeypatch: pytest.Mon
 # -- what hangs
 
 
-def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_does_not_commit_is_told_as_that(address: str) -> None:
     """One waits and hears why; who writes after it hears so at once, while reads go on and following changes nothing in it."""
-    within(monkeypatch, LOCK_WITHIN_S=0.2)
-    monkeypatch.setattr(pool, "AWAY_S", ANY_TIME_S)
-    with closing(PostgresStore(address)) as store, closing(store.feed()) as feed, nobody_commits(address) as done:
+    limits = TimeLimits(lock_s=0.2, away_s=ANY_TIME_S)
+    with (
+        closing(PostgresStore(address, limits=limits)) as store,
+        closing(store.feed()) as feed,
+        nobody_commits(address) as done,
+    ):
         with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
             store.apply(change(audit=[entry()]))
         feed.poll(None, 0.0)
@@ -148,14 +144,11 @@ def test_a_database_that_does_not_commit_is_told_as_that(address: str, monkeypat
         store.apply(change(audit=[entry()]))
 
 
-def test_who_waits_for_a_commit_that_waits_for_a_standby_is_told_so(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_for_a_commit_that_waits_for_a_standby_is_told_so(address: str) -> None:
     """The scope is locked by a change that hangs: to decide again would not help, and nobody changed anything."""
-    whatever_the_machine_needs(monkeypatch)
-    within(monkeypatch, LOCK_WITHIN_S=0.2)
+    limits = replace(PATIENT, lock_s=0.2)
     server, waiting = SHARED.server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    hanging, store = PostgresStore(address), PostgresStore(address)
+    hanging, store = PostgresStore(address, limits=limits), PostgresStore(address, limits=limits)
     store.apply(change(scopes=[scope()]))
     known = change(expect=[("shop", 1)], scopes=[scope(version=1)])
     try:
@@ -176,10 +169,9 @@ def test_who_waits_for_a_commit_that_waits_for_a_standby_is_told_so(
     store.close()
 
 
-def test_a_row_that_others_hold_is_a_conflict(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_others_hold_is_a_conflict(address: str) -> None:
     """A large change of the same scope is under way: the database is well, and whoever waited decides again."""
-    within(monkeypatch, LOCK_WITHIN_S=0.2)
-    with closing(PostgresStore(address)) as store, psycopg.connect(address) as other:
+    with closing(PostgresStore(address, limits=TimeLimits(lock_s=0.2))) as store, psycopg.connect(address) as other:
         store.apply(change(scopes=[scope()]))
         other.execute("SELECT FROM forewarn.scopes FOR UPDATE")
         with pytest.raises(Conflict):
@@ -187,13 +179,12 @@ def test_a_row_that_others_hold_is_a_conflict(address: str, monkeypatch: pytest.
         store.apply(change(audit=[entry()]))
 
 
-def test_a_node_that_falls_silent_in_a_change_is_ended(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_falls_silent_in_a_change_is_ended(address: str) -> None:
     """Statements travel together, and the server would wait for the next for ever: whoever needs the lock ends the silence."""
+    limits = replace(PATIENT, lock_s=0.2, silent_s=0.3)
     stopped, store = PostgresStore(address), PostgresStore(address)
-    whatever_the_machine_needs(monkeypatch)
-    within(monkeypatch, LOCK_WITHIN_S=0.2, SILENT_WITHIN_S=0.3)
     for each in (stopped, store):
-        take_new_limits(each, address)
+        with_limits(each, address, limits)
 
     def stop_in_a_change() -> None:
         with stopped._pool.pipeline(WRITE) as (connection, _):
@@ -217,11 +208,10 @@ def until_ended(pid: int) -> None:
         until(lambda: ask(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == [(0,)])
 
 
-def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str) -> None:
     """What was asked in a change and answered leaves the server with its limit on silence."""
     store = PostgresStore(address)
-    within(monkeypatch, SILENT_WITHIN_S=0.2)
-    take_new_limits(store, address)
+    with_limits(store, address, TimeLimits(silent_s=0.2))
 
     def be_slow() -> None:
         with store._writing() as writer:
@@ -234,12 +224,11 @@ def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str, monke
     store.close()
 
 
-def test_a_large_fleet_may_be_read_slowly(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_fleet_may_be_read_slowly(address: str) -> None:
     """Whoever makes something of a million machines is silent for long, and nobody waits for him."""
     with closing(PostgresStore(address)) as store:
         store.apply(change(scopes=[scope()], machines=[machine("web-0"), machine("web-1")]))
-        within(monkeypatch, SILENT_WITHIN_S=0.2)
-        take_new_limits(store, address)
+        with_limits(store, address, TimeLimits(silent_s=0.2))
         names = []
         for known in store.machine_identities():
             time.sleep(0.3)
@@ -312,11 +301,9 @@ def test_a_restored_dump_is_held_and_a_failover_is_not(
         assert position.resumed
 
 
-def test_a_hold_waits_for_work_that_was_decided_before(
-    address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hold_waits_for_work_that_was_decided_before(address: str, store: PostgresStore) -> None:
     """A change that begins work locks the hold: it is saved before the hold, or not at all."""
-    whatever_the_machine_needs(monkeypatch)
+    with_limits(store, address, PATIENT)
     hold = StoreHold(cause=HoldCause.REQUESTED, detail="x", who="alice", held=at(60))
     with psycopg.connect(address, options="-c search_path=forewarn") as connection:
         connection.execute(queries("postgres")["lock_store_hold"].encode())
@@ -405,12 +392,9 @@ def test_when_another_server_is_agreed_on_no_idle_connection_is_kept(store: Post
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'forewarn'"
 
 
-def test_agreeing_on_a_server_locks_scopes_as_changes_do(
-    address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agreeing_on_a_server_locks_scopes_as_changes_do(address: str, store: PostgresStore) -> None:
     """By name, wherever they lie on disk: it waits for a change that has the first, and has no other of that change's yet."""
-    whatever_the_machine_needs(monkeypatch)
-    take_new_limits(store, address)
+    with_limits(store, address, PATIENT)
     store.apply(change(scopes=[scope("b")]))
     store.apply(change(scopes=[scope("a")]))
     raw(address, "UPDATE cluster SET timeline = timeline - 1")
@@ -429,8 +413,7 @@ def test_forgetting_changes_waits_for_agreeing_on_a_server(
     address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both write where the nodes are agreed and what changed: that first, so that neither holds what the other waits for."""
-    whatever_the_machine_needs(monkeypatch)
-    take_new_limits(store, address)
+    with_limits(store, address, PATIENT)
     monkeypatch.setattr(postgres_store, "CHANGES_KEPT_S", 0)
     store.apply(change(scopes=[scope()]))
     forgotten: list[int] = []
@@ -447,12 +430,9 @@ def test_forgetting_changes_waits_for_agreeing_on_a_server(
 # -- what watches over time
 
 
-def test_a_connection_that_was_given_more_time_is_not_cut(
-    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_connection_that_was_given_more_time_is_not_cut(address: str, caplog: pytest.LogCaptureFixture) -> None:
     """The watcher looks once more before it cuts; and what it cannot cut does not end every other time limit."""
-    monkeypatch.setattr(pool, "CHECK_EVERY_S", 0.01)
-    deadlines, cuts = pool.Deadlines(), []
+    cuts = []
     first, second = (connect(Dsn(address)) for _ in range(2))
 
     def cut(connection: Connection) -> None:
@@ -460,7 +440,7 @@ def test_a_connection_that_was_given_more_time_is_not_cut(
         deadlines.set(second, 600)  # answered, and at its next statement
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(pool, "cut", cut)
+    deadlines = pool.Deadlines(check_every_s=0.01, cut=cut)
     deadlines._until_s = {first: 0.0, second: 0.0}
     deadlines.set(first, -1)
     until(lambda: cuts == [first] and "could not be cut" in caplog.text)

@@ -206,6 +206,13 @@ class World:
             )
         )
 
+    def retry_failed(self, maintenance_id: str) -> Change:
+        return self.save(
+            lifecycle.retry_failed(
+                self.snapshot(), maintenance_id, now=self.now, actor=OPERATOR, order_timeout_s=ORDER_TIMEOUT_S
+            )
+        )
+
     # -- executors
 
     def take(self, order_id: str) -> Change:

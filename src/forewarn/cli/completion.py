@@ -11,11 +11,10 @@ from threading import Thread
 
 import typer
 
-from forewarn.cli.client import Client, Json
+from forewarn.cli.client import PAGE, Client, Json
 from forewarn.cli.server_lookup import find_server
 
 TIME_LIMIT_S = 1.5
-MAX_ITEMS = 2_000
 # Shells evaluate what they are given: zsh would run a name like `$(reboot)`.
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 SAFE_DESCRIPTION = re.compile(r"[A-Za-z0-9._/ -]*")
@@ -24,27 +23,25 @@ SAFE_DESCRIPTION = re.compile(r"[A-Za-z0-9._/ -]*")
 Candidate = tuple[str, str]
 
 
-def scopes(ctx: typer.Context) -> list[Candidate]:
-    return _ask(ctx, lambda api: ((scope["name"], scope["kind"]) for scope in _list(api, "scopes")))
+def scopes(ctx: typer.Context, incomplete: str) -> list[Candidate]:
+    return _ask(ctx, lambda api: ((scope["name"], scope["kind"]) for scope in _search(api, "scopes", incomplete)))
 
 
 def machines(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     """Complete `scope/name`, and names alone, which commands take as well."""
-    scope, slash, _ = incomplete.partition("/")
-    query = {"scope": scope if slash else None}
 
     def ask(api: Client) -> Iterable[Candidate]:
-        for machine in _list(api, "machines", **query):
+        for machine in _search(api, "machines", incomplete):
             yield f"{machine['scope']}/{machine['name']}", machine["host"]
-            if incomplete and not slash:
+            if incomplete:
                 yield machine["name"], f"in {machine['scope']}"
 
     return _ask(ctx, ask)
 
 
-def hosts(ctx: typer.Context) -> list[Candidate]:
+def hosts(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     return _ask(
-        ctx, lambda api: ((name, "") for name in {machine["host"] for machine in _list(api, "machines")} if name)
+        ctx, lambda api: ((host["name"], f"{host['machines']} machines") for host in _search(api, "hosts", incomplete))
     )
 
 
@@ -60,19 +57,20 @@ def orders(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     return _ids(ctx, incomplete, "orders", lambda order: f"{order['state']} {order['type']} in {order['scope']}")
 
 
-def tokens(ctx: typer.Context) -> list[Candidate]:
+def tokens(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     """Complete the names of tokens, which commands take in place of ids."""
-    return _ask(ctx, lambda api: ((token["name"], token["role"]) for token in _list(api, "tokens")))
+    return _ask(ctx, lambda api: ((token["name"], token["role"]) for token in _search(api, "tokens", incomplete)))
 
 
 def _ids(ctx: typer.Context, incomplete: str, kind: str, describe: Callable[[Json], str]) -> list[Candidate]:
     """Complete ids, in small letters if such letters were typed."""
     in_case = str.upper if incomplete == incomplete.upper() else str.lower
-    return _ask(ctx, lambda api: ((in_case(item["id"]), describe(item)) for item in _list(api, kind)))
+    return _ask(ctx, lambda api: ((in_case(item["id"]), describe(item)) for item in _search(api, kind, incomplete)))
 
 
-def _list(api: Client, kind: str, **query: str | None) -> Iterable[Json]:
-    items: list[Json] = api.page(f"/v1/{kind}", query, limit=MAX_ITEMS)["items"]
+def _search(api: Client, kind: str, text: str) -> Iterable[Json]:
+    """Return one page of what contains the text. Typer leaves out what does not begin with it."""
+    items: list[Json] = api.get(f"/v1/{kind}", {"q": text or None, "limit": PAGE})["items"]
     return items
 
 

@@ -7,6 +7,7 @@ import typer
 from forewarn.cli import completion
 from forewarn.cli.client import Json, path_of
 from forewarn.cli.formatting import full_time, missing_approvals, reasons, update_domain_name, when, why
+from forewarn.cli.hints import event_hints
 from forewarn.cli.live_events import watch_all, watch_one
 from forewarn.cli.options import moment
 from forewarn.cli.output import Rows
@@ -85,7 +86,7 @@ def show(session: Session, event: Id) -> None:
 
 @command(app, "why")
 def why_event(session: Session, event: Id) -> None:
-    """Print one sentence: why an event waits, or how it ended."""
+    """Print one sentence: why an event waits, or how it ended. Standard error says what you can do about it."""
     _print_sentence(session, session.api.get(session.path_to("event", event)))
 
 
@@ -149,10 +150,13 @@ def _apply(session: Session, event: str, verb: str) -> None:
 
 
 def _print_sentence(session: Session, event: Json) -> None:
+    """Print one sentence about the event, and as remarks what the caller can do about it."""
     if session.out.as_json:
         session.out.json(event)
-    else:
-        session.out.say(why(event, session.now()))
+        return
+    session.out.say(why(event, session.now()))
+    for line in event_hints(event, session.role):
+        session.out.aside(line)
 
 
 def _rows(session: Session, events: list[Json], now: str) -> Rows:
@@ -194,6 +198,7 @@ def show_event(session: Session, event: Json) -> None:
             ("notice", "" if notice_s is None else span(notice_s) if notice_s else "none"),
             ("approved by", ", ".join(f"{a['who']} at {full_time(a['when'])}" for a in event["approved_by"])),
             ("why", why(event, now)),
+            *(("to do", line) for line in event_hints(event, session.role)),
         ],
     )
     if event["timeline"]:

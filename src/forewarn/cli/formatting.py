@@ -37,6 +37,14 @@ def update_domain_name(event: Json) -> str:
     return formatting.update_domain_name(event["scope"], event["update_domain"])
 
 
+def maintenance_state(maintenance: Json) -> str:
+    """Return the status of a maintenance, and its orders that failed or are in doubt."""
+    failed, in_doubt = (maintenance["progress"][key] for key in ("failed", "in_doubt"))
+    return formatting.maintenance_state(
+        maintenance["status"], held=maintenance["held"], failed=failed, in_doubt=in_doubt
+    )
+
+
 def order_failure(event: Json) -> str:
     return formatting.order_failure(_waiting_for(event))
 

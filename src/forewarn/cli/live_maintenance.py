@@ -11,7 +11,16 @@ from rich.text import Text
 
 from forewarn.cli import live
 from forewarn.cli.client import Failed, Json, path_of
-from forewarn.cli.formatting import distance, full_time, progress, target_names, unresolved, update_domain_name, when
+from forewarn.cli.formatting import (
+    distance,
+    full_time,
+    maintenance_state,
+    progress,
+    target_names,
+    unresolved,
+    update_domain_name,
+    when,
+)
 from forewarn.cli.output import STYLES
 from forewarn.cli.plan_text import events_of
 from forewarn.cli.session import Session
@@ -19,6 +28,9 @@ from forewarn.core.formatting import count, names, printable
 from forewarn.core.model import ENDED
 
 ENDED_MAINTENANCE = ("Completed", "Cancelled", "Failed")
+# Reasons about the order of an event of the maintenance itself, as codes.
+OWN_ORDER = ("order-failed", "in-doubt")
+MAX_REASONS = 3
 MAX_WAVES = 12
 MAX_EVENTS = 12
 BAR_CHARS = 24
@@ -32,6 +44,8 @@ def _view(session: Session, *, json_lines: bool) -> Iterator[live.Show]:
     def print_json(before: Json | None, after: Json) -> None:
         if json_lines and after != before:
             out.json(after, line=True)
+        for line in _paused_lines(before, after):
+            out.aside(line)
 
     def print_differences(before: Json | None, after: Json) -> None:
         for line in differences(before, after):
@@ -57,21 +71,30 @@ def follow(
     until: str = "done",
     timeout_s: int | None = None,
     json_lines: bool = False,
+    stop_for_operator: bool = False,
 ) -> Json:
-    """Show a maintenance until it has `started` or is `done`; return it. Raise Failed if that takes too long."""
+    """Show a maintenance until it has `started` or is `done`; return it. Raise Failed if that takes too long.
+
+    With `stop_for_operator`, also return it when only an operator can move it.
+    """
+
+    def ended(current: Json) -> bool:
+        return reached(current, until) or (stop_for_operator and bool(current["needs_operator"]))
+
     try:
         with _view(session, json_lines=json_lines) as show:
             maintenance = live.follow(
                 session,
                 path_of("maintenances", maintenance_id),
                 show,
-                lambda current: reached(current, until),
-                concerns=lambda change: change["maintenance_id"] == maintenance_id,
+                ended,
+                # A change of no maintenance may be a hold of the clock or the store.
+                concerns=lambda change: change["maintenance_id"] in ("", maintenance_id),
                 timeout_s=timeout_s,
             )
     except KeyboardInterrupt:
         raise Failed(f"no longer following: maintenance {maintenance_id} continues") from None
-    if not reached(maintenance, until):
+    if not ended(maintenance):
         missing = "started" if until == "started" else "ended"
         raise Failed(
             f"maintenance {maintenance_id} is {maintenance['status']} and has not {missing} in time: it continues"
@@ -86,22 +109,40 @@ def reached(maintenance: Json, until: str) -> bool:
     return until == "started" and any(event["started"] for event in events_of(maintenance))
 
 
+def why_operator(maintenance: Json) -> str:
+    """Return why only an operator can move a maintenance, as half a sentence."""
+    texts = [
+        f"event {reason['events'][0]}: {reason['message']}" if reason["code"] in OWN_ORDER else str(reason["message"])
+        for reason in maintenance["needs_operator"]
+    ]
+    more = ["and more"] if len(texts) > MAX_REASONS else []
+    return "; ".join([*dict.fromkeys(texts[:MAX_REASONS]), *more])
+
+
+def _paused_lines(before: Json | None, after: Json) -> list[str]:
+    """Return a line when the maintenance is paused: nothing else will show for a while."""
+    if not after["paused"] or (before is not None and before["paused"]):
+        return []
+    return [f"maintenance {after['id']} is paused: it continues when an operator resumes it"]
+
+
 def differences(before: Json | None, after: Json) -> list[str]:
     """Return a line per change; for the first time, a line per event."""
     if before is None:
         waves = count(len(after["waves"]), "wave")
-        lines = [f"maintenance {after['id']} {after['type']} {after['status']}: {waves}"]
+        lines = [f"maintenance {after['id']} {after['type']} {maintenance_state(after)}: {waves}"]
         lines.append(f"targets: {target_names(after) or 'not kept'}")
         if after["estimated_end"]:
             lines.append(f"estimated end: {full_time(after['estimated_end'])}")
-        return lines + [f"{_label(event)}: {_state(event)}" for event in events_of(after)]
+        lines += [f"{_label(event)}: {_state(event)}" for event in events_of(after)]
+        return lines + _paused_lines(before, after)
     lines = []
     earlier = {event["id"]: event for event in events_of(before)}
     for event in events_of(after):
         lines += _event_differences(earlier[event["id"]], event)
-    if before["status"] != after["status"]:
-        lines.append(f"maintenance {after['id']}: {before['status']} -> {after['status']}")
-    return lines
+    if maintenance_state(before) != maintenance_state(after):
+        lines.append(f"maintenance {after['id']}: {maintenance_state(before)} -> {maintenance_state(after)}")
+    return lines + _paused_lines(before, after)
 
 
 def _event_differences(before: Json, after: Json) -> list[str]:
@@ -134,7 +175,10 @@ def picture(maintenance: Json, now: str) -> RenderableType:
     """Return a maintenance for a terminal: a bar per wave, and the events of each wave."""
     head = Text()
     head.append(f"{maintenance['type']} ", style="bold")
-    head.append(str(maintenance["status"]), style=STYLES.get(maintenance["status"], ""))
+    state = maintenance_state(maintenance)
+    head.append(state, style="red" if maintenance["held"] else STYLES.get(maintenance["status"], ""))
+    if maintenance["paused"]:
+        head.append(", until an operator resumes it")
     head.append(f"  {maintenance['id']}", style="dim")
     if maintenance["description"]:
         head.append(f"  {printable(maintenance['description'])}")

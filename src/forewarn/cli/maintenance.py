@@ -8,8 +8,17 @@ import typer
 from forewarn.cli import completion, plan_text
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
-from forewarn.cli.formatting import full_time, progress, reasons, target_names, update_domain_name, when
-from forewarn.cli.live_maintenance import follow
+from forewarn.cli.formatting import (
+    full_time,
+    maintenance_state,
+    progress,
+    reasons,
+    target_names,
+    update_domain_name,
+    when,
+)
+from forewarn.cli.hints import maintenance_hints
+from forewarn.cli.live_maintenance import follow, reached, why_operator
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
@@ -140,7 +149,7 @@ def schedule(
         )
     session.out.say(f"maintenance {maintenance['id']} is scheduled")
     if wait is not None:
-        _end(session, follow(session, maintenance["id"], until=wait.value, timeout_s=timeout_s), wait)
+        _wait(session, maintenance["id"], wait, timeout_s)
     elif session.out.as_json:
         session.out.json(maintenance)
 
@@ -187,13 +196,12 @@ def wait_for(
     ] = Until.DONE,
     timeout: Timeout = None,
 ) -> None:
-    """Follow a maintenance to its end; the exit code is 0 only if it completed."""
+    """Follow a maintenance to its end; the exit code is 0 only if it completed.
+
+    The command ends with 1 and the reason when only an operator can move the maintenance. It waits through a pause.
+    """
     timeout_s = seconds("--timeout", timeout) if timeout is not None else None
-    _end(
-        session,
-        follow(session, session.id_of("maintenance", maintenance), until=until.value, timeout_s=timeout_s),
-        until,
-    )
+    _wait(session, session.id_of("maintenance", maintenance), until, timeout_s)
 
 
 @command(app, "cancel")
@@ -239,19 +247,32 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
         session.out.say(f"! {warning['message']}")
 
 
-def _end(session: Session, maintenance: Json, until: Until) -> None:
-    """Print the maintenance if JSON is wanted; raise Failed if it ended in another way than the command waited for."""
+def _wait(session: Session, maintenance_id: str, until: Until, timeout_s: int | None) -> None:
+    """Follow a maintenance, and print it if JSON is wanted. Raise Failed unless it came to what the command waited for."""
+    maintenance = follow(session, maintenance_id, until=until.value, timeout_s=timeout_s, stop_for_operator=True)
     if session.out.as_json:
         session.out.json(maintenance)
     status = maintenance["status"]
+    if not reached(maintenance, until.value):
+        hints = "".join(f"; {line}" for line in maintenance_hints(maintenance, session.role))
+        raise Failed(
+            f"only an operator can move maintenance {maintenance_id}, {maintenance_state(maintenance)}:"
+            f" {why_operator(maintenance)}{hints}"
+        )
     started = any(event["started"] for event in plan_text.events_of(maintenance))
     if status in ("Cancelled", "Failed") and not (until is Until.STARTED and started):
         raise Failed(f"maintenance {maintenance['id']} ended as {status}: see `forewarn maintenance show`")
 
 
+@command(app, "retry-failed")
+def retry_failed(session: Session, maintenance: Id) -> None:
+    """Retry every order of a maintenance that failed; orders in doubt stay as they are."""
+    _apply(session, maintenance, "retry-failed")
+
+
 def _apply(session: Session, maintenance: str, verb: str) -> None:
     changed = session.api.post(session.path_to("maintenance", maintenance, verb))
-    session.out.result(changed, f"maintenance {changed['id']} is {changed['status']}")
+    session.out.result(changed, f"maintenance {changed['id']} is {maintenance_state(changed)}")
 
 
 def _rows(session: Session, maintenances: list[Json]) -> Rows:
@@ -259,7 +280,7 @@ def _rows(session: Session, maintenances: list[Json]) -> Rows:
     return [
         (
             id_texts[each["id"]],
-            each["status"],
+            maintenance_state(each),
             each["type"] + (" (emergency)" if each["emergency"] else ""),
             target_names(each),
             progress(each),
@@ -285,7 +306,8 @@ def _show(session: Session, maintenance: Json) -> None:
         maintenance,
         [
             ("maintenance", maintenance["id"]),
-            ("status", maintenance["status"]),
+            ("status", maintenance_state(maintenance)),
+            *(("to do", line) for line in maintenance_hints(maintenance, session.role)),
             ("type", f"{maintenance['type']} by {maintenance['source']}{emergency}"),
             ("targets", target_names(maintenance) or "not kept"),
             ("progress", progress(maintenance)),

@@ -52,13 +52,14 @@ def plain_table(columns: Sequence[str], rows: Rows) -> str:
     return "\n".join("  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def rich_table(columns: Sequence[str], rows: Rows) -> Table:
+def rich_table(columns: Sequence[str], rows: Rows, style: str = "") -> Table:
+    """Return a table for a terminal; `style` is that of cells without a style of their own."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
         table.add_column(name.upper(), overflow="fold", no_wrap=False)
     for row in rows:
         texts = [cell(value) for value in row]
-        table.add_row(*(Text(text, style=STYLES.get(text, "")) for text in texts))
+        table.add_row(*(Text(text, style=STYLES.get(text, style)) for text in texts))
     return table
 
 
@@ -99,11 +100,11 @@ class Output:
         else:
             self.console.print(Text(f"\n{printable(text)}", style="bold"))
 
-    def table(self, columns: Sequence[str], rows: Rows, *, empty: str = "nothing") -> None:
+    def table(self, columns: Sequence[str], rows: Rows, *, empty: str = "nothing", style: str = "") -> None:
         if not rows:
             self.say(empty)
         elif self.terminal and not self.as_json:
-            self.console.print(rich_table(columns, rows))
+            self.console.print(rich_table(columns, rows, style))
         else:
             print(plain_table(columns, rows), file=sys.stderr if self.as_json else sys.stdout)
 

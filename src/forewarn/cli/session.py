@@ -53,6 +53,14 @@ class Session:
         """Return the service's time, with which the times in its responses are compared."""
         return str(self.api.get("/v1/clock")["now"])
 
+    @cached_property
+    def role(self) -> str:
+        """The role of the caller, for hints. A server of an older version does not say it: then there are no hints."""
+        try:
+            return str(self.api.get("/v1/caller")["role"])
+        except Failed:
+            return ""
+
     def show_page(self, page: Json, columns: Sequence[str], rows: Callable[[list[Json]], Rows], *, empty: str) -> None:
         """Print one page of a list as JSON, or as a table with a hint if the list is longer."""
         if self.out.as_json:

@@ -9,20 +9,20 @@ from forewarn.cli.formatting import (
     distance,
     full_time,
     missing_approvals,
-    order_doubt,
-    order_failure,
     reasons,
-    unresolved,
     update_domain_name,
     when,
 )
 from forewarn.cli.session import Session
-from forewarn.core.formatting import SHORT_ID_CHARS, iso, names
-from forewarn.core.model import ENDED
+from forewarn.core.formatting import SHORT_ID_CHARS, iso, maintenance_state, names
+from forewarn.core.model import ENDED, Role
 
 MAX_ITEMS = 500
 HISTORY = timedelta(hours=24)
 EVENT_COLUMNS = ("event", "type", "scope", "machines")
+
+# The lists whose ids are printed.
+ID_LISTS = ("failed", "in_doubt", "open", "ended", "paused")
 
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
@@ -33,9 +33,12 @@ def read(session: Session) -> Json:
     since = iso(datetime.fromisoformat(clock["now"]) - HISTORY)
     return {
         "server": api.server.url,
+        "caller": {"role": session.role},
         "clock": clock,
         "store": api.get("/v1/store"),
         "complaints": api.failed_checks(),
+        "failed": api.page("/v1/orders", {"state": ["failed"]}, limit=MAX_ITEMS),
+        "in_doubt": api.page("/v1/orders", {"state": ["in-doubt"]}, limit=MAX_ITEMS),
         "open": api.page("/v1/events", {"status": ["Scheduled", "Started"]}, limit=MAX_ITEMS),
         "planned": api.page("/v1/events", {"status": ["Planned"]}, limit=MAX_ITEMS),
         "ended": api.page("/v1/events", {"status": sorted(ENDED), "since": since}, limit=MAX_ITEMS),
@@ -51,58 +54,49 @@ def status(session: Session) -> None:
         return
     for line in headline(state):
         session.out.say(line)
-    now = state["clock"]["now"]
+    now, role = state["clock"]["now"], state["caller"]["role"]
+    failed, doubtful = state["failed"]["items"], state["in_doubt"]["items"]
+    unresolved = {order["id"] for order in (*failed, *doubtful)}
     events = state["open"]["items"]
-    failed = [event for event in events if order_failure(event)]
-    doubtful = [event for event in events if order_doubt(event)]
-    started = [event for event in events if event["status"] == "Started" and not unresolved(event)]
+    started = [event for event in events if event["status"] == "Started" and event["id"] not in unresolved]
     scheduled = [event for event in events if event["status"] == "Scheduled"]
     abandoned = [event for event in state["ended"]["items"] if event["status"] == "Abandoned"]
-    paused = state["paused"]["items"]
-    ids = session.out.id_texts(each["id"] for key in ("open", "ended", "paused") for each in state[key]["items"])
-    _section(session, "FAILED: use `forewarn event retry`, `finish` or `abandon`", _failed(failed, ids))
-    _section(
-        session,
-        "IN DOUBT: check the machines, then use `forewarn event retry`, `finish` or `abandon`",
-        _failed(doubtful, ids),
-    )
+    ids = session.out.id_texts(each for key in ID_LISTS for item in state[key]["items"] for each in _ids(item))
+    _section(session, "FAILED", _unresolved(failed, ids, role), style="red")
+    _section(session, "IN DOUBT: check the machines first", _unresolved(doubtful, ids, role), style="red")
+    _section(session, "MAINTENANCES WITH FAILURES", _held(state, ids, role), style="red")
     _section(session, "IN PROGRESS", _started(started, ids, now))
     _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
-    _section(session, "PAUSED MAINTENANCES", _paused(paused, ids, {event["maintenance_id"] for event in failed}))
-    _section(session, "ABANDONED IN THE LAST 24 HOURS", _failed(abandoned, ids))
+    _section(session, "PAUSED MAINTENANCES", _paused(state["paused"]["items"], ids, role))
+    _section(session, "ABANDONED IN THE LAST 24 HOURS", _abandoned(abandoned, ids))
 
 
 def headline(state: Json) -> list[str]:
     """Return the server, the problems of the service itself, and the numbers of events."""
     events, ended = state["open"]["items"], state["ended"]["items"]
-    open_counts = Counter(_kind(event) for event in events)
+    failed, doubtful = (len(state[key]["items"]) for key in ("failed", "in_doubt"))
+    open_counts = Counter(event["status"].lower() for event in events)
+    in_progress = max(0, open_counts["started"] - failed - doubtful)
+    act = state["caller"]["role"] == Role.OPERATOR
     ended_counts = Counter(event["status"].lower() for event in ended)
     unapproved = sum(bool(missing_approvals(event)) for event in events)
     planned = len(state["planned"]["items"])
     problems = [f"NOT READY: {check}: {message}" for check, message in state["complaints"].items()]
     if held := state["clock"].get("held"):
-        problems.append(
-            f"CLOCK HELD: it jumped forward by {held['jumped_s']} s; check it, then run `forewarn clock confirm`"
-        )
+        confirm = "; check it, then run `forewarn clock confirm`" if act else ""
+        problems.append(f"CLOCK HELD: it jumped forward by {held['jumped_s']} s{confirm}")
     if hold := state["store"]["held"]:
-        problems.append(
-            f"STORE HELD: {hold['detail']}; nothing starts until you run `forewarn db resume`, which shows what would happen"
-        )
+        until = "you run `forewarn db resume`, which shows what would happen" if act else "an operator resumes it"
+        problems.append(f"STORE HELD: {hold['detail']}; nothing starts until {until}")
     return [
         f"{state['server']}  {full_time(state['clock']['now'])} ({state['clock']['kind']} clock)",
         *problems,
-        f"now: {open_counts['failed']} failed,{_doubtful(open_counts['in doubt'])} {open_counts['started']} in progress,"
+        f"now: {_at_least(state['failed'], failed)} failed,{_doubtful(doubtful)} {in_progress} in progress,"
         f" {_at_least(state['open'], open_counts['scheduled'])} scheduled ({unapproved} not approved),"
         f" {_at_least(state['planned'], planned)} in later waves",
         f"last 24 hours: {_at_least(state['ended'], ended_counts['completed'])} completed,"
         f" {ended_counts['cancelled']} cancelled, {ended_counts['abandoned']} abandoned",
     ]
-
-
-def _kind(event: Json) -> str:
-    if order_failure(event):
-        return "failed"
-    return "in doubt" if order_doubt(event) else str(event["status"]).lower()
 
 
 def _doubtful(number: int) -> str:
@@ -114,20 +108,58 @@ def _at_least(page: Json, number: int) -> str:
     return f"{number}+" if page["next_cursor"] else str(number)
 
 
-def _section(session: Session, title: str, table: Table) -> None:
+def _section(session: Session, title: str, table: Table, style: str = "") -> None:
     columns, rows = table
     if rows:
         session.out.heading(title)
-        session.out.table(columns, rows)
+        session.out.table(columns, rows, style=style)
+
+
+def _ids(item: Json) -> list[str]:
+    return [item["id"], *([item["maintenance_id"]] if "maintenance_id" in item else [])]
 
 
 def _event_cells(event: Json, ids: dict[str, str]) -> tuple[object, ...]:
     return ids[event["id"]], event["type"], update_domain_name(event), names(event["resources"])
 
 
-def _failed(events: list[Json], ids: dict[str, str]) -> Table:
-    rows = [(*_event_cells(event, ids), unresolved(event) or event["reason"]) for event in events]
-    return (*EVENT_COLUMNS, "why"), rows
+def _unresolved(orders: list[Json], ids: dict[str, str], role: str) -> Table:
+    """Return the orders that wait for an operator; an operator also sees what resolves each of them."""
+    columns = ("event", "type", "machines", "attempt", "why", "maintenance")
+    rows = [
+        (
+            ids[order["id"]],
+            order["type"],
+            names(order["machines"]),
+            order["attempt"],
+            order["reason"],
+            ids[order["maintenance_id"]],
+        )
+        for order in orders
+    ]
+    if role != Role.OPERATOR:
+        return columns, rows
+    commands = [f"forewarn event retry|finish|abandon {order['id'][:SHORT_ID_CHARS]}" for order in orders]
+    return (*columns, "to resolve"), [(*row, each) for row, each in zip(rows, commands, strict=True)]
+
+
+def _held(state: Json, ids: dict[str, str], role: str) -> Table:
+    """Return the maintenances with failed orders, each with all its failures and what retries them at once."""
+    counts = Counter(order["maintenance_id"] for order in state["failed"]["items"])
+    held = {row["id"] for row in state["paused"]["items"] if row["held"]}
+    rows = [
+        (
+            ids[each],
+            maintenance_state("Running", held=each in held, failed=number, in_doubt=0),
+            *([f"forewarn maintenance retry-failed {each[:SHORT_ID_CHARS]}"] if role == Role.OPERATOR else []),
+        )
+        for each, number in counts.items()
+    ]
+    return ("maintenance", "status", *(["to retry all"] if role == Role.OPERATOR else [])), rows
+
+
+def _abandoned(events: list[Json], ids: dict[str, str]) -> Table:
+    return (*EVENT_COLUMNS, "why"), [(*_event_cells(event, ids), event["reason"]) for event in events]
 
 
 def _started(events: list[Json], ids: dict[str, str], now: str) -> Table:
@@ -142,18 +174,14 @@ def _scheduled(events: list[Json], ids: dict[str, str], now: str) -> Table:
     ]
 
 
-def _paused(maintenances: list[Json], ids: dict[str, str], with_failed_event: set[str]) -> Table:
-    columns = ("maintenance", "type", "created", "by", "description", "to continue")
-    return columns, [
-        (
-            ids[each["id"]],
-            each["type"],
-            full_time(each["created"]),
-            each["created_by"],
-            each["description"],
-            "resolve its failed event"
-            if each["id"] in with_failed_event
-            else f"forewarn maintenance resume {each['id'][:SHORT_ID_CHARS]}",
-        )
+def _paused(maintenances: list[Json], ids: dict[str, str], role: str) -> Table:
+    """Return the maintenances that an operator paused; an operator also sees what continues each of them."""
+    columns = ("maintenance", "type", "created", "by", "description")
+    rows = [
+        (ids[each["id"]], each["type"], full_time(each["created"]), each["created_by"], each["description"])
         for each in maintenances
+        if each["paused"]
     ]
+    if role != Role.OPERATOR:
+        return columns, rows
+    return (*columns, "to continue"), [(*row, f"forewarn maintenance resume {row[0][:SHORT_ID_CHARS]}") for row in rows]

@@ -36,9 +36,13 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> N
         if wave and due(draft, maintenance, wave):
             waves.append((queue_key(maintenance, wave), maintenance, wave))
     for _, maintenance, wave in sorted(waves, key=lambda row: row[0]):
-        if not obstacles(draft, maintenance, wave):
-            for event in wave:
-                _start(draft, event, order_timeout_s)
+        reasons = obstacles(draft, maintenance, wave)
+        for event in wave if not reasons else ():
+            _start(draft, event, order_timeout_s)
+        for reason in reasons:
+            if reason.code == "queue":
+                # The wave ahead may have waited for this one: a wave moves back if its event of another scope is cancelled.
+                draft.wake(draft.events[reason.events[0]].maintenance_id)
     for maintenance_id in maintenance_ids:
         refresh(draft, maintenance_id)
 

@@ -49,6 +49,7 @@ class Draft:
         self._approvals: list[Approval] = []
         self._audit: list[AuditEntry] = []
         self._refreshed: set[str] = set()
+        self._woken: set[str] = set()
         self._ids_of_scope: dict[str, list[str]] = defaultdict(list)
         self._ids_of_maintenance: dict[str, list[str]] = defaultdict(list)
         for event in snapshot.events.values():
@@ -102,6 +103,12 @@ class Draft:
         self.maintenances[maintenance.id] = maintenance
         if refreshed:
             self._refreshed.add(maintenance.id)
+
+    def wake(self, maintenance_id: str) -> None:
+        """Let the next tick examine a maintenance, unless it is going to do so anyway."""
+        wake_at = self.maintenances[maintenance_id].wake_at
+        if wake_at is None or wake_at > self.now:
+            self._woken.add(maintenance_id)
 
     def put_scope(self, scope: Scope) -> None:
         self.scopes[scope.name] = scope
@@ -215,7 +222,7 @@ class Draft:
 
     def _wakes(self, moved: Iterable[Event]) -> set[str]:
         """Return the maintenances to wake: those whose events changed, and those that may have waited for such an event."""
-        wakes = {e.maintenance_id for e in moved}
+        wakes = self._woken | {e.maintenance_id for e in moved}
         wakes |= {self.events[a.event_id].maintenance_id for a in self._approvals}
         wakes |= {self.events[o.id].maintenance_id for o in _changed(self.before.orders, self.orders)}
         affected_scopes = {e.scope for e in moved if e.status is Status.STARTED or e.status in ENDED}

@@ -167,6 +167,16 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
+# -- how a maintenance stands
+
+
+def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int) -> str:
+    """Return `Running`, `Held: 2 orders failed` or `Running: 1 order in doubt`."""
+    counts = ((failed, "failed"), (in_doubt, "in doubt"))
+    problems = ", ".join(f"{count(number, 'order')} {what}" for number, what in counts if number)
+    return f"{'Held' if held else status}: {problems}" if problems else status
+
+
 # -- why an event waits
 
 

@@ -206,10 +206,16 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     draft.note("maintenance paused" if paused else "maintenance resumed", maintenance_id=maintenance_id)
     draft.put_maintenance(replace(maintenance, paused=paused))
     refresh(draft, maintenance_id)
-    resumed = draft.maintenances[maintenance_id]
-    if not paused and resumed.ended is None:
-        draft.put_maintenance(replace(resumed, wake_at=now))
+    if not paused:
+        _wake(draft, maintenance_id)
     return draft.change()
+
+
+def _wake(draft: Draft, maintenance_id: str) -> None:
+    """Let the next tick examine a maintenance that was refreshed, unless it has ended."""
+    refreshed = draft.maintenances[maintenance_id]
+    if refreshed.ended is None:
+        draft.put_maintenance(replace(refreshed, wake_at=draft.now))
 
 
 def resolve_failure(
@@ -226,11 +232,11 @@ def resolve_failure(
             f"the order of event {event_id} has not failed: wait for its executor, or report the order as failed first"
         )
     order = draft.orders[event_id]
-    draft.note(f"event {verb} by operator", event=event)
     if verb is Verb.RETRY:
-        order_after(order, OrderVerb.RETRY)
-        draft.put_order(issue(draft, event, order_timeout_s, attempt=order.attempt + 1))
-    elif verb is Verb.FINISH:
+        _retry(draft, event, order_timeout_s)
+        return draft.change()
+    draft.note(f"event {verb} by operator", event=event)
+    if verb is Verb.FINISH:
         draft.put_order(replace(order, state=order_after(order, OrderVerb.FINISH), ended=draft.now_in(event.scope)))
         _complete(draft, event, f"finished by {actor.name}")
     else:
@@ -241,6 +247,29 @@ def resolve_failure(
                 replace(order, state=failed, ended=now, reason=f"{reason}; it was in doubt: {order.reason}")
             )
         draft.put(replace(event, status=status, ended=now, reason=reason))
+    return draft.change()
+
+
+def _retry(draft: Draft, event: Event, order_timeout_s: int) -> None:
+    order = draft.orders[event.id]
+    order_after(order, OrderVerb.RETRY)
+    draft.note(f"event {Verb.RETRY} by operator", event=event)
+    draft.put_order(issue(draft, event, order_timeout_s, attempt=order.attempt + 1))
+
+
+def retry_failed(
+    snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor, order_timeout_s: int
+) -> Change:
+    """Retry every failed order of the maintenance. Orders in doubt stay: an operator must check their machines first."""
+    draft = Draft(snapshot, now, actor)
+    _open_maintenance(draft, maintenance_id)
+    failed = [event for event in draft.events_of(maintenance_id) if order_failed(draft, event)]
+    if not failed:
+        raise Refused(f"no order of maintenance {maintenance_id} has failed: there is nothing to retry")
+    for event in failed:
+        _retry(draft, event, order_timeout_s)
+    refresh(draft, maintenance_id)
+    _wake(draft, maintenance_id)
     return draft.change()
 
 

@@ -2,11 +2,13 @@
 
 Owns when an event is ready, when a wave is due, and what can hold back a due wave. It changes nothing. A reason to wait is
 either part of `due` (the wave itself is not ready) or one of `obstacles` (the wave is due, but something else blocks it).
+A reason does not suggest what to do about it: that depends on who reads it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from heapq import nsmallest
 from itertools import islice
 
 from forewarn.core.change import Snapshot
@@ -69,6 +71,7 @@ class _SharedReasons:
         self.wave = current_wave(draft, maintenance)
         self.ids = {e.id for e in self.wave}
         self.stopped = _why_stopped(draft, maintenance)
+        self.earlier_wave = _earlier_wave(draft, self.wave)
         self.unready = dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
         self.obstacles = obstacles(draft, maintenance, self.wave)
         if _before_earliest(draft, maintenance, self.wave):
@@ -80,29 +83,34 @@ class _SharedReasons:
             self.obstacles.insert(0, earliest)
             hold = draft.before.hold
             if hold is not None and maintenance.earliest is not None and draft.now >= maintenance.earliest:
-                self.obstacles.append(_clock_held(hold))
+                self.obstacles.append(clock_held(hold))
 
 
 def _reasons(draft: Draft, event: Event, shared: _SharedReasons | None) -> tuple[Waiting, ...]:
     if event.status is Status.STARTED:
-        return (_order_progress(draft, event),)
+        return (order_progress(draft, event),)
     if shared is None or event.status in ENDED:
         return ()
     reasons = list(shared.stopped)
     if event.id not in shared.ids:
-        reasons.append(
-            Waiting(
-                code="earlier-wave",
-                message=f"wave {shared.wave[0].wave} has not ended",
-                events=tuple(e.id for e in shared.wave[:MAX_NAMED]),
-            )
-        )
+        reasons.append(shared.earlier_wave)
     elif event.status is Status.SCHEDULED or event.born_approved:
         reasons += _not_ready(draft, event)
         reasons += _rest_of_wave(event, shared.unready)
         reasons += shared.obstacles
     ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
     return tuple(reasons) or (ticker,)
+
+
+def _earlier_wave(draft: Draft, wave: list[Event]) -> Waiting:
+    """Return the wait for the current wave. A failed order holds the whole maintenance, so only orders in doubt count here."""
+    number = wave[0].wave
+    doubtful = [e for e in wave if order_in_doubt(draft, e)]
+    events = tuple(e.id for e in (doubtful or wave)[:MAX_NAMED])
+    if not doubtful:
+        return Waiting(code="earlier-wave", message=f"wave {number} has not ended", events=events)
+    started = Waiting(code="earlier-wave", message=f"event {events[0]} of wave {number} has started", events=events)
+    return _with_cause(draft, doubtful[0], started)
 
 
 def current_wave(draft: Draft, maintenance: Maintenance) -> list[Event]:
@@ -128,11 +136,20 @@ def order_in_doubt(draft: Draft, event: Event) -> bool:
     return event.status is Status.STARTED and order is not None and order.state is OrderState.IN_DOUBT
 
 
-def blocking_failure(draft: Draft, maintenance: Maintenance) -> Event | None:
-    """Return the event whose failed order holds the rest of the maintenance, or None."""
+def _with_cause(draft: Draft, other: Event, reason: Waiting) -> Waiting:
+    """Return the reason to wait for the event `other`; if its order failed or is in doubt, this is named as the cause."""
+    if not order_failed(draft, other) and not order_in_doubt(draft, other):
+        return reason
+    order = draft.orders[other.id]
+    what = "failed" if order.state is OrderState.FAILED else "is in doubt"
+    return replace(reason, code="unresolved", message=f"{reason.message}, and its order {what} ({order.reason})")
+
+
+def blocking_failures(draft: Draft, maintenance: Maintenance) -> list[Event]:
+    """Return the events whose failed orders hold the rest of the maintenance."""
     if maintenance.on_failure is not OnFailure.HOLD:
-        return None
-    return next((e for e in draft.events_of(maintenance.id) if order_failed(draft, e)), None)
+        return []
+    return [e for e in draft.events_of(maintenance.id) if order_failed(draft, e)]
 
 
 def approved(event: Event) -> bool:
@@ -167,7 +184,7 @@ def notice_end(maintenance: Maintenance, event: Event) -> datetime | None:
 
 
 def stopped(draft: Draft, maintenance: Maintenance) -> bool:
-    return maintenance.paused or blocking_failure(draft, maintenance) is not None
+    return maintenance.paused or bool(blocking_failures(draft, maintenance))
 
 
 def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
@@ -175,11 +192,11 @@ def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
     return (
         not stopped(draft, maintenance)
         and not _before_earliest(draft, maintenance, wave)
-        and all(_startable(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
+        and all(startable(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
     )
 
 
-def _startable(event: Event) -> bool:
+def startable(event: Event) -> bool:
     return event.status is Status.SCHEDULED or (event.status is Status.PLANNED and event.born_approved)
 
 
@@ -191,17 +208,25 @@ def queue_key(maintenance: Maintenance, wave: Iterable[Event]) -> tuple[datetime
 def obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return what holds back a due wave: a held store, started events with its machines or domains, or a wave ahead."""
     reasons = _store_held(draft)
-    reasons += islice(_blocked_by_started(draft, wave), MAX_NAMED)
+    reasons += _failures_first(_blocked_by_started(draft, wave))
     ahead = _due_wave_ahead(draft, maintenance, wave)
     if ahead:
-        reasons.append(
-            Waiting(
-                code="queue",
-                message=f"maintenance {ahead[0].maintenance_id} is due in this scope and is ahead in the queue",
-                events=tuple(e.id for e in ahead[:MAX_NAMED]),
-            )
-        )
+        reasons.append(_queued(draft, ahead))
     return reasons
+
+
+def _failures_first(reasons: Iterable[Waiting]) -> list[Waiting]:
+    """Return at most MAX_NAMED of these reasons. Only an operator ends the wait for a failure, so it comes first."""
+    return nsmallest(MAX_NAMED, reasons, key=lambda reason: reason.code != "unresolved")
+
+
+def _queued(draft: Draft, ahead: list[Event]) -> Waiting:
+    """Return the wait for a wave ahead; if that wave waits for a failure, name the failure."""
+    message = f"maintenance {ahead[0].maintenance_id} is due in this scope and is ahead in the queue"
+    for cause in _failures_first(_blocked_by_started(draft, ahead))[:1]:
+        if cause.code == "unresolved":
+            return replace(cause, machines=(), message=f"{message}; it cannot start because {cause.message}")
+    return Waiting(code="queue", message=message, events=tuple(e.id for e in ahead[:MAX_NAMED]))
 
 
 def _blocked_by_started(draft: Draft, wave: list[Event]) -> Iterator[Waiting]:
@@ -219,9 +244,9 @@ def _blocked_by_started(draft: Draft, wave: list[Event]) -> Iterator[Waiting]:
         others = started[event.scope] if event.one_domain_at_a_time else held.values()
         for other in others:
             if other.id in held:
-                yield _machine_busy(event, other)
+                yield _with_cause(draft, other, _machine_busy(event, other))
             if event.one_domain_at_a_time and other.update_domain != event.update_domain:
-                yield _domain_busy(event, other)
+                yield _with_cause(draft, other, _domain_busy(event, other))
 
 
 def _machine_busy(event: Event, other: Event) -> Waiting:
@@ -284,17 +309,15 @@ def _before_earliest(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
 
 def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     reasons = []
-    failed = blocking_failure(draft, maintenance)
-    if failed is not None:
-        reasons.append(
-            Waiting(
-                code="paused",
-                message=f"an order of the maintenance failed (event {failed.id}): retry, finish or abandon that event",
-                events=(failed.id,),
-            )
-        )
+    failed = blocking_failures(draft, maintenance)
+    if failed:
+        first, reason = failed[0].id, draft.orders[failed[0].id].reason
+        message = f"the order of event {first} failed ({reason}) and holds the maintenance"
+        if len(failed) > 1:
+            message = f"{len(failed)} orders failed and hold the maintenance, the first in event {first} ({reason})"
+        reasons.append(Waiting(code="unresolved", message=message, events=tuple(e.id for e in failed[:MAX_NAMED])))
     if maintenance.paused:
-        reasons.append(Waiting(code="paused", message="the maintenance is paused; resume it"))
+        reasons.append(Waiting(code="paused", message="the maintenance is paused"))
     return reasons
 
 
@@ -316,7 +339,7 @@ def _store_held(draft: Draft) -> list[Waiting]:
     hold = draft.before.store_hold
     if hold is None:
         return []
-    return [Waiting(code="store-held", message=f"the store is held: {held_because(hold)}")]
+    return [Waiting(code="store-held", message=f"the store is held: {hold.detail}")]
 
 
 def held_because(hold: StoreHold) -> str:
@@ -324,11 +347,11 @@ def held_because(hold: StoreHold) -> str:
     return f"{hold.detail}; see what would happen, then run `forewarn db resume`"
 
 
-def _clock_held(hold: ClockHold) -> Waiting:
+def clock_held(hold: ClockHold) -> Waiting:
     return Waiting(
         code="clock",
-        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}: check the clock,"
-        " then run `forewarn clock confirm`",
+        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ},"
+        " and no operator has confirmed it",
     )
 
 
@@ -338,7 +361,7 @@ def _not_ready(draft: Draft, event: Event) -> list[Waiting]:
         return []
     hold = draft.before.hold
     if hold is not None and ready(maintenance, event, draft.now_in(event.scope)):
-        return [_missing_approval(event), _clock_held(hold)]
+        return [_missing_approval(event), clock_held(hold)]
     until = notice_end(maintenance, event) or event.not_before
     return [_missing_approval(event), Waiting(code="notice", message="its notice runs", until=until)]
 
@@ -353,17 +376,14 @@ def _missing_approval(event: Event) -> Waiting:
     return Waiting(code="approval", message=f"no machine of {event.scope} has approved", machines=missing)
 
 
-def _order_progress(draft: Draft, event: Event) -> Waiting:
+def order_progress(draft: Draft, event: Event) -> Waiting:
     order = draft.orders[event.id]
     if order.state is OrderState.FAILED:
-        return Waiting(
-            code="order-failed", message=f"its order failed ({order.reason}); retry, finish or abandon the event"
-        )
+        return Waiting(code="order-failed", message=f"its order failed ({order.reason})")
     if order.state is OrderState.IN_DOUBT:
         return Waiting(
             code="in-doubt",
-            message=f"its work may have begun, and its end is not known ({order.reason}); it was taken by {order.node}:"
-            " check the machines, then retry, finish or abandon the event",
+            message=f"its work may have begun, and its end is not known ({order.reason}); it was taken by {order.node}",
         )
     if order.state is OrderState.OPEN and (held := _store_held(draft)):
         return held[0]

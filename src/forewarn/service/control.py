@@ -3,7 +3,8 @@
 With `decisions`, this is the only module that calls both the core's verbs and the store. It holds no rules.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -15,6 +16,7 @@ from forewarn.core.errors import Conflict, NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
+from forewarn.core.formatting import names
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
     UNFINISHED,
@@ -41,6 +43,9 @@ from forewarn.store import Focus, MaintenanceQuery
 
 # How many maintenances are read at once to see what resuming the store would start.
 RESUMED_AT_ONCE = 100
+MAX_LOGGED_MACHINES = 20
+
+log = logging.getLogger("forewarn.service.control")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +237,14 @@ class Control(Decisions):
             ),
         )
 
+    def retry_failed(self, maintenance_id: str, actor: Actor) -> None:
+        """Retry every failed order of a maintenance in one change."""
+        timeout_s = self._order_timeout_s
+        self._decide(
+            Focus(maintenances=(maintenance_id,)),
+            lambda s, now: lifecycle.retry_failed(s, maintenance_id, now=now, actor=actor, order_timeout_s=timeout_s),
+        )
+
     def cancel_maintenance(self, maintenance_id: str, actor: Actor) -> None:
         self._decide(
             Focus(maintenances=(maintenance_id,)),
@@ -397,10 +410,14 @@ class Control(Decisions):
         ids = tuple(report.order_id for report in reports)
         ends = [report.outcome for report in reports if isinstance(report.outcome, Outcome)]
         moved = tuple(key for outcome in ends for key in outcome.new_hosts or ())
-        self._decide_on_events(
-            Focus(events=ids, machines=moved, whole_maintenances=False),
-            lambda s, now: lifecycle.report(s, reports, now=now, actor=actor),
-        )
+        events: dict[str, Event] = {}
+
+        def decide(snapshot: Snapshot, now: datetime) -> Change:
+            events.update((each, snapshot.events[each]) for each in ids if each in snapshot.events)
+            return lifecycle.report(snapshot, reports, now=now, actor=actor)
+
+        change = self._decide_on_events(Focus(events=ids, machines=moved, whole_maintenances=False), decide)
+        _log_unresolved(change, events)
 
     # -- what becomes due
 
@@ -414,6 +431,7 @@ class Control(Decisions):
             if not change.empty:
                 self._refuse_old(decided_s)
                 self._store.apply(change)
+        _log_unresolved(change, snapshot.events)
         self._notify(change)
         return change
 
@@ -506,6 +524,31 @@ class Control(Decisions):
             return decide(snapshot, now)
 
         return self._decide(focus, decide_with_machines)
+
+
+def _log_unresolved(change: Change, events: Mapping[str, Event]) -> None:
+    """Log each order that failed or is in doubt now: an operator must act."""
+    for order in change.orders:
+        if order.state not in (OrderState.FAILED, OrderState.IN_DOUBT):
+            continue
+        event = events[order.id]
+        log.error(
+            "the order of event %s %s: %s of %s in %s: %s",
+            event.id,
+            "failed" if order.state is OrderState.FAILED else "is in doubt",
+            event.type,
+            names(event.resources, MAX_LOGGED_MACHINES),
+            event.scope,
+            order.reason,
+            extra={
+                "fields": {
+                    "event": event.id,
+                    "scope": event.scope,
+                    "machines": list(event.resources[:MAX_LOGGED_MACHINES]),
+                    "reason": order.reason,
+                }
+            },
+        )
 
 
 def _applied(snapshot: Snapshot, change: Change) -> Snapshot:

@@ -1,4 +1,7 @@
-"""Log lines: text on a terminal, JSON elsewhere; one line per action, no secrets."""
+"""Log lines: text on a terminal, JSON elsewhere; one line per action, no secrets.
+
+A record with `fields`, a mapping, has these as further keys of its JSON line.
+"""
 
 import json
 import logging
@@ -14,6 +17,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "from": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -359,6 +359,7 @@ class MemoryStore:
             o
             for o in self._orders.values()
             if o.state in query.states
+            and (query.abandoned or self._events[o.id].status is not Status.ABANDONED)
             and (query.before is None or (o.issued, o.id) < query.before)
             and _lies_in(self._events[o.id].scope, scopes)
         )

@@ -149,7 +149,11 @@ class MaintenanceQuery(_PageQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderQuery(_PageQuery):
-    """A page of orders of events within these scopes, newest first; `before` is the last (issued, id)."""
+    """A page of orders of events within these scopes, newest first; `before` is the last (issued, id).
+
+    Without `abandoned`, orders of abandoned events are left out: those failed, and nobody can do anything about them.
+    """
 
     states: Collection[OrderState] = tuple(OrderState)
+    abandoned: bool = True
     before: tuple[datetime, str] | None = None

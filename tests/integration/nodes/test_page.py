@@ -186,8 +186,8 @@ def test_the_time_limits_are_those_of_the_code() -> None:
     """Each number stands in a constant, each setting is one, in the order of the table."""
     seconds: list[tuple[float, ...]] = [
         (dsn.CONNECT_WITHIN_S,),
-        (pool.FREE_WITHIN_S,),
-        (dsn.STATEMENT_WITHIN_S, pool.PATIENCE_S),
+        (dsn.FREE_WITHIN_S,),
+        (dsn.STATEMENT_WITHIN_S, dsn.PATIENCE_S),
         (dsn.LOCK_WITHIN_S,),
         (dsn.LOCK_WITHIN_S,),
         (dsn.SILENT_WITHIN_S,),
@@ -196,7 +196,7 @@ def test_the_time_limits_are_those_of_the_code() -> None:
         (decisions.MAX_DECISION_AGE_S,),
         (limits.MAX_QUEUED_S,),
         (store.DECIDED_WITHIN_S,),
-        (pool.AWAY_S,),
+        (dsn.AWAY_S,),
         (follower.UNREADY_AFTER_S,),
         (leases.UNREADY_AFTER_S,),
         (Settings(state_dir=GUIDE).max_stale_s,),

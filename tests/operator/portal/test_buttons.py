@@ -2,16 +2,16 @@
 
 import re
 
-from forewarn.core.lifecycle import Unknown
+from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import Actor
-from tests.support.portal_client import HOSTILE, PortalClient
+from tests.support.portal_client import HOSTILE, PortalClient, page_text
 from tests.support.running_service import RunningService, running_service
 
 
 def buttons(client: PortalClient, path: str) -> list[str]:
     """Return the actions of the page's buttons."""
     page = client.get(path).raw.decode()
-    return re.findall(r'<form method="(?:get|post)" action="/\w+/[^/"]+/(\w+)"', page)
+    return re.findall(r'<form method="(?:get|post)" action="/\w+/[^/"]+/([\w-]+)"', page)
 
 
 def test_a_page_has_the_buttons_that_the_status_allows() -> None:
@@ -82,7 +82,7 @@ def test_an_owner_has_no_button_to_approve_where_only_operators_approve() -> Non
 
 
 def test_a_maintenance_that_a_failed_order_holds_is_not_paused(fresh_service: RunningService) -> None:
-    """Its status is Paused, but it can be paused and resumed all the same; without unstarted events it has no buttons."""
+    """It offers to retry all instead of a pause; what was paused before can be resumed; the failed event has its buttons."""
     operator = PortalClient(fresh_service)
     body = {"type": "Reboot", "targets": {"scope": "shop"}}
     maintenance = fresh_service.post("/v1/maintenances", body, 201)
@@ -92,10 +92,71 @@ def test_a_maintenance_that_a_failed_order_holds_is_not_paused(fresh_service: Ru
     fresh_service.post(f"/v1/orders/{event}/fail", {"reason": "no power"})
     fresh_service.service.ticker.advance(1)
     assert fresh_service.get(f"/v1{path}")["status"] == "Paused"
-    assert buttons(operator, path) == ["pause", "cancel"]
-    operator.post(f"{path}/pause", {})
-    assert buttons(operator, path) == ["resume", "cancel"]
-    operator.post(f"{path}/resume", {})
-    assert buttons(operator, path) == ["pause", "cancel"]
+    resolutions = ["retry", "finish", "abandon"]
+    assert buttons(operator, path) == ["retry-failed", "cancel", *resolutions]
+    assert "Held: 1 order failed" in page_text(operator.get(path))
+    assert 'class="status status-failed">Held: 1 order failed<' in operator.get("/maintenances").raw.decode()
+    fresh_service.post(f"/v1{path}/pause")
+    assert buttons(operator, path) == ["retry-failed", "resume", "cancel", *resolutions]
+    fresh_service.post(f"/v1{path}/resume")
     operator.post(f"{path}/cancel", {})
+    assert buttons(operator, path) == ["retry-failed", *resolutions]
+    retried = operator.post(f"{path}/retry-failed", {})
+    assert (retried.status, retried.headers["location"]) == (303, f"{path}?done=retry-failed")
+    assert "All its failed orders can be taken again" in page_text(operator.get(f"{path}?done=retry-failed"))
     assert buttons(operator, path) == []
+
+
+def test_the_first_page_has_the_failures_on_top(fresh_service: RunningService) -> None:
+    """By maintenance, with the buttons of each event, which lead back to the page; an order in doubt stands beside them."""
+    operator = PortalClient(fresh_service)
+    made = fresh_service.schedule("shop/web-0", "blog/db", not_before=None)
+    first, second = (event["id"] for event in made["waves"][0]["events"])
+    for each in (first, second):
+        fresh_service.post(f"/v1/events/{each}/approve")
+    fresh_service.service.ticker.advance(1)
+    assert 'class="failures"' not in operator.get("/").raw.decode()
+    fresh_service.post(f"/v1/orders/{first}/fail", {"reason": HOSTILE})
+    fresh_service.post(f"/v1/orders/{second}/start")
+    fresh_service.control.report_order(second, Unknown("its node is gone"), Actor("ticker"))
+    fresh_service.service.ticker.advance(1)
+    page = operator.get("/")
+    html, text = page.raw.decode(), page_text(page)
+    assert html.index('class="failures"') < html.index('id="counts"')
+    assert "1 order failed, 1 order in doubt" in text
+    assert f"Maintenance {made['id'][:8]} Held: 1 order failed, 1 order in doubt" in text
+    assert "its node is gone" in text
+    assert "<script>alert" not in html
+    assert buttons(operator, "/") == ["retry-failed", *["retry", "finish", "abandon"] * 2]
+    viewer = PortalClient(fresh_service, fresh_service.token_of("viewer"))
+    assert buttons(viewer, "/") == []
+    assert "1 order failed, 1 order in doubt" in page_text(viewer.get("/"))
+    finished = operator.post(f"/events/{second}/finish", {"back": "/"})
+    assert (finished.status, finished.headers["location"]) == (303, "/?done=finish")
+    elsewhere = operator.post(f"/maintenances/{made['id']}/retry-failed", {"back": "//evil.example/"})
+    assert elsewhere.headers["location"] == f"/maintenances/{made['id']}?done=retry-failed"
+    fresh_service.post(f"/v1/orders/{first}/fail", {"reason": "again"})
+    back = operator.post(f"/events/{first}/retry", {"back": f"/maintenances/{made['id']}"})
+    assert back.headers["location"] == f"/maintenances/{made['id']}?done=retry"
+    assert 'class="failures"' not in operator.get("/").raw.decode()
+
+
+def test_of_many_failures_the_newest_are_shown() -> None:
+    """The title counts all of them, and links lead to the lists."""
+    names = [f"vm-{n}" for n in range(22)]
+    fleet = '[[scopes]]\nname = "s"\nkind = "placement-group"\n' + "".join(
+        f'[[machines]]\nscope = "s"\nname = "{name}"\n' for name in names
+    )
+    with running_service(fleet) as service:
+        made = service.schedule(*(f"s/{name}" for name in names), type_="Preempt")
+        service.service.ticker.advance(60)
+        for event in made["waves"][0]["events"]:
+            service.control.report_order(event["id"], Outcome(False, "no power"), Actor("tool"))
+        service.service.ticker.advance(1)
+        operator = PortalClient(service)
+        for path in ("/", f"/maintenances/{made['id']}"):
+            text = page_text(operator.get(path))
+            assert "22 orders failed" in text
+            assert "All failed orders : 2 more than here" in text
+            assert buttons(operator, path).count("abandon") == 20
+        assert f"Maintenance {made['id'][:8]} Held: 22 orders failed" in page_text(operator.get("/"))

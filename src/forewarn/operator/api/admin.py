@@ -190,6 +190,12 @@ def delete_token(api: Api, context: CallContext) -> Result:
     return Result(204)
 
 
+def get_caller(_: Api, context: CallContext) -> Result:
+    caller = context.caller
+    scopes = None if caller.within is None else list(caller.within)
+    return Result(200, bodies.CallerOut(name=caller.name, role=caller.role, scopes=scopes))
+
+
 # -- the clock
 
 

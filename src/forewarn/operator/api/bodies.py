@@ -369,13 +369,18 @@ class ProgressOut(ResponseBody):
 class MaintenanceOut(ResponseBody):
     """A maintenance, and how far it is.
 
-    `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known.
+    `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known. It is `held` while
+    failed orders stop the events that have not started. `needs_operator` says why only an operator can move it; it is empty
+    while anything else can, and for a pause.
     """
 
     id: str | None
     type: EventType
     source: Source
     status: MaintenanceStatus
+    paused: bool
+    held: bool
+    needs_operator: list[WaitingOut]
     description: str
     duration_s: int
     emergency: bool
@@ -405,12 +410,14 @@ class SubmittedEvent(EventOut):
 
 
 class MaintenanceRow(ResponseBody):
-    """A maintenance in a list, without its waves."""
+    """A maintenance in a list, without its waves. It is Paused if an operator `paused` it, or if failures have it `held`."""
 
     id: str
     type: EventType
     source: Source
     status: MaintenanceStatus
+    paused: bool
+    held: bool
     description: str
     duration_s: int
     emergency: bool
@@ -615,6 +622,14 @@ class MatchesOut(ResponseBody):
 
     matches: list[MatchOut]
     more: bool
+
+
+class CallerOut(ResponseBody):
+    """The holder of the token of this request; `scopes` are those of an owner, null for everyone else."""
+
+    name: str
+    role: Role
+    scopes: list[str] | None
 
 
 class CountsOut(ResponseBody):

@@ -152,6 +152,7 @@ CALLS: tuple[Call, ...] = (
             ("cancel", Control.cancel_maintenance, "Cancel its events that have not started."),
             ("pause", Control.pause_maintenance, "Stop its events that have not started."),
             ("resume", Control.resume_maintenance, "Continue after a pause."),
+            ("retry-failed", Control.retry_failed, "Retry all its orders that failed; orders in doubt stay as they are."),
         )
     ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
@@ -225,6 +226,7 @@ CALLS: tuple[Call, ...] = (
         "What a text may mean: a machine's or scope's name, or the first 8 characters of an id or more.",
         query=admin.ResolveQuery,
     ),
+    _get("/v1/caller", admin.get_caller, bodies.CallerOut, "Who makes this call: the name, role and scopes of the token."),
     _get("/v1/counts", inventory.get_counts, bodies.CountsOut, "The number of open events, scopes and machines."),
     _get("/v1/store", store_hold.get_store, bodies.StoreOut, "Whether the store is held."),
     _post(

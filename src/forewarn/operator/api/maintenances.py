@@ -1,4 +1,4 @@
-"""Schedule, list, show, pause, resume and cancel maintenances."""
+"""Schedule, list, show, pause, resume and cancel maintenances, and retry all their failed orders."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -109,7 +109,7 @@ def get_maintenance(api: Api, context: CallContext) -> Result:
 
 
 def change_maintenance(change: Callable[[Control, str, Actor], None]) -> Callable[[Api, CallContext], Result]:
-    """Return the call that pauses, resumes or cancels a maintenance and returns it."""
+    """Return the call that pauses, resumes, cancels or retries a maintenance and returns it."""
 
     def call(api: Api, context: CallContext) -> Result:
         change(api.control, context.path["id"], context.caller.actor)

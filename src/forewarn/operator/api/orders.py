@@ -4,7 +4,7 @@ from datetime import datetime
 
 from forewarn.core.errors import NotFound
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import OrderState
+from forewarn.core.model import OrderState, Status
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.context import (
     Api,
@@ -23,7 +23,10 @@ Key = tuple[datetime, str]
 
 
 class OrdersQuery(Searched):
-    """Which orders; with a maintenance, all of its orders that are in these states."""
+    """Which orders; with a maintenance, all of its orders that are in these states.
+
+    With a state, orders of abandoned events are left out: they failed, and nothing is left to do about them.
+    """
 
     state: tuple[OrderState, ...] = ()
     maintenance: str = ""
@@ -37,7 +40,9 @@ def list_orders(api: Api, context: CallContext) -> Result:
 
     def read(before: Key | None, limit: int) -> list[tuple[Key, bodies.OrderOut | None]]:
         page = api.store.orders_page(
-            OrderQuery(states=states, within=context.caller.within, before=before, limit=limit)
+            OrderQuery(
+                states=states, abandoned=not query.state, within=context.caller.within, before=before, limit=limit
+            )
         )
         events = api.store.snapshot(
             Focus(events=tuple(o.id for o in page), whole_maintenances=False, open_events=False, document_only=True)
@@ -65,7 +70,9 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
     items = [
         views.order_out(order, event)
         for event in sorted(snapshot.events.values(), key=lambda e: e.position)
-        if event.maintenance_id == query.maintenance and caller.sees(event.scope)
+        if event.maintenance_id == query.maintenance
+        and caller.sees(event.scope)
+        and not (query.state and event.status is Status.ABANDONED)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
     return page_of([item for item in items if query.text in _text(item).lower()], None)

@@ -22,6 +22,7 @@ from forewarn.core.model import (
     Machine,
     Maintenance,
     MaintenanceStatus,
+    OnFailure,
     Order,
     OrderState,
     Scope,
@@ -30,15 +31,16 @@ from forewarn.core.model import (
     Targets,
     Token,
 )
+from forewarn.core.needs_operator import needs_operator
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import Counted, WaveProgress, total, wave_progress
-from forewarn.core.waiting import Waiting, waiting_for_each
+from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
 # Reasons to wait whose cause is another maintenance, or the store as a whole.
-CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "store-held"})
+CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "store-held", "unresolved"})
 OUTSIDE_SCOPES = "it waits for something outside your scopes"
 
 S = TypeVar("S")
@@ -118,7 +120,7 @@ class EventBodies:
             started=event.started,
             ended=event.ended,
             reason=event.reason,
-            waiting_for=[self._reason(reason) for reason in self._waiting.get(event.id, ())],
+            waiting_for=[self.reason(reason) for reason in self._waiting.get(event.id, ())],
             timeline=short_timeline(event, order) if timeline is None else timeline,
         )
 
@@ -133,7 +135,8 @@ class EventBodies:
             self._notice_s[wave] = due_notice_s(self._waves.get(wave, ()), self._snapshot.scopes)
         return self._notice_s[wave]
 
-    def _reason(self, reason: Waiting) -> bodies.WaitingOut:
+    def reason(self, reason: Waiting) -> bodies.WaitingOut:
+        """Show a reason; an owner does not learn what happens outside the owner's scopes."""
         if self._within is not None and not self._all_within(reason):
             return bodies.WaitingOut(code=reason.code, message=OUTSIDE_SCOPES, until=reason.until)
         return bodies.WaitingOut(
@@ -158,9 +161,11 @@ def maintenance_row(
     max_targets: int | None = None,
 ) -> bodies.MaintenanceRow:
     """Show a maintenance without its events; `waves` are the progress that the caller may see."""
+    progress = body_of(bodies.ProgressOut, total(waves))
     derived: dict[str, Any] = {
         "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
-        "progress": body_of(bodies.ProgressOut, total(waves)),
+        "progress": progress,
+        "held": maintenance.on_failure is OnFailure.HOLD and progress.failed > 0,
         "estimated_end": estimated_end,
     }
     stored = {
@@ -218,6 +223,7 @@ def maintenance_out(
     )
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},
+        needs_operator=[builder.reason(reason) for reason in needs_operator(snapshot, maintenance_id, now)[:MAX_NAMED]],
         event_counts=dict(Counter(event.status for event in events)),
         waves=[bodies.WaveOut(number=number, events=shown) for number, shown in sorted(waves.items())],
     )
@@ -250,6 +256,7 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
     event_count = sum(body.event_counts.values())
     body.event_counts = {Status.PLANNED: event_count}
     body.progress = body_of(bodies.ProgressOut, Counted(left=event_count))
+    body.needs_operator = []
     for event in (event for wave in body.waves for event in wave.events):
         event.id = event.maintenance_id = event.published = event.not_before = event.started = None
         event.status = Status.PLANNED

@@ -3,6 +3,7 @@
 A page of its own, at the action's address, first confirms an action that cannot be undone.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
@@ -16,18 +17,25 @@ from forewarn.operator.portal.buttons import REVOKE, Button
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
 MAX_PAGE = 500
+PAGE_WITH_FAILURES = re.compile(r"/(maintenances/[0-9A-Fa-f-]{36})?")
 
 
 def change_event(request: PageRequest) -> Redirect:
     event_id, verb = request.path_names["id"], request.path_names["verb"]
     request.api.call("POST", f"/v1/events/{event_id}/{verb}")
-    return Redirect(f"/events/{quote(event_id)}?done={verb}")
+    return Redirect(f"{_back(request) or f'/events/{quote(event_id)}'}?done={verb}")
 
 
 def change_maintenance(request: PageRequest) -> Redirect:
     maintenance_id, verb = request.path_names["id"], request.path_names["verb"]
     request.api.call("POST", f"/v1/maintenances/{maintenance_id}/{verb}")
-    return Redirect(f"/maintenances/{quote(maintenance_id)}?done={verb}")
+    return Redirect(f"{_back(request) or f'/maintenances/{quote(maintenance_id)}'}?done={verb}")
+
+
+def _back(request: PageRequest) -> str:
+    """Return the page whose list of failures has the button that was pressed, or "" for another button."""
+    back = request.form.get("back", "")
+    return back if PAGE_WITH_FAILURES.fullmatch(back) else ""
 
 
 def change_order(request: PageRequest) -> Redirect:

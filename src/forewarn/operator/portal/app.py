@@ -29,7 +29,7 @@ from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.doubtful_requests import DoubtfulRequests
 from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
-from forewarn.operator.portal import actions, hook_pages, inventory_pages, pages, plan_form, search
+from forewarn.operator.portal import actions, hook_pages, inventory_pages, owner_page, pages, plan_form, search
 from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
@@ -56,7 +56,18 @@ FILES = {
     "portal.js": "text/javascript; charset=utf-8",
     "portal.svg": "image/svg+xml",
 }
-FORMATTING = ("span", "distance", "full_time", "short_time", "iso", "names", "cut", "count", "until_phrase")
+FORMATTING = (
+    "span",
+    "distance",
+    "full_time",
+    "short_time",
+    "iso",
+    "names",
+    "cut",
+    "count",
+    "until_phrase",
+    "maintenance_state",
+)
 HINTS = {
     400: "Go back, correct what the message names, and submit again.",
     401: "Log in again.",
@@ -78,6 +89,7 @@ DONE = {
     "abandon": "Abandoned. Its work stays undone.",
     "pause": "Paused. Events that have not started wait.",
     "resume": "Resumed.",
+    "retry-failed": "All its failed orders can be taken again. Orders in doubt stay as they are.",
     "order-start": "You have taken the order. Do the work, then report the result.",
     "order-finish": "The work is reported as done.",
     "order-fail": "The work is reported as failed. Now retry, finish or abandon the event.",
@@ -93,7 +105,7 @@ log = logging.getLogger("forewarn.portal")
 
 PageFunction = Callable[[PageRequest], RenderedPage | Redirect]
 PAGES: tuple[tuple[str, PageFunction], ...] = (
-    ("/", pages.now),
+    ("/", owner_page.front_page),
     ("/scopes", pages.scopes),
     ("/scopes/{scope}", pages.scope),
     ("/machines", pages.machines),

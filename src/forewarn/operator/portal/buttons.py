@@ -6,7 +6,7 @@ Buttons are a convenience. The API decides on each action when it is requested.
 from dataclasses import dataclass
 
 from forewarn.core.formatting import missing_approvals
-from forewarn.core.model import UNSTARTED, MaintenanceStatus, OrderState, Status
+from forewarn.core.model import UNSTARTED, OrderState, Status
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 from forewarn.operator.api.bodies import EventOut, MaintenanceOut, OrderOut
 from forewarn.operator.api.client import ApiClient
@@ -43,6 +43,9 @@ ORDER = {
 }
 PAUSE = Button("pause", "Pause", "hold events that have not started; NotBefore stays")
 RESUME = Button("resume", "Resume", "continue at once")
+RETRY_ALL = Button(
+    "retry-failed", "Retry all", "let all its failed orders be taken again; orders in doubt stay as they are"
+)
 CANCEL_REST = Button(
     "cancel",
     "Cancel the rest",
@@ -79,16 +82,9 @@ def order_buttons(api: ApiClient, event: EventOut, order: OrderOut | None, *, ta
 
 
 def maintenance_buttons(api: ApiClient, maintenance: MaintenanceOut) -> list[Button]:
-    """Return the actions on events that have not started; none if every event has."""
-    if not UNSTARTED & maintenance.event_counts.keys():
-        return []
-    buttons = [RESUME if _is_paused(api, maintenance) else PAUSE, CANCEL_REST]
+    """Return what helps against failures, and the actions on events that have not started. What failures hold needs no pause."""
+    buttons = [RETRY_ALL] if maintenance.progress.failed else []
+    if UNSTARTED & maintenance.event_counts.keys():
+        stop_or_go = [RESUME] if maintenance.paused else [] if maintenance.held else [PAUSE]
+        buttons += [*stop_or_go, CANCEL_REST]
     return [button for button in buttons if api.may("POST", f"/v1/maintenances/{maintenance.id}/{button.verb}")]
-
-
-def _is_paused(api: ApiClient, maintenance: MaintenanceOut) -> bool:
-    """Return whether an operator paused it: its status is Paused also while a failed order holds the other events."""
-    if maintenance.status is not MaintenanceStatus.PAUSED:
-        return False
-    waiting = api.get("/v1/events", maintenance=maintenance.id, status=sorted(UNSTARTED), limit=1).items
-    return any(reason.code == "paused" and not reason.events for event in waiting for reason in event.waiting_for)

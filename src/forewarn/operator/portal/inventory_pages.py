@@ -13,7 +13,7 @@ from forewarn.operator.portal.pages import ENDED_FIRST, MACHINE_ROWS, OPEN_FIRST
 def machine(request: PageRequest) -> RenderedPage:
     api, scope, name = request.api, request.path_names["scope"], request.path_names["name"]
     found = api.get(f"/v1/scopes/{scope}/machines/{name}")
-    coming, more = _coming(api, scope=scope, machine=name)
+    coming, more = coming_events(api, scope=scope, machine=name)
     cursor = request.query.get("cursor")
     history = api.get("/v1/events", scope=scope, machine=name, status=ENDED_FIRST, limit=ROWS, cursor=cursor)
     variables = {
@@ -36,7 +36,7 @@ def host(request: PageRequest) -> RenderedPage:
     page = api.get("/v1/machines", host=name, limit=MACHINE_ROWS, cursor=cursor)
     if not page.items and not cursor:
         raise NotFound(f"no machine is on host {name[:64]}")
-    coming, more = _coming(api, host=name)
+    coming, more = coming_events(api, host=name)
     variables = {
         "host": name,
         "machines": page.items,
@@ -49,7 +49,7 @@ def host(request: PageRequest) -> RenderedPage:
     return RenderedPage("host.html", variables)
 
 
-def _coming(api: ApiClient, **selected: str) -> tuple[list[EventOut], bool]:
+def coming_events(api: ApiClient, **selected: str) -> tuple[list[EventOut], bool]:
     """Return open events, started ones first and each status by NotBefore, and whether there are more."""
     events: list[EventOut] = []
     for status in OPEN_FIRST:

@@ -16,6 +16,7 @@ from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind
 from forewarn.operator.portal.buttons import event_buttons, maintenance_buttons, order_buttons
 from forewarn.operator.portal.chart import chart_of
+from forewarn.operator.portal.failures import failures_now, failures_of
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
 NOW_ROWS = 20
@@ -52,6 +53,7 @@ def now(request: PageRequest) -> RenderedPage:
         "status": status if status in OPEN else "",
         "chart": chart,
         "groups": [(scope_and_domain, list(group)) for scope_and_domain, group in groups],
+        "failures": failures_now(request, counts),
         "planned": _planned_at(request.api, events),
         "events": events,
         "older": older(request, cursor),
@@ -338,6 +340,7 @@ def maintenance(request: PageRequest) -> RenderedPage | Redirect:
     variables = {
         "maintenance": maintenance,
         "buttons": maintenance_buttons(api, maintenance),
+        "failures": failures_of(request, maintenance),
         "max_targets": MAX_NAMES,
         "progress": [(status, counts[status]) for status in Status if status in counts],
         "begin": begin,

@@ -6,6 +6,7 @@ No message contains a password.
 import ipaddress
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -19,15 +20,33 @@ STATEMENT_WITHIN_S = 5
 LOCK_WITHIN_S = 3
 # The server ends a transaction whose client is silent for so long, so that a process that hangs does not keep its locks.
 SILENT_WITHIN_S = 5
+FREE_WITHIN_S = 3.0
+# The extra time before a silent server counts as dead, after it should have given up on the statement itself.
+PATIENCE_S = 2.0
+# For so long after the database went away, requests fail at once without trying it.
+AWAY_S = 5.0
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimits:
+    """How long a statement, a lock and the silence of a client may take, and how long the pool waits. Tests change them."""
+
+    statement_s: float = STATEMENT_WITHIN_S
+    lock_s: float = LOCK_WITHIN_S
+    silent_s: float = SILENT_WITHIN_S
+    free_s: float = FREE_WITHIN_S
+    patience_s: float = PATIENCE_S
+    away_s: float = AWAY_S
+
+
 class Dsn:
     """A parsed address: `conninfo` to connect with, `shown` for messages. `pooled` says that it may lead to a pooler."""
 
-    def __init__(self, text: str, *, pooled: bool = False) -> None:
+    def __init__(self, text: str, *, pooled: bool = False, limits: TimeLimits | None = None) -> None:
+        self.limits = limits or TimeLimits()
         try:
             given = conninfo_to_dict(text)
         except psycopg.Error:
@@ -55,18 +74,29 @@ class Dsn:
         settings = {**ours, **{k: v for k, v in given.items() if v is not None}}
         if not pooled:
             # The last of two settings counts; the promises of this store depend on its own.
-            set_here = [f"-c {name}={value}" for name, value in _session_settings().items()]
+            set_here = [f"-c {name}={value}" for name, value in self._session_settings().items()]
             settings["options"] = " ".join([str(given.get("options") or ""), *set_here]).strip()
         self.conninfo = make_conninfo(**settings)
 
-    def begin(self, how: str, within_s: int) -> str:
+    def begin(self, how: str, within_s: float) -> str:
         """Return the statement that begins a transaction; through a pooler it includes every session setting."""
-        settings = _session_settings() if self.pooled else {}
-        if within_s != STATEMENT_WITHIN_S:
+        settings = self._session_settings() if self.pooled else {}
+        if within_s != self.limits.statement_s:
             settings["statement_timeout"] = f"{within_s}s"
             if how is READ:  # reading a large fleet takes long, and holds no locks
                 settings["idle_in_transaction_session_timeout"] = f"{within_s}s"
         return "; ".join([how, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())])
+
+    def _session_settings(self) -> dict[str, str]:
+        return {
+            "search_path": SCHEMA,
+            "TimeZone": "UTC",
+            "statement_timeout": f"{self.limits.statement_s}s",
+            "lock_timeout": f"{self.limits.lock_s}s",
+            "idle_in_transaction_session_timeout": f"{self.limits.silent_s}s",
+            # An acknowledged commit is on disk and on the synchronous standby, if there is one, whatever the server's default.
+            "synchronous_commit": "on",
+        }
 
 
 def _unverified(given: Mapping[str, Any]) -> str:
@@ -87,15 +117,3 @@ def _is_here(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _session_settings() -> dict[str, str]:
-    return {
-        "search_path": SCHEMA,
-        "TimeZone": "UTC",
-        "statement_timeout": f"{STATEMENT_WITHIN_S}s",
-        "lock_timeout": f"{LOCK_WITHIN_S}s",
-        "idle_in_transaction_session_timeout": f"{SILENT_WITHIN_S}s",
-        # An acknowledged commit is on disk and on the synchronous standby, if there is one, whatever the server's default.
-        "synchronous_commit": "on",
-    }

@@ -13,7 +13,7 @@ import psycopg
 
 from forewarn.core.errors import StoreUnavailable
 from forewarn.store import FeedPosition, FeedUpdate
-from forewarn.store.postgres.dsn import READ, STATEMENT_WITHIN_S, Dsn
+from forewarn.store.postgres.dsn import READ, Dsn
 from forewarn.store.postgres.errors import translated_errors
 from forewarn.store.postgres.pool import Connection, Pool, connect
 from forewarn.store.sql.rows import NATIVE_ROWS
@@ -83,7 +83,7 @@ class PostgresFeed:
         return self._connection
 
     def _listen(self, connection: Connection, wait_s: float) -> None:
-        self._pool.touch(connection, STATEMENT_WITHIN_S + wait_s)
+        self._pool.touch(connection, self._dsn.limits.statement_s + wait_s)
         if wait_s and any(True for _ in connection.notifies(timeout=wait_s, stop_after=1)):
             for _ in connection.notifies(timeout=0):
                 pass  # one read covers every notification so far
@@ -92,7 +92,7 @@ class PostgresFeed:
         self._pool.touch(connection)
         sent_s = time.monotonic()
         with connection.pipeline():  # one round trip
-            connection.execute(self._dsn.begin(READ, STATEMENT_WITHIN_S))
+            connection.execute(self._dsn.begin(READ, self._dsn.limits.statement_s))
             cursors = [connection.execute(SQL[name]) for name in ("where_we_are", "server", "standbys")]
             changes = None if since is None else connection.execute(SQL["changes_since"], {"xid": str(since.horizon)})
             connection.execute("COMMIT")

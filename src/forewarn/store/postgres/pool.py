@@ -18,19 +18,14 @@ from psycopg.rows import dict_row
 
 from forewarn.core.errors import ForewarnError, StoreUnavailable
 from forewarn.store import Connections
-from forewarn.store.postgres.dsn import LOCK_WITHIN_S, SILENT_WITHIN_S, STATEMENT_WITHIN_S, WRITE, Dsn
+from forewarn.store.postgres.dsn import WRITE, Dsn
 from forewarn.store.postgres.errors import does_not_commit, is_read_only, translated_errors
 
 Connection = psycopg.Connection[dict[str, Any]]
 Cursor = psycopg.Cursor[dict[str, Any]]
 
 MAX_CONNECTIONS = 8
-FREE_WITHIN_S = 3.0
 FLEET_WITHIN_S = 60
-# The extra time before a silent server counts as dead, after it should have given up on the statement itself.
-PATIENCE_S = 2.0
-# For so long after the database went away, requests fail at once without trying it.
-AWAY_S = 5.0
 CHECK_EVERY_S = 0.25
 
 log = logging.getLogger("forewarn.store")
@@ -48,10 +43,18 @@ FROM (SELECT pid, wait_event, extract(epoch FROM clock_timestamp() - state_chang
 """
 
 
+def cut(connection: Connection) -> None:
+    """Shut the socket down, so that a thread waiting for it gets an error."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as server_socket:
+        server_socket.shutdown(socket.SHUT_RDWR)
+
+
 class Deadlines:
     """Cuts connections whose server is silent past a deadline; psycopg itself would wait for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, check_every_s: float = CHECK_EVERY_S, cut: Callable[[Connection], None] = cut) -> None:
+        self._check_every_s = check_every_s
+        self._cut = cut
         self._until_s: dict[Connection, float] = {}
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -73,7 +76,7 @@ class Deadlines:
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(CHECK_EVERY_S):
+        while not self._stopped.wait(self._check_every_s):
             try:
                 self._cut_late(time.monotonic())
             except Exception:  # every other time limit depends on this thread
@@ -84,13 +87,7 @@ class Deadlines:
             # Its thread may have cleared or moved the deadline since.
             if now_s > until_s and self._until_s.get(connection) == until_s:
                 self.clear(connection)
-                cut(connection)
-
-
-def cut(connection: Connection) -> None:
-    """Shut the socket down, so that a thread waiting for it gets an error."""
-    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as server_socket:
-        server_socket.shutdown(socket.SHUT_RDWR)
+                self._cut(connection)
 
 
 class Pool:
@@ -111,19 +108,20 @@ class Pool:
     # -- transactions
 
     @contextmanager
-    def transaction(self, how: str, within_s: int = STATEMENT_WITHIN_S) -> Iterator[Connection]:
-        with self._transaction(how, within_s, nullcontext) as (connection, _):
+    def transaction(self, how: str, within_s: float | None = None) -> Iterator[Connection]:
+        """Open a transaction whose statements take at most `within_s` each; by default as long as any statement may take."""
+        with self._transaction(how, within_s or self.dsn.limits.statement_s, nullcontext) as (connection, _):
             yield connection
 
     @contextmanager
     def pipeline(self, how: str) -> Iterator[tuple[Connection, psycopg.Pipeline]]:
         """Open a transaction that sends statements without waiting for the answer to the one before."""
-        with self._transaction(how, STATEMENT_WITHIN_S, psycopg.Connection.pipeline) as (connection, pipeline):
+        with self._transaction(how, self.dsn.limits.statement_s, psycopg.Connection.pipeline) as (connection, pipeline):
             yield connection, pipeline
 
     @contextmanager
     def _transaction(
-        self, how: str, within_s: int, mode: Callable[[Connection], Any]
+        self, how: str, within_s: float, mode: Callable[[Connection], Any]
     ) -> Iterator[tuple[Connection, Any]]:
         self._refuse_while_away(how)
         with translated_errors(self.dsn, self), self._taken(how, within_s) as connection:
@@ -162,15 +160,17 @@ class Pool:
                 " before you try again"
             ) from None
 
-    def touch(self, connection: Connection, within_s: float = STATEMENT_WITHIN_S) -> None:
+    def touch(self, connection: Connection, within_s: float | None = None) -> None:
         """Give the server `within_s` to answer the next statement, and some more for the network."""
-        self.deadlines.set(connection, within_s + PATIENCE_S)
+        limits = self.dsn.limits
+        self.deadlines.set(connection, (within_s or limits.statement_s) + limits.patience_s)
 
     @contextmanager
-    def _taken(self, how: str, within_s: int) -> Iterator[Connection]:
-        if not self._free.acquire(timeout=FREE_WITHIN_S):
+    def _taken(self, how: str, within_s: float) -> Iterator[Connection]:
+        free_s = self.dsn.limits.free_s
+        if not self._free.acquire(timeout=free_s):
             raise StoreUnavailable(
-                f"all {self._size} connections to {self.dsn.shown} were busy for {FREE_WITHIN_S:g} s: the database is too slow"
+                f"all {self._size} connections to {self.dsn.shown} were busy for {free_s:g} s: the database is too slow"
             )
         connection: Connection | None = None
         use = object()
@@ -186,7 +186,7 @@ class Pool:
             self._used.discard(use)
             self._free.release()
 
-    def _begin(self, how: str, within_s: int) -> Connection:
+    def _begin(self, how: str, within_s: float) -> Connection:
         """Begin a transaction on an idle connection, or on a new one if the idle connections turn out to be dead."""
         begin = self.dsn.begin(how, within_s)
         try:
@@ -225,7 +225,7 @@ class Pool:
     # -- while the database is away
 
     def went_away(self, why: str) -> None:
-        self._away = (time.monotonic() + AWAY_S, why)
+        self._away = (time.monotonic() + self.dsn.limits.away_s, why)
 
     def came_back(self) -> None:
         self._away = (0.0, "")
@@ -240,7 +240,7 @@ class Pool:
                 translated = does_not_commit(self.dsn)
             if isinstance(translated, StoreUnavailable) and not ended:
                 # Writes fail at once for a while; then the database is tried again.
-                self._stuck = (time.monotonic() + AWAY_S, str(translated))
+                self._stuck = (time.monotonic() + self.dsn.limits.away_s, str(translated))
         return translated
 
     def leave(self, why: str) -> None:
@@ -256,9 +256,10 @@ class Pool:
     def _count_blockers(self) -> tuple[int, int]:
         """Return how many transactions wait for a standby, and how many silent ones were ended: in a pipeline the server
         itself would wait for them for ever."""
-        limits = {"stuck_s": LOCK_WITHIN_S / 2, "silent_s": SILENT_WITHIN_S}
-        with suppress(psycopg.Error, ForewarnError), self._taken(WRITE, STATEMENT_WITHIN_S) as connection:
-            (blockers,) = connection.execute(_BLOCKERS, limits).fetchall()
+        limits = self.dsn.limits
+        with suppress(psycopg.Error, ForewarnError), self._taken(WRITE, limits.statement_s) as connection:
+            values = {"stuck_s": limits.lock_s / 2, "silent_s": limits.silent_s}
+            (blockers,) = connection.execute(_BLOCKERS, values).fetchall()
             connection.execute("COMMIT")
             return blockers["stuck"], blockers["ended"]
         return 0, 0

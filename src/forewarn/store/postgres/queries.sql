@@ -169,14 +169,17 @@ WHERE scope = %(scope)s AND status = %(kind)s AND (created, maintenance_id) < (%
 ORDER BY created DESC, maintenance_id DESC LIMIT %(limit)s;
 
 -- name: order_keys
--- Return the newest (issued, id) of orders in a state.
+-- Return the newest (issued, id) of orders in a state; `abandoned` says whether to return those of abandoned events too.
 SELECT issued AS at, id FROM orders
-WHERE state = %(kind)s AND (issued, id) < (%(at)s, %(id)s) ORDER BY issued DESC, id DESC LIMIT %(limit)s;
+WHERE state = %(kind)s AND (issued, id) < (%(at)s, %(id)s)
+  AND (%(abandoned)s OR NOT EXISTS (SELECT 1 FROM events e WHERE e.id = orders.id AND e.status = 'Abandoned'))
+ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 
 -- name: order_keys_of_scope
 -- Return the newest (issued, id) of orders in a state, of events in a scope.
 SELECT issued AS at, id FROM orders
 WHERE scope = %(scope)s AND state = %(kind)s AND (issued, id) < (%(at)s, %(id)s)
+  AND (%(abandoned)s OR NOT EXISTS (SELECT 1 FROM events e WHERE e.id = orders.id AND e.status = 'Abandoned'))
 ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 
 -- name: events_by_number

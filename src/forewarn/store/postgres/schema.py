@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from forewarn.core.errors import StoreUnavailable
 from forewarn.store.postgres.dsn import SCHEMA, WRITE, Dsn
 from forewarn.store.postgres.errors import translated_errors
-from forewarn.store.postgres.pool import FLEET_WITHIN_S, PATIENCE_S, Connection, connect, cut
+from forewarn.store.postgres.pool import FLEET_WITHIN_S, Connection, connect, cut
 from forewarn.store.sql.scripts import migrations
 
 SCHEMA_VERSION = migrations("postgres")[-1].number
@@ -89,7 +89,7 @@ def require_version(version: int, dsn: Dsn) -> None:
 def _working(dsn: Dsn) -> Iterator[Connection]:
     """Open one transaction that holds the schema lock."""
     with translated_errors(dsn), connect(dsn) as connection:
-        patience = threading.Timer(FLEET_WITHIN_S + PATIENCE_S, cut, [connection])
+        patience = threading.Timer(FLEET_WITHIN_S + dsn.limits.patience_s, cut, [connection])
         patience.daemon = True
         patience.start()
         try:

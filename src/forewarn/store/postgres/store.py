@@ -22,7 +22,7 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, StoreUnavailable
 from forewarn.core.model import AuditEntry, HoldCause, StoreHold
 from forewarn.store import Connections, Focus
-from forewarn.store.postgres.dsn import READ, STATEMENT_WITHIN_S, WRITE, Dsn
+from forewarn.store.postgres.dsn import READ, WRITE, Dsn, TimeLimits
 from forewarn.store.postgres.feed import PostgresFeed
 from forewarn.store.postgres.pool import FLEET_WITHIN_S, MAX_CONNECTIONS, Connection, Cursor, Pool
 from forewarn.store.postgres.schema import COMMIT_LOCK, require_schema, require_version
@@ -80,7 +80,7 @@ class PostgresSession:
         connection: Connection,
         pipeline: Pipeline | None = None,
         *,
-        within_s: int = STATEMENT_WITHIN_S,
+        within_s: float | None = None,
     ) -> None:
         self._pool = pool
         self._connection = connection
@@ -175,10 +175,11 @@ class PostgresStore(SqlStore):
         direct: str = "",
         size: int = MAX_CONNECTIONS,
         decided_within_s: float = DECIDED_WITHIN_S,
+        limits: TimeLimits | None = None,
     ) -> None:
         self._decided_within_s = decided_within_s
-        self.dsn = Dsn(address, pooled=bool(direct))
-        self._direct = Dsn(direct) if direct else self.dsn
+        self.dsn = Dsn(address, pooled=bool(direct), limits=limits)
+        self._direct = Dsn(direct, limits=limits) if direct else self.dsn
         require_schema(self._direct)
         self._pool = Pool(self.dsn, size)
         # The latest timeline of each database that the nodes agreed on, as far as this node knows.

@@ -102,7 +102,7 @@ def wave_progress(reader: SqlSession, maintenance_ids: Collection[str], within: 
 
 
 def orders(reader: SqlSession, query: OrderQuery) -> list[Row]:
-    return _newest(reader, "order_keys", "orders_of_events", query, query.states)
+    return _newest(reader, "order_keys", "orders_of_events", query, query.states, abandoned=query.abandoned)
 
 
 def ids_starting(reader: SqlSession, kind: IdKind, prefix: str, within: Scopes, limit: int) -> list[str]:
@@ -118,6 +118,7 @@ def _newest(
     rows_query: str,
     query: MaintenanceQuery | OrderQuery,
     kinds: Collection[str],
+    **values: bool,
 ) -> list[Row]:
     """Return the rows of a page, newest first by (time, id)."""
     scopes, before, limit = selected_scopes("", query.within), query.before, query.limit
@@ -125,10 +126,10 @@ def _newest(
     keys: set[tuple[Any, str]] = set()
     for kind in kinds:
         if scopes is None:
-            found = reader.query(keys_query, kind=kind, at=at, id=id_, limit=limit)
+            found = reader.query(keys_query, kind=kind, at=at, id=id_, limit=limit, **values)
             keys.update((row["at"], row["id"]) for row in found)
         for scope in scopes or ():
-            found = reader.query(f"{keys_query}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit)
+            found = reader.query(f"{keys_query}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit, **values)
             keys.update((row["at"], row["id"]) for row in found)
     ids = [i for _, i in heapq.nlargest(limit, keys)]
     rows = {row["id"]: row for row in reader.query(rows_query, ids=reader.as_list(ids))}

@@ -172,14 +172,18 @@ WHERE scope = :scope AND status = :kind AND (created, maintenance_id) < (:at, :i
 ORDER BY created DESC, maintenance_id DESC LIMIT :limit;
 
 -- name: order_keys
--- Return the newest (issued, id) of orders in a state.
+-- Return the newest (issued, id) of orders in a state; `:abandoned` says whether to return those of abandoned events too.
 SELECT issued AS at, id FROM orders INDEXED BY orders_by_state
-WHERE state = :kind AND (issued, id) < (:at, :id) ORDER BY issued DESC, id DESC LIMIT :limit;
+WHERE state = :kind AND (issued, id) < (:at, :id)
+  AND (:abandoned OR NOT EXISTS (SELECT 1 FROM events e WHERE e.id = orders.id AND e.status = 'Abandoned'))
+ORDER BY issued DESC, id DESC LIMIT :limit;
 
 -- name: order_keys_of_scope
 -- Return the newest (issued, id) of orders in a state, of events in a scope.
 SELECT issued AS at, id FROM orders INDEXED BY orders_by_scope
-WHERE scope = :scope AND state = :kind AND (issued, id) < (:at, :id) ORDER BY issued DESC, id DESC LIMIT :limit;
+WHERE scope = :scope AND state = :kind AND (issued, id) < (:at, :id)
+  AND (:abandoned OR NOT EXISTS (SELECT 1 FROM events e WHERE e.id = orders.id AND e.status = 'Abandoned'))
+ORDER BY issued DESC, id DESC LIMIT :limit;
 
 -- name: events_by_number
 -- Return the events with these numbers, newest first.

@@ -20,6 +20,8 @@ from forewarn.testing.request_log import LoggedRequest
 
 IDLE_S = 3.0
 ENDS_WITHIN_S = 5.0
+# An agent is too slow only if it was too slow this many times in a row.
+TRIES = 3
 # Retry-After is one second; an agent that polls once a second is sometimes a little early.
 MIN_RETRY_PAUSE_S = 0.9
 # How long a fault with a time limit lasts, on the service's clock.
@@ -66,11 +68,18 @@ def _opening_polls(trial: Trial) -> list[LoggedRequest]:
 def polls_often(trial: Trial) -> None:
     trial.start()
     trial.first_poll()
+    # An event waits for the agent at most from one answer to its next request. A busy machine may delay one request.
+    pauses_s = [_pause_before_seen(trial)]
+    while pauses_s[-1] > SEEN_WITHIN_S and len(pauses_s) < TRIES:
+        pauses_s.append(_pause_before_seen(trial))
+    trial.expect(min(pauses_s) <= SEEN_WITHIN_S, f"it polled again only after {min(pauses_s):.1f} s")
+
+
+def _pause_before_seen(trial: Trial) -> float:
+    """Schedule an event and return how long the agent had not polled when it saw the event."""
     seen = trial.wait_seen(trial.emulator.schedule("Freeze", MACHINE))
-    # An event waits for the agent at most from one answer to its next request, so we measure that pause.
     before = [each.answered_s for each in trial.polls if each.number < seen.number and each.answered_s is not None]
-    pause_s = seen.at_s - max(before, default=seen.at_s)
-    trial.expect(pause_s <= SEEN_WITHIN_S, f"it polled again only after {pause_s:.1f} s")
+    return seen.at_s - max(before, default=seen.at_s)
 
 
 def does_not_hammer(trial: Trial) -> None:

@@ -1,0 +1,57 @@
+"""What the caller can do about a wait: commands that help, and that the caller's role may run.
+
+The API says what an event or a maintenance waits for. What to do about it depends on who reads it, so it is decided here.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from forewarn.cli.client import Json
+from forewarn.core.model import Role
+
+OPERATORS = frozenset({Role.OPERATOR})
+OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
+RESOLVE = "run `forewarn event retry {cause}`, or `finish` or `abandon` instead of `retry`"
+# By the code of the reason: who may run the commands, and the commands. For other reasons there is only to wait.
+HINTS: Mapping[str, tuple[frozenset[Role], str]] = {
+    "approval": (OWNERS, "run `forewarn event approve {event}` to let it start without further approvals"),
+    "clock": (OPERATORS, "check the clock, then run `forewarn clock confirm`"),
+    "in-doubt": (OPERATORS, f"check the machines, then {RESOLVE}"),
+    "order-failed": (OPERATORS, RESOLVE),
+    "paused": (OPERATORS, "run `forewarn maintenance resume {maintenance}`"),
+    "store-held": (OPERATORS, "run `forewarn db resume`, which first shows what would happen"),
+    "unresolved": (OPERATORS, RESOLVE),
+}
+
+
+def hint(event: Json, reason: Json, role: str) -> str:
+    """Return what the caller can do about one reason of an event, or ""."""
+    roles, text = HINTS.get(reason["code"], (frozenset(), ""))
+    if role not in roles:
+        return ""
+    if role == Role.OWNER and not reason.get("machines"):  # the scope has approval = operator
+        return ""
+    cause = next(iter(reason.get("events", ())), event["id"])
+    return text.format(event=event["id"], maintenance=event["maintenance_id"], cause=cause)
+
+
+def event_hints(event: Json, role: str) -> list[str]:
+    """Return what the caller can do about an event that waits, each thing once."""
+    return _distinct(hint(event, reason, role) for reason in event["waiting_for"])
+
+
+def maintenance_hints(maintenance: Json, role: str) -> list[str]:
+    """Return what the caller can do about a maintenance that failures, a pause or a hold keep from moving on."""
+    if role not in OPERATORS:
+        return []
+    hints = []
+    if maintenance["progress"]["failed"]:
+        hints.append(f"run `forewarn maintenance retry-failed {maintenance['id']}` to retry all that failed")
+    if maintenance["paused"]:
+        hints.append(HINTS["paused"][1].format(maintenance=maintenance["id"]))
+    others = [reason for reason in maintenance["needs_operator"] if reason["code"] != "order-failed"]
+    event = {"id": "", "maintenance_id": maintenance["id"]}
+    return hints + _distinct(hint(event, reason, role) for reason in others)
+
+
+def _distinct(hints: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(filter(None, hints)))

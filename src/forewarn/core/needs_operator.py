@@ -1,0 +1,49 @@
+"""When only an operator can move a maintenance, and why. Decides with the predicates of `waiting`; changes nothing."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from forewarn.core.change import Snapshot
+from forewarn.core.draft import Draft
+from forewarn.core.model import Actor, Event, Maintenance, Status
+from forewarn.core.waiting import (
+    Waiting,
+    blocking_failures,
+    clock_held,
+    current_wave,
+    due,
+    obstacles,
+    order_progress,
+    ready,
+    startable,
+)
+
+
+def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tuple[Waiting, ...]:
+    """Return why only an operator can move the maintenance: orders that failed or are in doubt, a held clock or store.
+
+    Return nothing while an executor is at work, and while passing time or a guest's approval could start the next wave.
+    Return nothing for a pause either: an operator wanted it.
+    """
+    draft = Draft(snapshot, now, Actor("reader"))
+    maintenance = draft.maintenances[maintenance_id]
+    started = [e for e in draft.events_of(maintenance_id) if e.status is Status.STARTED]
+    progress = [replace(order_progress(draft, e), events=(e.id,)) for e in started]
+    if any(reason.code == "executor" for reason in progress):
+        return ()
+    wave = current_wave(draft, maintenance)
+    # The events of a wave start together, so the first event shows whether the wave has started.
+    if not wave or wave[0].status is Status.STARTED or blocking_failures(draft, maintenance):
+        return tuple(progress)
+    return () if maintenance.paused else _obstacles(draft, maintenance, wave)
+
+
+def _obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> tuple[Waiting, ...]:
+    """Return what holds back an unstarted wave until an operator acts; nothing if the wave is not due by the clock itself."""
+    if not all(startable(e) and ready(maintenance, e, draft.now_in(e.scope)) for e in wave):
+        return ()
+    if maintenance.earliest is not None and draft.now < maintenance.earliest:
+        return ()
+    hold = draft.before.hold
+    clock = [clock_held(hold)] if hold is not None and not due(draft, maintenance, wave) else []
+    return (*clock, *(r for r in obstacles(draft, maintenance, wave) if r.code in ("store-held", "unresolved")))

@@ -1,0 +1,170 @@
+"""Hints: what each role is told to do about each reason to wait, and that it may do it and that it helps."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.cli.hints import event_hints, hint, maintenance_hints
+from forewarn.core import waiting
+from forewarn.core.change import Change
+from forewarn.core.lifecycle import Unknown
+from forewarn.core.model import Actor, ClockHold, Role
+from forewarn.operator.api.calls import CALLS
+from tests.cli import api_bodies
+from tests.cli.api_bodies import FIRST_ID, SECOND_ID, event, maintenance
+from tests.support.running_service import START, RunningService, running_service
+
+MAINTENANCE_ID = event()["maintenance_id"]
+APPROVE = f"forewarn event approve {FIRST_ID}"
+RETRY = f"forewarn event retry {FIRST_ID}"
+NOTHING: dict[str, str] = {}
+# By code and role, the command that is suggested. An owner approves events of the own scopes, and decides nothing else.
+TABLE: dict[str, dict[str, str]] = {
+    "approval": {Role.OPERATOR: APPROVE, Role.OWNER: APPROVE},
+    "clock": {Role.OPERATOR: "forewarn clock confirm"},
+    "earlier-wave": NOTHING,
+    "earliest": NOTHING,
+    "executor": NOTHING,
+    "in-doubt": {Role.OPERATOR: RETRY},
+    "machine": NOTHING,
+    "notice": NOTHING,
+    "order-failed": {Role.OPERATOR: RETRY},
+    "paused": {Role.OPERATOR: f"forewarn maintenance resume {MAINTENANCE_ID}"},
+    "queue": NOTHING,
+    "store-held": {Role.OPERATOR: "forewarn db resume"},
+    "ticker": NOTHING,
+    "unresolved": {Role.OPERATOR: f"forewarn event retry {SECOND_ID}"},
+    "update-domain": NOTHING,
+    "wave": NOTHING,
+}
+# The call of the API that each command makes.
+CALL_OF = {
+    "event approve": "/v1/events/{id}/approve",
+    "event retry": "/v1/events/{id}/retry",
+    "maintenance resume": "/v1/maintenances/{id}/resume",
+    "maintenance retry-failed": "/v1/maintenances/{id}/retry-failed",
+    "clock confirm": "/v1/clock/confirm",
+    "db resume": "/v1/store/resume",
+}
+
+
+def reason(code: str) -> dict[str, Any]:
+    """A reason of an event; it is about other machines, and other events where it names any."""
+    others = {"unresolved": [SECOND_ID], "wave": [SECOND_ID], "machine": [SECOND_ID], "queue": [SECOND_ID]}
+    return api_bodies.waiting(code, "…", machines=["web-0"], events=others.get(code, []))
+
+
+def commands(text: str) -> list[str]:
+    return re.findall(r"`(forewarn [^`]+)`", text)
+
+
+def roles_of(command: str) -> frozenset[Role]:
+    """The roles that may make the call of a command."""
+    path = CALL_OF[" ".join(command.split()[1:3])]
+    (call,) = [each for each in CALLS if (each.method, each.path) == ("POST", path)]
+    return frozenset(call.roles)
+
+
+def test_the_table_has_every_code() -> None:
+    """A new reason to wait must say what each role can do about it."""
+    codes = set(re.findall(r'code="([a-z-]+)"', Path(waiting.__file__).read_text("utf-8")))
+    assert set(TABLE) == codes
+
+
+@pytest.mark.parametrize("code", TABLE)
+@pytest.mark.parametrize("role", [*Role, ""])
+def test_what_a_role_is_told_about_a_reason(code: str, role: str) -> None:
+    """The command of the table or none; every command that is suggested may be run by the role."""
+    text = hint(event(), reason(code), role)
+    wanted = TABLE[code].get(role)
+    assert commands(text) == ([wanted] if wanted else [])
+    assert bool(text) == bool(wanted)
+    assert all(role in roles_of(command) for command in commands(text))
+
+
+def test_an_owner_is_not_told_to_approve_for_operators() -> None:
+    """In a scope with approval = operator the reason names no machine, and an owner may not approve."""
+    assert hint(event(), api_bodies.waiting("approval", "an operator has not approved"), Role.OWNER) == ""
+
+
+def test_each_hint_is_given_once() -> None:
+    """Two reasons with the same remedy make one hint."""
+    twice = event(waiting_for=[reason("unresolved"), reason("earlier-wave"), reason("unresolved")])
+    assert len(event_hints(twice, Role.OPERATOR)) == 1
+    assert event_hints(twice, Role.VIEWER) == []
+
+
+def test_the_hints_of_a_maintenance() -> None:
+    """Failures are retried together, a pause is ended, and a hold or a doubt is resolved by its own command."""
+    needs = [
+        api_bodies.waiting("order-failed", "…", events=[FIRST_ID]),
+        api_bodies.waiting("in-doubt", "…", events=[SECOND_ID]),
+    ]
+    held = maintenance(progress=api_bodies.progress(failed=1, in_doubt=1), paused=True, needs_operator=needs)
+    found = [command for line in maintenance_hints(held, Role.OPERATOR) for command in commands(line)]
+    assert found == [
+        f"forewarn maintenance retry-failed {MAINTENANCE_ID}",
+        f"forewarn maintenance resume {MAINTENANCE_ID}",
+        f"forewarn event retry {SECOND_ID}",
+    ]
+    assert all(Role.OPERATOR in roles_of(command) for command in found)
+    assert maintenance_hints(held, Role.OWNER) == maintenance_hints(held, Role.VIEWER) == []
+    assert maintenance_hints(maintenance(), Role.OPERATOR) == []
+
+
+# -- that the suggested commands help
+
+
+def failed(service: RunningService, event_id: str) -> None:
+    service.post(f"/v1/events/{event_id}/approve")
+    service.post("/v1/clock/advance", {"seconds": 1})
+    service.post(f"/v1/orders/{event_id}/fail", {"reason": "no power"})
+
+
+def doubtful(service: RunningService, event_id: str) -> None:
+    service.post(f"/v1/events/{event_id}/approve")
+    service.post("/v1/clock/advance", {"seconds": 1})
+    service.post(f"/v1/orders/{event_id}/start")
+    service.control.report_order(event_id, Unknown("its node is gone"), Actor("ticker"))
+
+
+def blocked(service: RunningService, event_id: str) -> None:
+    """Let the order of an event in another update domain fail."""
+    failed(service, service.schedule("shop/web-1")["waves"][0]["events"][0]["id"])
+    service.post(f"/v1/events/{event_id}/approve")
+
+
+def held_clock(service: RunningService, _: str) -> None:
+    hold = ClockHold(trusted=START, noticed=START, jumped_s=3_600)
+    service.service.store.apply(Change(at=START, hold=hold))
+    service.post("/v1/clock/advance", {"seconds": 3_600})
+
+
+TROUBLE: dict[str, Callable[[RunningService, str], object]] = {
+    "approval": lambda service, event_id: None,
+    "clock": held_clock,
+    "in-doubt": doubtful,
+    "order-failed": failed,
+    "paused": lambda s, e: s.post(f"/v1/maintenances/{s.get(f'/v1/events/{e}')['maintenance_id']}/pause"),
+    "store-held": lambda service, _: service.post("/v1/store/hold"),
+    "unresolved": blocked,
+}
+
+
+@pytest.mark.parametrize("code", [code for code, by_role in TABLE.items() if by_role])
+def test_the_suggested_command_ends_the_wait(code: str) -> None:
+    """After the call that the command makes, the event no longer waits for that reason."""
+    with running_service() as service:
+        service.enable("shop", "blog")
+        event_id = service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
+        TROUBLE[code](service, event_id)
+        shown = service.get(f"/v1/events/{event_id}")
+        (found,) = [each for each in shown["waiting_for"] if each["code"] == code]
+        ((_, noun, verb, *names),) = [line.split() for line in commands(hint(shown, found, Role.OPERATOR))]
+        path = CALL_OF[f"{noun} {verb}"].replace("{id}", names[0] if names else "")
+        body = {"held": service.get("/v1/store")["held"]["held"]} if code == "store-held" else None
+        service.post(path, body)
+        assert code not in [each["code"] for each in service.get(f"/v1/events/{event_id}")["waiting_for"]]

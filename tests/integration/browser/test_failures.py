@@ -1,0 +1,58 @@
+"""The story of the failures in a real Chromium: found on the first page, retried together, completed."""
+
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import expect
+
+from tests.integration.browser.conftest import NewPage, log_in
+from tests.support import forty_hosts
+from tests.support.running_service import RunningService
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with forty_hosts.running() as running:
+        yield running
+
+
+@pytest.mark.parametrize(("width", "scripts"), [(1600, True), (390, False)], ids=["desktop", "phone without scripts"])
+def test_forty_hosts_in_the_portal(service: RunningService, new_page: NewPage, width: int, scripts: bool) -> None:
+    """Three failures come on top, live where there are scripts; by keyboard, Retry all lets the maintenance complete."""
+    page = new_page(viewport={"width": width, "height": 900}, java_script_enabled=scripts)
+    log_in(page, service.url, service.token)
+    if scripts:
+        expect(page.locator("#live")).to_contain_text("Live")
+    made = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": forty_hosts.HOSTS}}, 201)
+    service.service.ticker.advance(4 * forty_hosts.WORK_S)
+    if not scripts:
+        page.get_by_role("link", name="Reload").click()
+    failures = page.get_by_role("region", name="3 orders failed")
+    expect(failures.locator("li")).to_have_count(3)
+    expect(failures.locator(".failure-head .status")).to_have_text("Held: 3 orders failed")
+    for machine in forty_hosts.FAILING:
+        expect(failures.get_by_role("link", name=f"Reboot of {machine}")).to_be_visible()
+        expect(failures.get_by_role("button", name=f"Abandon: Reboot of {machine}")).to_be_visible()
+    top = failures.bounding_box()
+    counts = page.locator("#counts").bounding_box()
+    assert top is not None
+    assert counts is not None
+    assert top["y"] < counts["y"]
+    if scripts:
+        violations = Axe().run(page).response["violations"]
+        assert [(each["id"], each["nodes"][0]["html"]) for each in violations] == []
+    else:
+        assert page.locator("html").evaluate("e => e.scrollWidth") <= width
+    failures.get_by_role("link", name=f"Maintenance {made['id'][:8]}").click()
+    expect(page.locator("#state .status")).to_have_text("Held: 3 orders failed")
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+    page.get_by_role("button", name="Retry: Reboot of s1/vm-1").press("Enter")
+    expect(page.get_by_role("region", name="2 orders failed")).to_be_visible()
+    page.get_by_role("button", name="Retry all").press("Enter")
+    expect(page.get_by_text("All its failed orders can be taken again.")).to_be_visible()
+    expect(page.locator(".failures")).to_have_count(0)
+    service.service.ticker.advance(4 * forty_hosts.WORK_S)
+    if not scripts:
+        page.get_by_role("link", name="Reload").click()
+    expect(page.locator("#state .status")).to_have_text("Completed")

@@ -1,0 +1,60 @@
+"""An owner at work in a real Chromium: on a phone without scripts, and on a wide screen, with the keyboard alone."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Page, expect
+
+from tests.integration.browser.conftest import NewPage
+from tests.support.running_service import RunningService, running_service
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service() as running:
+        running.enable("shop", "blog")
+        running.schedule("shop/web-0", description="new kernel")
+        running.schedule("blog/db")
+        yield running
+
+
+def press(page: Page, role: str, name: str) -> None:
+    """Go to a button or link with the Tab key, and press it."""
+    wanted = page.get_by_role(role, name=name).first  # type: ignore[arg-type]
+    for _ in range(60):
+        if wanted.evaluate("each => each === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    expect(wanted).to_be_focused()
+    page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize("width, scope", [(390, "shop"), (1600, "blog")], ids=["phone without scripts", "wide"])
+def test_an_owner_approves_and_subscribes_to_a_calendar(
+    service: RunningService, new_page: NewPage, width: int, scope: str
+) -> None:
+    """What is coming is on top with its button; the address of the new calendar works in a calendar program."""
+    phone = width < 1000
+    page = new_page(viewport={"width": width, "height": 800}, java_script_enabled=True)
+    plain = new_page(viewport={"width": width, "height": 800}, java_script_enabled=False) if phone else page
+    token = service.token_of("owner", scope, name=f"owner of {scope}")
+    for each in {page, plain}:
+        each.goto(f"{service.url}/login")
+        each.get_by_label("Token").fill(token)
+        each.keyboard.press("Enter")
+        expect(each.get_by_role("heading", name="Your machines")).to_be_visible()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    press(plain, "button", "Approve")
+    expect(plain.get_by_text("Approved. It starts as soon as")).to_be_visible()
+    plain.goto(service.url)
+    press(plain, "link", "See coming events in your calendar")
+    plain.get_by_label("Name").fill(f"calendar of {scope}")
+    plain.keyboard.press("Enter")
+    address = urlsplit(plain.get_by_label("The address of the calendar").locator("code").inner_text())
+    assert f"{address.scheme}://{address.netloc}" == service.url
+    calendar = service.request("GET", f"{address.path}?{address.query}", token="")
+    assert (calendar.status, scope.encode() + b"/" in calendar.raw) == (200, True)
