@@ -30,6 +30,9 @@ STYLES: Mapping[str, str] = {
     "Failed": "red",
     "failed": "red",
     "in-doubt": "red",
+    "active": "green",
+    "failing": "red",
+    "disabled": "red",
 }
 
 Rows = Sequence[Sequence[object]]

@@ -156,6 +156,8 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
     status = _status_of(draft, maintenance, events)
     is_open = any(e.status in OPEN for e in events)
     ended = None if is_open else max(draft.now_in(e.scope) for e in events)
+    if ended is not None and maintenance.ended is None:
+        draft.note("maintenance ended", maintenance_id=maintenance_id, detail=status)
     draft.put_maintenance(
         replace(maintenance, status=status, ended=ended, wake_at=_wake_at(draft, maintenance)), refreshed=True
     )
