@@ -7,6 +7,7 @@ It must not import the service, the endpoint, the operator side, the executors o
 """
 
 from forewarn.store.protocol import (
+    MAX_DELIVERIES,
     Backlog,
     Connections,
     Counts,
@@ -36,10 +37,12 @@ from forewarn.store.queries import (
     OpenWavesQuery,
     OrderQuery,
     ScopeQuery,
+    folded,
     selected_scopes,
 )
 
 __all__ = [
+    "MAX_DELIVERIES",
     "MAX_PAGE",
     "AuditQuery",
     "Backlog",
@@ -67,5 +70,6 @@ __all__ = [
     "SharedStore",
     "Store",
     "StorePosition",
+    "folded",
     "selected_scopes",
 ]

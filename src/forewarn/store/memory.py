@@ -18,6 +18,8 @@ from forewarn.core.model import (
     AuditEntry,
     ClockHold,
     Event,
+    Hook,
+    HookDelivery,
     LoginSession,
     Machine,
     Maintenance,
@@ -31,6 +33,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
+    MAX_DELIVERIES,
     AuditQuery,
     Backlog,
     Counts,
@@ -51,6 +54,7 @@ from forewarn.store import (
     Page,
     ScopeQuery,
     StorePosition,
+    folded,
     selected_scopes,
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark, chained
@@ -97,6 +101,8 @@ class MemoryStore:
         self._token_uses: dict[str, datetime] = {}
         self._sessions: dict[str, LoginSession] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._hooks: dict[str, Hook] = {}
+        self._deliveries: dict[str, dict[int, HookDelivery]] = {}
         self._hold: ClockHold | None = None
         self._store_hold: StoreHold | None = None
 
@@ -179,6 +185,10 @@ class MemoryStore:
             self._sessions = {d: s for d, s in self._sessions.items() if s.token_id != token_id}
         self._tokens |= {token.id: token for token in change.tokens}
         self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
+        for hook_id in change.removed_hooks:
+            self._hooks.pop(hook_id, None)
+            self._deliveries.pop(hook_id, None)
+        self._put_hooks(change.hooks)
         self._put_hold(change)
         self._put_store_hold(change)
 
@@ -294,7 +304,7 @@ class MemoryStore:
         matching = (
             s
             for s in self._scopes.values()
-            if s.name > query.after and _lies_in(s.name, scopes) and query.text in s.name.lower()
+            if s.name > query.after and _lies_in(s.name, scopes) and query.text in folded(s.name)
         )
         return heapq.nsmallest(query.limit, matching, key=lambda s: s.name)
 
@@ -318,7 +328,7 @@ class MemoryStore:
         counted = (
             HostCount(host, sum(_lies_in(scope, scopes) for scope, _ in keys))
             for host, keys in self._hosts.items()
-            if host > query.after and query.text in host.lower()
+            if host > query.after and query.text in folded(host)
         )
         return heapq.nsmallest(query.limit, (each for each in counted if each.machines), key=lambda each: each.name)
 
@@ -369,8 +379,7 @@ class MemoryStore:
         machines = self._machines.get(event.scope, {})
         if host and not any(name in machines and machines[name].host == host for name in event.resources):
             return False
-        named = " ".join((event.id, event.maintenance_id, event.type, event.description)).lower()
-        return text in named or any(text in f"{event.scope}/{name}".lower() for name in event.resources)
+        return text in _event_text(event)
 
     @_locked
     def orders_page(self, query: OrderQuery) -> list[Order]:
@@ -392,8 +401,7 @@ class MemoryStore:
         page = list(islice(matching, query.limit + 1))
         more = len(page) > query.limit
         page = page[: query.limit]
-        numbers = tuple(self._numbers[e.id] for e in page)
-        return Page(tuple(page), numbers[-1] if more else None, numbers)
+        return Page(tuple(page), self._numbers[page[-1].id] if more else None)
 
     @_locked
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
@@ -485,6 +493,25 @@ class MemoryStore:
             del self._receipts[key]
         return len(old)
 
+    @_locked
+    def hooks(self) -> list[Hook]:
+        return sorted(self._hooks.values(), key=lambda hook: (hook.created, hook.id))
+
+    @_locked
+    def save_hooks(self, hooks: Collection[Hook], deliveries: Collection[HookDelivery] = ()) -> None:
+        self._check_hooks(hooks)
+        self._put_hooks(hooks)
+        for each in deliveries:
+            kept = self._deliveries.setdefault(each.hook_id, {})
+            kept[each.audit_id] = each
+            for audit_id in heapq.nsmallest(len(kept) - MAX_DELIVERIES, kept):
+                del kept[audit_id]
+
+    @_locked
+    def hook_deliveries(self, hook_id: str, limit: int, before: int | None = None) -> list[HookDelivery]:
+        kept = self._deliveries.get(hook_id, {})
+        return [kept[i] for i in heapq.nlargest(limit, (i for i in kept if before is None or i < before))]
+
     def position(self) -> StorePosition | None:
         """Return None: this store ends with the process."""
         return None
@@ -518,6 +545,7 @@ class MemoryStore:
         if change.begins_work and self._store_hold is not None and self._store_hold.resumed is None:
             raise Conflict("the store has been held meanwhile")
         self._check_tokens(change)
+        self._check_hooks(change.hooks)
         self._check_identities(change)
         self._check_references(change)
 
@@ -530,6 +558,12 @@ class MemoryStore:
         keys = [(receipt.token_id, receipt.key) for receipt in change.receipts]
         if len(set(keys)) < len(keys) or any(key in self._receipts for key in keys):
             raise Conflict("a request with this key was answered already")
+
+    def _check_hooks(self, hooks: Iterable[Hook]) -> None:
+        for hook in hooks:
+            known = self._hooks.get(hook.id)
+            if (known.version if known is not None else 0) != hook.version:
+                raise Conflict("the hook was changed meanwhile")
 
     def _check_identities(self, change: Change) -> None:
         replaced = {m.key for m in change.machines} | set(change.removed_machines)
@@ -590,6 +624,7 @@ class MemoryStore:
             and query.maintenance_id in ("", event.maintenance_id)
             and event.status in query.statuses
             and event.type in query.types
+            and (not query.text or query.text in _event_text(event))
             and (query.since is None or event.ended is None or event.ended >= query.since)
         )
 
@@ -645,6 +680,9 @@ class MemoryStore:
             self._store_hold = replace(change.resumes_store, resumed=change.at)
             self._wake_everything(change.at)
 
+    def _put_hooks(self, hooks: Iterable[Hook]) -> None:
+        self._hooks |= {hook.id: replace(hook, version=hook.version + 1) for hook in hooks}
+
     def _wake_everything(self, at: datetime) -> None:
         for maintenance in [m for m in self._maintenances.values() if m.ended is None]:
             self._put_maintenance(replace(maintenance, wake_at=at))
@@ -670,9 +708,15 @@ def _shown(event: Event) -> Event:
     return replace(event, approvals=()) if event.approvals else event
 
 
+def _event_text(event: Event) -> str:
+    machines = (f"{event.scope}/{name}" for name in event.resources)
+    return folded(" ".join((event.id, event.maintenance_id, event.type, event.description, *machines)))
+
+
 def _contains(machine: Machine, text: str) -> bool:
-    names = f"{machine} {machine.host} {machine.instance_id}".lower()
-    return text in names or any(text in address for address in machine.addresses)
+    known = (str(machine), machine.host, machine.instance_id)
+    addresses = machine.addresses if not {".", ":"}.isdisjoint(text) else ()
+    return any(text in folded(each) for each in (*known, *addresses))
 
 
 def _lies_in(scope: str, scopes: tuple[str, ...] | None) -> bool:

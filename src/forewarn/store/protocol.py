@@ -13,6 +13,8 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    Hook,
+    HookDelivery,
     LoginSession,
     Machine,
     Maintenance,
@@ -38,6 +40,9 @@ from forewarn.store.queries import (
     ScopeQuery,
 )
 
+# How many deliveries of each hook are kept.
+MAX_DELIVERIES = 200
+
 
 @dataclass(frozen=True, slots=True)
 class OpenWave:
@@ -54,11 +59,10 @@ class OpenWave:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of events with their numbers, and the cursor of the next page or None."""
+    """A page of events, and the cursor of the next page or None. A search may continue after a page that is not full."""
 
     events: tuple[Event, ...]
     next_before: int | None = None
-    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +336,17 @@ class Store(Protocol):
 
     def forget_receipts(self, before: datetime, limit: int) -> int:
         """Delete up to `limit` receipts older than `before`, oldest first; return their number."""
+
+    # Hooks: saved by `apply` where an operator changes them, and by `save_hooks` while messages are delivered.
+
+    def hooks(self) -> list[Hook]:
+        """Return every hook, oldest first."""
+
+    def save_hooks(self, hooks: Collection[Hook], deliveries: Collection[HookDelivery] = ()) -> None:
+        """Save how far deliveries have come, or raise Conflict if one of the hooks has changed or is deleted."""
+
+    def hook_deliveries(self, hook_id: str, limit: int, before: int | None = None) -> list[HookDelivery]:
+        """Return the deliveries of entries with an id below `before`, newest entry first."""
 
     # Housekeeping.
 

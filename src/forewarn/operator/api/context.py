@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from forewarn.core.errors import Invalid, NotFound
+from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.model import Event, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import Identity
@@ -19,7 +19,8 @@ from forewarn.operator.api.snapshot_cache import SnapshotCache
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.decisions import Once
-from forewarn.store import AuditQuery, Store
+from forewarn.service.hook_sender import HookSender
+from forewarn.store import AuditQuery, Store, folded
 
 MAX_TIMELINE = 500
 MAX_SEARCH_CHARS = 200
@@ -79,12 +80,14 @@ class Api:
         new_id: Callable[[], str],
         random: Callable[[], bytes],
         catch_up: Callable[[], None] = lambda: None,
+        hook_sender: HookSender | None = None,
     ) -> None:
         """`advance` moves the clock, and everything that becomes due happens at its own time.
 
         `catch_up` returns when this node knows everything that other nodes have saved.
         """
         self.catch_up = catch_up
+        self._hook_sender = hook_sender
         self.control = control
         self.store = store
         self.snapshots = SnapshotCache(store)
@@ -92,6 +95,12 @@ class Api:
         self.advance = advance
         self.new_id = new_id
         self.random = random
+
+    @property
+    def hook_sender(self) -> HookSender:
+        if self._hook_sender is None:
+            raise Refused("this service sends no messages to hooks")
+        return self._hook_sender
 
     def event(self, caller: Identity, event_id: str) -> Event:
         """Return the event if the caller may see it."""
@@ -158,13 +167,13 @@ class Paged(RequestBody):
 
 
 class Searched(Paged):
-    """One page of the items that contain the text `q`, in any case."""
+    """One page of the items that contain the text `q`; capitals do not matter."""
 
     q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] = ""
 
     @property
     def text(self) -> str:
-        return self.q.strip().lower()
+        return folded(self.q.strip())
 
 
 class DryRun(RequestBody):
@@ -209,7 +218,7 @@ def searched(
     for _ in range(MAX_SEARCHED // SEARCHED_AT_ONCE if text else 1):
         most = SEARCHED_AT_ONCE if text else limit + 1
         rows = read(after, most)
-        found += [(key, item) for key, item in rows if not text or text in text_of(item).lower()]
+        found += [(key, item) for key, item in rows if not text or text in folded(text_of(item))]
         if len(found) > limit:
             return [item for _, item in found[:limit]], found[limit - 1][0]
         if len(rows) < most:

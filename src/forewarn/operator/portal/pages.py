@@ -263,8 +263,8 @@ def maintenance(request: PageRequest) -> RenderedPage | Redirect:
     variables = {
         "maintenance": maintenance,
         "buttons": maintenance_buttons(api, maintenance),
-        "bulk_buttons": [] if maintenance.ended else bulk_buttons(api, ("approve", "cancel", "retry")),
         "failures": failures_of(request, maintenance),
+        "bulk_buttons": [] if maintenance.ended else bulk_buttons(api, ("approve", "cancel", "retry")),
         "max_targets": MAX_NAMES,
         "progress": [(status, counts[status]) for status in Status if status in counts],
         "begin": begin,

@@ -132,28 +132,31 @@ WHERE host <> '' AND host = %(host)s AND (scope, name) > (%(scope)s, %(name)s)
 ORDER BY scope, name LIMIT %(limit)s;
 
 -- name: scopes_matching
--- Return a page of the scopes whose name contains a text. Reads scopes by the primary key until the page is full.
+-- Return a page of the scopes whose name is like a pattern. Reads scopes by the primary key until the page is full.
 SELECT * FROM scopes
-WHERE name > %(after)s AND strpos(lower(name), %(text)s) > 0
+WHERE name > %(after)s AND name ILIKE %(pattern)s
   AND (%(scopes)s::text[] IS NULL OR name = ANY(%(scopes)s::text[]))
 ORDER BY name LIMIT %(limit)s;
 
 -- name: machines_matching
--- Return a page of the machines whose name, host, instance id or address contains a text. Reads machines by the primary key
--- until the page is full.
+-- Return a page of the machines whose name, host, instance id or address is like a pattern. Reads machines by the primary key
+-- until the page is full. `slash` says that the text is `scope/name`, whose parts have patterns of their own; `address` is the
+-- pattern if the text may be a part of an address, else NULL.
 SELECT * FROM machines m
 WHERE (scope, name) > (%(scope)s, %(name)s) AND %(host)s IN ('', host)
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
-  AND (strpos(lower(scope || '/' || name || ' ' || host || ' ' || instance_id), %(text)s) > 0
-       OR EXISTS (SELECT FROM machine_addresses a
-                  WHERE a.scope = m.scope AND a.name = m.name AND strpos(a.address, %(text)s) > 0))
+  AND (CASE WHEN %(slash)s THEN name ILIKE %(name_pattern)s AND scope ILIKE %(scope_pattern)s
+       ELSE name ILIKE %(pattern)s OR scope ILIKE %(pattern)s OR host ILIKE %(pattern)s END
+       OR instance_id ILIKE %(pattern)s
+       OR (%(address)s::text IS NOT NULL AND EXISTS (SELECT FROM machine_addresses a
+           WHERE a.scope = m.scope AND a.name = m.name AND a.address ILIKE %(address)s::text)))
 ORDER BY scope, name LIMIT %(limit)s;
 
 -- name: hosts_page
--- Return a page of the hosts whose name contains a text, and the number of machines on each. Reads the index of hosts until the
+-- Return a page of the hosts whose name is like a pattern, and the number of machines on each. Reads the index of hosts until the
 -- page is full.
 SELECT host AS name, count(*) AS machines FROM machines
-WHERE host <> '' AND host > %(after)s AND strpos(lower(host), %(text)s) > 0
+WHERE host <> '' AND host > %(after)s AND host ILIKE %(pattern)s
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
 GROUP BY host ORDER BY host LIMIT %(limit)s;
 
@@ -185,6 +188,14 @@ ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 -- name: events_by_number
 -- Return the events with these numbers, newest first.
 SELECT * FROM events WHERE number = ANY(%(numbers)s::bigint[]) ORDER BY number DESC;
+
+-- name: events_matching
+-- Return, of these numbers, those of events whose ids, type, description or machines are like a pattern, newest first.
+SELECT number FROM events
+WHERE number = ANY(%(numbers)s::bigint[])
+  AND (id ILIKE %(pattern)s OR maintenance_id ILIKE %(pattern)s OR type ILIKE %(pattern)s OR description ILIKE %(pattern)s
+       OR scope || '/' || array_to_string(resources, ' ' || scope || '/') ILIKE %(pattern)s)
+ORDER BY number DESC;
 
 -- name: event_numbers
 -- Return the numbers of the newest events.
@@ -538,6 +549,46 @@ DELETE FROM tokens WHERE id = %(id)s;
 INSERT INTO token_uses
 SELECT id, %(at)s FROM tokens WHERE id = %(token_id)s
 ON CONFLICT (token_id) DO UPDATE SET at = greatest(token_uses.at, excluded.at);
+
+-- name: hooks_all
+-- Return every hook, oldest first.
+SELECT * FROM hooks ORDER BY created, id;
+
+-- name: add_hook
+-- Add a hook. If its id exists, this changes no row, and the store raises Conflict.
+INSERT INTO hooks VALUES (%(id)s, %(url)s, %(scope)s, %(kinds)s, %(shape)s, %(secrets)s, %(old_secrets_until)s,
+    %(created)s, %(created_by)s, %(cursor)s, %(delivered)s, %(failing_since)s, %(failures)s, %(error)s, %(disabled)s,
+    %(gap_after)s, %(gap_until)s, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: update_hook
+-- Save a hook that has not changed since it was read.
+UPDATE hooks SET secrets = %(secrets)s, old_secrets_until = %(old_secrets_until)s, cursor = %(cursor)s,
+    delivered = %(delivered)s, failing_since = %(failing_since)s, failures = %(failures)s, error = %(error)s,
+    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s, version = version + 1
+WHERE id = %(id)s AND version = %(version)s;
+
+-- name: remove_hook
+-- Delete a hook with its deliveries.
+DELETE FROM hooks WHERE id = %(id)s;
+
+-- name: put_delivery
+-- Record the last attempt to deliver an entry.
+INSERT INTO hook_deliveries VALUES (%(hook_id)s, %(audit_id)s, %(kind)s, %(at)s, %(attempts)s, %(delivered)s,
+    %(status)s, %(took_ms)s, %(error)s)
+ON CONFLICT (hook_id, audit_id) DO UPDATE
+SET kind = excluded.kind, at = excluded.at, attempts = excluded.attempts, delivered = excluded.delivered,
+    status = excluded.status, took_ms = excluded.took_ms, error = excluded.error;
+
+-- name: limit_deliveries
+-- Delete the deliveries of a hook except those of the newest entries.
+DELETE FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id <=
+    (SELECT audit_id FROM hook_deliveries WHERE hook_id = %(hook_id)s ORDER BY audit_id DESC LIMIT 1 OFFSET %(keep)s);
+
+-- name: deliveries
+-- Return a page of a hook's deliveries, newest entry first.
+SELECT * FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id < %(before)s
+ORDER BY audit_id DESC LIMIT %(limit)s;
 
 -- name: add_session
 -- Add a login. If it exists, this changes no row, and the store raises Conflict.
