@@ -55,6 +55,8 @@ PAGES = {
     "plan-preview": "/plan?target=scope&scope=shop",
     "error": "/events/NOWHERE",
     "confirm": "/events/{waiting event}/cancel",
+    "bulk": "/bulk?verb=approve&event-{waiting event}=on&event-{ended event}=on",
+    "bulk-done": "/bulk?verb=approve&event-{waiting event}=on",
     "login": "/login",
     "error-outside": "/login",
     "login-kept": "/plan?target=scope&scope=shop",
@@ -91,6 +93,10 @@ def open_page(page: Page, example: ExampleService, name: str) -> None:
             page.get_by_label("URL of the receiver").fill("https://receiver.invalid/in")
             page.get_by_role("button", name="Create").click()
             page.get_by_role("heading", name="Secret of hook").wait_for()
+        case "bulk-done":  # refused, so that the example stays as it is
+            page.locator("input[name=verb]").evaluate("field => field.value = 'retry'")
+            page.get_by_role("button", name="Confirm").click()
+            page.get_by_text("1 refused").wait_for()
         case "error-outside":  # a form with another encoding than ours
             page.locator("form").evaluate("form => form.enctype = 'text/plain'")
             page.get_by_label("Token").fill("any")

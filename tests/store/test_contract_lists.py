@@ -1,5 +1,6 @@
 """What every store promises about lists: their order, pages without gaps or repeats, and that nobody sees too much."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from forewarn.store import (
     MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
+    OpenWavesQuery,
     OrderQuery,
     ScopeQuery,
     Store,
@@ -94,6 +96,45 @@ def test_counts_are_what_the_lists_hold(fleet: Store, within: tuple[str, ...] | 
     assert counts.started == some(statuses=(Status.STARTED,))
     assert counts.scopes == len(fleet.scopes_page(ScopeQuery(within=within)))
     assert counts.machines == len(fleet.machines_page(MachineQuery(within=within)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"within": ("shop", "wiki")},
+        {"within": ()},
+        {"scope": "shop"},
+        {"statuses": (Status.STARTED,)},
+        {"types": (TYPES[0], TYPES[2])},
+        {"host": "h0"},
+        {"host": "h1", "scope": "blog"},
+        {"text": "e04"},
+        {"text": "shop/vm-2"},
+        {"text": "m5 "},
+        {"text": "reboot"},
+        {"text": "nothing like it"},
+    ],
+    ids=str,
+)
+def test_open_waves_count_the_open_events_that_match(fleet: Store, fields: dict[str, Any]) -> None:
+    """By maintenance, wave and status, newest first."""
+    query = OpenWavesQuery(**fields)
+    hosts = {machine.key: machine.host for machine in fleet.machines_page(MachineQuery())}
+    listed = EventQuery(scope=query.scope, within=query.within, statuses=query.statuses, types=query.types, limit=1_000)
+    expected: Counter[tuple[str, int, Status]] = Counter()
+    for each in fleet.events(listed).events:
+        on = {hosts.get((each.scope, name)) for name in each.resources}
+        named = [f"{each.id} {each.maintenance_id} {each.type} {each.description}"]
+        named += [f"{each.scope}/{name}" for name in each.resources]
+        if query.host in ("", *on) and any(query.text in text.lower() for text in named):
+            expected[each.maintenance_id, each.wave, each.status] += 1
+    found = fleet.open_waves(query)
+    assert [((w.maintenance_id, w.wave, w.status), w.events) for w in found] == list(expected.items())
+    rows = {each.id: each for each in fleet.maintenances(MaintenanceQuery())}
+    for wave in found:
+        row = rows[wave.maintenance_id]
+        assert (wave.type, wave.description, wave.created) == (row.type, row.description, row.created)
 
 
 def test_failed_and_in_doubt_count_started_events(store: Store) -> None:

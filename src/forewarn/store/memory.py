@@ -48,6 +48,8 @@ from forewarn.store import (
     MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
+    OpenWave,
+    OpenWavesQuery,
     OrderQuery,
     Page,
     ScopeQuery,
@@ -351,6 +353,29 @@ class MemoryStore:
             for i in maintenance_ids
         }
         return {i: waves for i, waves in found.items() if waves}
+
+    @_locked
+    def open_waves(self, query: OpenWavesQuery) -> list[OpenWave]:
+        scopes = selected_scopes(query.scope, query.within)
+        found: dict[tuple[str, int, Status], int] = {}
+        for event in reversed(self._events.values()):
+            if event.status not in OPEN or event.status not in query.statuses or event.type not in query.types:
+                continue
+            if not _lies_in(event.scope, scopes) or not self._is_found(event, query.host, query.text):
+                continue
+            key = (event.maintenance_id, event.wave, event.status)
+            found[key] = found.get(key, 0) + 1
+        return [
+            OpenWave(i, (m := self._maintenances[i]).type, m.description, m.created, wave, status, number)
+            for (i, wave, status), number in found.items()
+        ]
+
+    def _is_found(self, event: Event, host: str, text: str) -> bool:
+        machines = self._machines.get(event.scope, {})
+        if host and not any(name in machines and machines[name].host == host for name in event.resources):
+            return False
+        named = " ".join((event.id, event.maintenance_id, event.type, event.description)).lower()
+        return text in named or any(text in f"{event.scope}/{name}".lower() for name in event.resources)
 
     @_locked
     def orders_page(self, query: OrderQuery) -> list[Order]:

@@ -12,6 +12,7 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.model import (
     AuditEntry,
     Event,
+    EventType,
     Hook,
     HookDelivery,
     LoginSession,
@@ -21,6 +22,7 @@ from forewarn.core.model import (
     OrderState,
     Receipt,
     Scope,
+    Status,
     Token,
 )
 from forewarn.core.progress import WaveProgress
@@ -33,12 +35,26 @@ from forewarn.store.queries import (
     IdKind,
     MachineQuery,
     MaintenanceQuery,
+    OpenWavesQuery,
     OrderQuery,
     ScopeQuery,
 )
 
 # How many deliveries of each hook are kept.
 MAX_DELIVERIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWave:
+    """The number of events of a wave that have this status, and some facts about its maintenance."""
+
+    maintenance_id: str
+    type: EventType
+    description: str
+    created: datetime
+    wave: int
+    status: Status
+    events: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +291,9 @@ class Store(Protocol):
         self, maintenance_ids: Collection[str], within: tuple[str, ...] | None
     ) -> dict[str, tuple[WaveProgress, ...]]:
         """Return the progress of these maintenances by wave, from their events within these scopes."""
+
+    def open_waves(self, query: OpenWavesQuery) -> list[OpenWave]:
+        """Count the open events that match by maintenance, wave and status, newest first. Reads every open event."""
 
     def orders_page(self, query: OrderQuery) -> list[Order]: ...
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from forewarn.core.model import (
     MAX_SCOPES_PER_TOKEN,
+    OPEN,
     EventType,
     MaintenanceStatus,
     OrderState,
@@ -90,6 +91,22 @@ class EventQuery(_PageQuery):
         require(not self.machine or bool(self.scope), "machine goes with a scope: name the scope it lies in")
         require(not (self.machine and self.host), "machine and host exclude each other: name one of them")
         _PageQuery.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWavesQuery:
+    """The open events to count: those that match every field.
+
+    `host` names the machines that are on it now. `text`, in lower case, must be in an id, the type, the description or the
+    `scope/name` of a machine.
+    """
+
+    scope: str = ""
+    host: str = ""
+    statuses: Collection[Status] = tuple(OPEN)
+    types: Collection[EventType] = tuple(EventType)
+    text: str = ""
+    within: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,3 +91,43 @@ def test_local_time_and_copy_buttons(service: RunningService, new_page: NewPage)
     page.get_by_role("button", name="Copy the token").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == page.locator(".secret").inner_text().strip()
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["live", "without scripts"])
+def test_now_groups_filters_and_acts_on_many(service: RunningService, new_page: NewPage, scripts: bool) -> None:
+    """A wave of 45 scopes is one group with one line per page; a filter finds some, and one confirmation approves them."""
+    hosts = [f"rack-{n}-{m}" for n in range(5) for m in range(2)]
+    body = {"type": "Reboot", "targets": {"hosts": hosts}, "description": "Kernel update"}
+    service.post("/v1/maintenances", body, 201)
+    page = new_page(viewport=WIDE, java_script_enabled=scripts)
+    log_in(page, service.url, service.token)
+    expect(page.get_by_text("20 of 45 started or scheduled events")).to_be_visible()
+    expect(page.locator("#open .group")).to_have_count(1)
+    expect(page.get_by_text("20 events that are the same")).to_be_visible()
+    expect(page.get_by_text("wave 2, 45 events")).to_be_visible()
+    chart = page.locator("#open .line .chart").first.bounding_box()
+    assert chart is not None
+    assert chart["width"] > 500
+    page.get_by_label("Host", exact=True).fill("rack-3-0")
+    page.get_by_label("Contains").press("Enter")
+    expect(page.get_by_text("9 of 9 started or scheduled events")).to_be_visible()
+    page.set_viewport_size(PHONE)
+    page.get_by_text("9 events that are the same").focus()
+    page.keyboard.press("Enter")
+    boxes = page.locator("#open").get_by_role("checkbox")
+    expect(boxes).to_have_count(9)
+    for number in range(3):
+        boxes.nth(number).focus()
+        page.keyboard.press("Space")
+    assert fits(page)
+    if scripts:
+        service.post("/v1/maintenances", {"type": "Freeze", "targets": {"machines": ["team-13/web-1"]}}, 201)
+        check_accessibility(page)
+    page.get_by_role("button", name="Approve").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Approve 3 events?")).to_be_visible()
+    assert fits(page)
+    page.get_by_role("button", name="Confirm: approve 3 events").press("Enter")
+    expect(page.get_by_text("Done for 3 of 3 events.")).to_be_visible()
+    approved = [event for event in service.get("/v1/events?limit=100")["items"] if event["approved_by"]]
+    assert len(approved) == 3

@@ -61,7 +61,7 @@ def test_every_late_form_leads_to_its_page() -> None:
         service.service.ticker.advance(1)
         event = made["waves"][0]["events"][0]["id"]
         hook = service.post("/v1/hooks", {"url": "https://receiver.invalid/in", "on": ["resumed"]}, 201)
-        expected = {"/plan": "/plan", "/tokens": "/tokens", "/tokens/{id}/revoke": "/tokens"} | {
+        expected = {"/plan": "/plan", "/bulk": "/", "/tokens": "/tokens", "/tokens/{id}/revoke": "/tokens"} | {
             "/events/{id}/{verb}": f"/events/{event}",
             "/orders/{id}/{verb}": f"/events/{event}",
             "/maintenances/{id}/{verb}": f"/maintenances/{made['id']}",

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from urllib.parse import unquote
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from forewarn import __version__
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import ENDED, OPEN, Actor
-from forewarn.operator.portal import pages
+from forewarn.operator.portal import now, pages
 from tests.support.portal_client import PortalClient, page_text
 from tests.support.running_service import RunningService, running_service
 
@@ -35,12 +36,12 @@ def large() -> Iterator[RunningService]:
 
 def listed_events(page: str) -> list[str]:
     """Return the events of the page Now in their order."""
-    return re.findall(r'href="/events/([0-9A-F-]{36})"><bdi>', page.partition("<details")[0])
+    return re.findall(r'href="/events/([0-9A-F-]{36})"><bdi>', page.partition('<details id="as-table"')[0])
 
 
 def test_every_status_is_on_a_page() -> None:
     """Open events are on the page Now, ended events in the history."""
-    assert set(pages.OPEN_FIRST) == OPEN
+    assert set(now.OPEN_FIRST) == OPEN
     assert set(pages.ENDED_FIRST) == ENDED
 
 
@@ -74,39 +75,92 @@ def test_the_output_of_an_order_keeps_its_lines(fresh_service: RunningService) -
     assert '<span class="quiet lines"><bdi>disk\none\n two</bdi>' in page
 
 
+def all_pages(operator: PortalClient, path: str) -> list[list[str]]:
+    """Return the events of each page of Now, following the links to the next page."""
+    listed = []
+    while path:
+        page = operator.get(path).raw.decode()
+        listed.append(listed_events(page))
+        link = re.search(r'<a href="([^"]+)" rel="next"', page)
+        path = "/" + unescape(link[1]) if link else ""
+    return listed
+
+
 def test_started_events_come_first(large: RunningService) -> None:
-    """Started, then scheduled, then planned; each event once."""
+    """Then scheduled ones; planned events are summed up by maintenance, and have pages of their own; each event once."""
     started = large.schedule("one/one-00")["waves"][0]["events"][0]["id"]
     large.service.ticker.advance(1)
     for scope in ("shop", "blog"):
         large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": scope}}, 201)
     operator = PortalClient(large)
-    listed, path = [], "/"
-    while path:
-        page = operator.get(path).raw.decode()
-        listed.append(listed_events(page))
-        link = re.search(r'<a href="([^"]+)" rel="next"', page)
-        path = "/" + link[1] if link else ""
     status = {event["id"]: event["status"] for event in large.get("/v1/events?limit=100")["items"]}
-    assert started in listed[0]
-    assert sorted(status[i] for i in listed[0])[-3:] == ["Scheduled", "Scheduled", "Started"]
-    assert {status[i] for page in listed[1:] for i in page} == {"Planned"}
-    assert sorted(i for page in listed for i in page) == sorted(status)
+    (first,) = all_pages(operator, "/")
+    assert [status[i] for i in first] == ["Started", "Scheduled", "Scheduled"]
+    assert first[0] == started
+    text = page_text(operator.get("/"))
+    assert text.count("waves 2 to 20, 19 events") == 2
+    assert "38 events in later waves" in text
+    planned = all_pages(operator, "/?status=Planned")
+    assert [len(each) for each in planned] == [20, 18]
+    assert sorted([*first, *planned[0], *planned[1]]) == sorted(status)
 
 
 def test_the_next_page_continues_with_the_next_status(large: RunningService) -> None:
-    """A full page of scheduled events links to the planned events."""
-    large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}}, 201)
+    """A full page of started events links to the scheduled events."""
+    for number in range(DOMAINS):
+        large.schedule(f"blog/blog-{number:02d}", emergency=True, type_="Freeze")
+    large.service.ticker.advance(1)
     operator = PortalClient(large)
     assert 'rel="next"' not in operator.get("/").raw.decode()
-    for number in range(DOMAINS - 1):
-        large.schedule(f"blog/blog-{number:02d}")
+    large.schedule("shop/shop-00")
     first = operator.get("/").raw.decode()
     assert len(listed_events(first)) == DOMAINS
+    assert "20 of 21 started or scheduled events" in page_text(operator.get("/"))
     link = re.search(r'<a href="([^"]+)" rel="next"', first)
     assert link is not None
-    assert link[1] == "?cursor=Planned."
-    assert len(listed_events(operator.get("/" + link[1]).raw.decode())) == DOMAINS - 1
+    assert link[1] == "?cursor=Scheduled."
+    assert len(listed_events(operator.get("/" + link[1]).raw.decode())) == 1
+
+
+def test_events_that_are_the_same_are_one_line(large: RunningService) -> None:
+    """A wave of many scopes is one group; an event that differs has a line of its own, and shared reasons come once."""
+    targets = {"machines": [f"{scope}/{scope}-{number:02d}" for scope in ("shop", "blog") for number in range(2)]}
+    made = large.post("/v1/maintenances", {"type": "Reboot", "targets": targets, "description": "Kernel"}, 201)
+    wave = made["waves"][0]["events"]
+    operator = PortalClient(large)
+    text = page_text(operator.get("/"))
+    assert f"Reboot {made['id'][:8]} Kernel wave 1: 2 events" in text
+    assert "2 events that are the same" in text
+    assert text.count("approvals are missing") == 1
+    large.post(f"/v1/events/{wave[0]['id']}/approve")
+    text = page_text(operator.get("/"))
+    assert "that are the same" not in text
+    assert text.count("its notice runs") == text.count("has approved") == 1
+
+
+def test_open_events_are_filtered(large: RunningService) -> None:
+    """By scope, host, type, status and text; the number of matches is shown, and the form keeps the filter."""
+    freeze = large.schedule("shop/shop-03", type_="Freeze", description="Firmware")["waves"][0]["events"][0]["id"]
+    large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "blog"}, "description": "Kernel"}, 201)
+    operator = PortalClient(large)
+    for query in (
+        "scope=shop",
+        "host=rack-3&type=Freeze",
+        "type=Freeze",
+        "q=FIRM",
+        "q=shop-03",
+        "status=Scheduled&q=shop/",
+    ):
+        page = operator.get(f"/?{query}")
+        assert listed_events(page.raw.decode()) == [freeze], query
+        assert "1 of 1 " in page_text(page)
+        assert "Kernel" not in page_text(page)
+    by_host = page_text(operator.get("/?host=rack-3"))
+    assert "Firmware" in by_host
+    assert "Kernel : wave 4, 1 event planned" in by_host
+    assert '<input name="host" value="rack-3"' in operator.get("/?host=rack-3").raw.decode()
+    assert "No open events match." in page_text(operator.get("/?scope=one"))
+    assert operator.get("/?type=Explode").status == 422
 
 
 def test_an_unknown_cursor_is_refused(operator: PortalClient) -> None:
@@ -132,7 +186,8 @@ def test_every_open_event_shows_its_age(large: RunningService) -> None:
     large.service.ticker.advance(300)
     page = page_text(PortalClient(large).get("/"))
     assert page.count("waiting for 5m") == 1
-    assert page.count("planned 5m ago") == DOMAINS - 1
+    assert page.count("planned 5m ago") == 1
+    assert page_text(PortalClient(large).get("/?status=Planned")).count("planned 5m ago") == DOMAINS - 1
 
 
 def test_the_guide_works_without_any_open_event() -> None:

@@ -644,6 +644,29 @@ class CountsOut(ResponseBody):
     machines: int
 
 
+class OpenWaveOut(ResponseBody):
+    """The number of events of a wave that have this status, and what its maintenance is."""
+
+    maintenance_id: str
+    type: EventType
+    description: str
+    created: datetime
+    wave: int
+    status: Status
+    events: int
+
+
+class OpenWavesOut(ResponseBody):
+    """The waves with open events that match, newest first, and the number of these events by status.
+
+    `more` says that there are more waves than these; all of their events are counted.
+    """
+
+    counts: dict[Status, int]
+    waves: list[OpenWaveOut]
+    more: bool
+
+
 class ClockOut(ResponseBody):
     """The service's time."""
 

@@ -156,6 +156,10 @@ CALLS: tuple[Call, ...] = (
         )
     ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
+    _get(
+        "/v1/waves", events.list_open_waves, bodies.OpenWavesOut, "The waves with open events, newest first.",
+        query=events.OpenWavesParameters,
+    ),
     _get("/v1/events/{id}", events.get_event, bodies.EventOut, "One event: what it waits for, and its timeline."),
     _post(
         "/v1/events/{id}/approve", events.approve_event, bodies.EventOut, "Approve it for all its machines.",

@@ -3,10 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from typing import Annotated
 
-from forewarn.core.model import Event, EventType, Status
+import msgspec
+
+from forewarn.core.model import OPEN, Event, EventType, Status
 from forewarn.core.transitions import Verb
+from forewarn.operator.api import bodies, views
+from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
+    MAX_SEARCH_CHARS,
     Api,
     CallContext,
     Number,
@@ -18,7 +24,9 @@ from forewarn.operator.api.context import (
     read_cursor,
     searched,
 )
-from forewarn.store import EventQuery
+from forewarn.store import EventQuery, OpenWavesQuery
+
+MAX_OPEN_WAVES = 500
 
 
 class EventsQuery(Searched):
@@ -31,6 +39,16 @@ class EventsQuery(Searched):
     type: tuple[EventType, ...] = ()
     since: datetime | None = None
     maintenance: str = ""
+
+
+class OpenWavesParameters(RequestBody):
+    """Which open events; `host` names the machines that are on it now, `q` is a text to find."""
+
+    status: tuple[Status, ...] = ()
+    scope: str = ""
+    host: str = ""
+    type: tuple[EventType, ...] = ()
+    q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] = ""
 
 
 def list_events(api: Api, context: CallContext) -> Result:
@@ -63,6 +81,25 @@ def _text(event: Event) -> str:
     """Return what a search finds an event by."""
     machines = (f"{event.scope}/{name}" for name in event.resources)
     return " ".join((event.id, event.maintenance_id, event.type, event.description, *machines))
+
+
+def list_open_waves(api: Api, context: CallContext) -> Result:
+    query = context.query
+    waves = api.store.open_waves(
+        OpenWavesQuery(
+            scope=query.scope,
+            host=query.host,
+            statuses=query.status or tuple(OPEN),
+            types=query.type or tuple(EventType),
+            text=query.q.strip().lower(),
+            within=context.caller.within,
+        )
+    )
+    counts = dict.fromkeys((Status.STARTED, Status.SCHEDULED, Status.PLANNED), 0)
+    for wave in waves:
+        counts[wave.status] += wave.events
+    shown = [views.body_of(bodies.OpenWaveOut, wave) for wave in waves[:MAX_OPEN_WAVES]]
+    return Result(200, bodies.OpenWavesOut(counts=counts, waves=shown, more=len(waves) > MAX_OPEN_WAVES))
 
 
 def get_event(api: Api, context: CallContext) -> Result:

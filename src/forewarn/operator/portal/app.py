@@ -29,7 +29,7 @@ from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.doubtful_requests import DoubtfulRequests
 from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
-from forewarn.operator.portal import actions, hook_pages, inventory_pages, owner_page, pages, plan_form, search
+from forewarn.operator.portal import actions, bulk, hook_pages, inventory_pages, owner_page, pages, plan_form, search
 from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
@@ -127,6 +127,7 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
 )
 ACTIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/plan", plan_form.submit),
+    ("/bulk", bulk.act),
     ("/events/{id}/{verb}", actions.change_event),
     ("/maintenances/{id}/{verb}", actions.change_maintenance),
     ("/orders/{id}/{verb}", actions.change_order),
@@ -139,6 +140,7 @@ ACTIONS: tuple[tuple[str, PageFunction], ...] = (
 )
 # GET of an action's path: the page that confirms it, or the page that has its button.
 CONFIRMATIONS: tuple[tuple[str, PageFunction], ...] = (
+    ("/bulk", bulk.confirm),
     ("/events/{id}/{verb}", actions.confirm_event),
     ("/maintenances/{id}/{verb}", actions.confirm_maintenance),
     ("/orders/{id}/{verb}", actions.go_to_event),

@@ -3,6 +3,7 @@
 Buttons are a convenience. The API decides on each action when it is requested.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from forewarn.core.formatting import missing_approvals
@@ -53,6 +54,14 @@ CANCEL_REST = Button(
     irreversible=True,
 )
 REVOKE = Button("revoke", "Revoke", "the token stops working at once", irreversible=True)
+
+
+BULK = {button.verb: button for button in (APPROVE, CANCEL, RESOLUTIONS[Verb.RETRY])}
+
+
+def bulk_buttons(api: ApiClient, verbs: Iterable[str]) -> list[Button]:
+    """Return the actions on several events at once that the caller's role allows."""
+    return [BULK[verb] for verb in verbs if api.may("POST", f"/v1/events/{{id}}/{verb}")]
 
 
 def event_buttons(api: ApiClient, event: EventOut, order: OrderOut | None) -> list[Button]:

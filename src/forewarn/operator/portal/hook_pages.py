@@ -10,7 +10,8 @@ from forewarn.core.model import HookShape
 from forewarn.operator.api.bodies import HookOut
 from forewarn.operator.portal.buttons import Button
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
-from forewarn.operator.portal.pages import first, older, typed_text
+from forewarn.operator.portal.pages import typed_text
+from forewarn.operator.portal.paging import first, older
 
 ROWS = 25
 TEST = Button("test", "Send a test message", "the receiver gets one message now, and this page shows its answer")

@@ -6,8 +6,10 @@ from datetime import datetime
 from forewarn.core.errors import NotFound
 from forewarn.operator.api.bodies import EventOut
 from forewarn.operator.api.client import ApiClient
+from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
-from forewarn.operator.portal.pages import ENDED_FIRST, MACHINE_ROWS, OPEN_FIRST, ROWS, first, older
+from forewarn.operator.portal.pages import ENDED_FIRST, MACHINE_ROWS, ROWS
+from forewarn.operator.portal.paging import first, older
 
 
 def machine(request: PageRequest) -> RenderedPage:

@@ -7,13 +7,14 @@ from forewarn.core.model import Role
 from forewarn.operator.portal import pages
 from forewarn.operator.portal.buttons import event_buttons
 from forewarn.operator.portal.inventory_pages import coming_events
+from forewarn.operator.portal.now import now
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 
 
 def front_page(request: PageRequest) -> RenderedPage:
     api = request.api
     if api.caller.role is not Role.OWNER or request.query.keys() - {"done"}:
-        return pages.now(request)
+        return now(request)
     events, _ = coming_events(api)
     machines = api.get("/v1/machines", limit=pages.ROWS)
     variables = {

@@ -2,28 +2,27 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.errors import ForewarnError, Invalid, Refused
 from forewarn.core.formatting import cut
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
-from forewarn.operator.api.bodies import CountsOut, EventOut, MaintenanceOut, TimelineEntry
+from forewarn.operator.api.bodies import EventOut, MaintenanceOut, TimelineEntry
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind
-from forewarn.operator.portal.buttons import event_buttons, maintenance_buttons, order_buttons
+from forewarn.operator.portal.buttons import bulk_buttons, event_buttons, maintenance_buttons, order_buttons
 from forewarn.operator.portal.chart import chart_of
-from forewarn.operator.portal.failures import failures_now, failures_of
+from forewarn.operator.portal.failures import failures_of
+from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
+from forewarn.operator.portal.paging import first, older
 
-NOW_ROWS = 20
 ROWS = 25
 MACHINE_ROWS = 50
 HISTORY_ROWS = 8
-MAINTENANCES_READ = 100
 ID_CHARS = 36
 MAX_TIMELINE = 150
 MAX_TIMELINE_START = MAX_TIMELINE // 3
@@ -31,73 +30,7 @@ MAX_NAMES = 200
 MAX_DETAIL_CHARS = 200
 MAX_OUTPUT_CHARS = 20_000
 MAX_DOCUMENT_CHARS = 40_000
-OPEN_FIRST = (Status.STARTED, Status.SCHEDULED, Status.PLANNED)
-OPEN_MAINTENANCES = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
 ENDED_FIRST = (Status.COMPLETED, Status.CANCELLED, Status.ABANDONED)
-
-
-# -- now
-
-
-def now(request: PageRequest) -> RenderedPage:
-    status = request.query.get("status", "")
-    counts = request.api.get("/v1/counts")
-    statuses = [each for each in OPEN_FIRST if status not in OPEN or each == status]
-    page, cursor = _open_events(request, statuses, counts)
-    events = sorted(page, key=lambda e: (e.scope, e.update_domain, e.wave))
-    chart = chart_of(events, request.now)
-    rows = list(zip(events, chart.rows, strict=True))
-    groups = groupby(rows, key=lambda row: (row[0].scope, row[0].update_domain))
-    variables = {
-        "counts": counts,
-        "status": status if status in OPEN else "",
-        "chart": chart,
-        "groups": [(scope_and_domain, list(group)) for scope_and_domain, group in groups],
-        "failures": failures_now(request, counts),
-        "planned": _planned_at(request.api, events),
-        "events": events,
-        "older": older(request, cursor),
-        "first": first(request),
-    }
-    return RenderedPage("now.html", variables)
-
-
-def _open_events(
-    request: PageRequest, statuses: Sequence[Status], counts: CountsOut
-) -> tuple[list[EventOut], str | None]:
-    """Return a page of events, one status after the other, and the next page's cursor.
-
-    So planned events, which may be many, do not displace started ones.
-    """
-    begin, _, cursor = request.query.get("cursor", "").partition(".")
-    if begin and begin not in statuses:
-        raise Invalid("cursor: this is not one of ours: follow the link to the next page, unchanged")
-    events: list[EventOut] = []
-    for status in statuses[statuses.index(Status(begin)) if begin else 0 :]:
-        if not getattr(counts, status.lower()):
-            continue
-        if len(events) == NOW_ROWS:
-            return events, f"{status}."
-        after = cursor if status == begin else ""
-        page = request.api.get("/v1/events", status=status, limit=NOW_ROWS - len(events), cursor=after)
-        events += page.items
-        if page.next_cursor is not None:
-            return events, f"{status}.{page.next_cursor}"
-    return events, None
-
-
-def _planned_at(api: ApiClient, events: Sequence[EventOut]) -> dict[str, datetime]:
-    """Return when each maintenance that has planned events was created.
-
-    One list usually has all of them, and costs less than reading each with its events.
-    """
-    ids = {event.maintenance_id for event in events if event.status is Status.PLANNED}
-    if not ids:
-        return {}
-    newest = api.get("/v1/maintenances", status=OPEN_MAINTENANCES, limit=MAINTENANCES_READ).items
-    created = {row.id: row.created for row in newest}
-    missing = [each for each in ids if each and each not in created]
-    return created | {each: api.get(f"/v1/maintenances/{each}", limit=0).created for each in missing}
 
 
 # -- lists and searches
@@ -192,7 +125,12 @@ def _search_page(
 def orders(request: PageRequest) -> RenderedPage:
     search = {"state": request.query.get("state", ""), "q": typed_text(request)}
     page = _list(request, "orders.html", "/v1/orders", ROWS, **search)
-    return RenderedPage(page.template, {**page.variables, "states": list(OrderState), "max_chars": MAX_DETAIL_CHARS})
+    more = {
+        "states": list(OrderState),
+        "max_chars": MAX_DETAIL_CHARS,
+        "bulk_buttons": bulk_buttons(request.api, ["retry"]),
+    }
+    return RenderedPage(page.template, {**page.variables, **more})
 
 
 def tokens(
@@ -231,21 +169,6 @@ def _list(request: PageRequest, template: str, path: str, limit: int, **query: A
     page = request.api.get(path, limit=limit, cursor=request.query.get("cursor"), **query)
     variables = {"items": page.items, "search": query, "older": older(request, page.next_cursor)}
     return RenderedPage(template, {**variables, "first": first(request)})
-
-
-def older(request: PageRequest, cursor: str | None) -> str:
-    """Return the address of the next page with the same search; "" on the last page."""
-    return f"?{urlencode({**_search_of(request), 'cursor': cursor})}" if cursor is not None else ""
-
-
-def first(request: PageRequest) -> str:
-    """Return the address of the first page; "" on the first page."""
-    search = f"?{urlencode(_search_of(request))}" if _search_of(request) else ""
-    return request.url.partition("?")[0] + search if request.query.get("cursor") else ""
-
-
-def _search_of(request: PageRequest) -> dict[str, str]:
-    return {key: value for key, value in request.query.items() if value and key not in ("done", "cursor")}
 
 
 # -- one scope, one event, one maintenance
@@ -341,6 +264,7 @@ def maintenance(request: PageRequest) -> RenderedPage | Redirect:
         "maintenance": maintenance,
         "buttons": maintenance_buttons(api, maintenance),
         "failures": failures_of(request, maintenance),
+        "bulk_buttons": [] if maintenance.ended else bulk_buttons(api, ("approve", "cancel", "retry")),
         "max_targets": MAX_NAMES,
         "progress": [(status, counts[status]) for status in Status if status in counts],
         "begin": begin,

@@ -12,8 +12,9 @@ from forewarn.core.formatting import SHORT_ID_CHARS, names
 from forewarn.operator.api.bodies import EventOut, MachineOut, MaintenanceOut, MaintenanceRow
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind
+from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
-from forewarn.operator.portal.pages import OPEN_FIRST, typed_text
+from forewarn.operator.portal.pages import typed_text
 
 ROWS = 10
 

@@ -244,6 +244,26 @@ SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER 
 FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL AND e.scope = ANY(%(scopes)s::text[]);
 
+-- name: open_waves
+-- Count the open events that match by maintenance, wave and status. Reads every open event: they are few.
+SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
+FROM (
+  SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
+  FROM events e
+  WHERE e.ended IS NULL AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+    AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
+    AND (%(host)s::text = '' OR EXISTS (
+      SELECT 1 FROM event_machines x JOIN machines h ON h.scope = x.scope AND h.name = x.machine
+      WHERE x.event_number = e.number AND h.host = %(host)s::text))
+    AND (%(text)s::text = ''
+      OR strpos(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), %(text)s::text) > 0
+      OR EXISTS (
+        SELECT 1 FROM event_machines x
+        WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
+  GROUP BY e.maintenance_id, e.wave, e.status
+) w JOIN maintenances m ON m.id = w.maintenance_id
+ORDER BY w.newest DESC;
+
 -- name: backlog
 -- Return the earliest start and wake-up, and count the open and running orders.
 SELECT (SELECT min(not_before) FROM events WHERE ended IS NULL AND status = 'Scheduled') AS earliest_start,

@@ -20,6 +20,7 @@ from forewarn.store import (
     IdKind,
     MachineQuery,
     MaintenanceQuery,
+    OpenWavesQuery,
     OrderQuery,
     ScopeQuery,
     selected_scopes,
@@ -99,6 +100,17 @@ def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
 def wave_progress(reader: SqlSession, maintenance_ids: Collection[str], within: Scopes) -> Iterable[Row]:
     scopes = _optional_list(reader, selected_scopes("", within))
     return reader.query("wave_progress", ids=reader.as_list(sorted(set(maintenance_ids))), scopes=scopes)
+
+
+def open_waves(reader: SqlSession, query: OpenWavesQuery) -> Iterable[Row]:
+    return reader.query(
+        "open_waves",
+        host=query.host,
+        text=query.text,
+        statuses=reader.as_list(query.statuses),
+        types=reader.as_list(query.types),
+        scopes=_optional_list(reader, selected_scopes(query.scope, query.within)),
+    )
 
 
 def orders(reader: SqlSession, query: OrderQuery) -> list[Row]:

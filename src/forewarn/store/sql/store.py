@@ -18,6 +18,7 @@ from forewarn.core.model import (
     Approval,
     AuditEntry,
     Event,
+    EventType,
     Hook,
     HookDelivery,
     LoginSession,
@@ -27,6 +28,7 @@ from forewarn.core.model import (
     OrderState,
     Receipt,
     Scope,
+    Status,
     Token,
 )
 from forewarn.core.progress import WaveProgress
@@ -46,6 +48,8 @@ from forewarn.store import (
     MachineLastSeen,
     MachineQuery,
     MaintenanceQuery,
+    OpenWave,
+    OpenWavesQuery,
     OrderQuery,
     Page,
     ScopeQuery,
@@ -263,6 +267,21 @@ class SqlStore:
             found = list(lists.wave_progress(reader, maintenance_ids, within))
         groups = groupby(found, key=itemgetter("maintenance_id"))
         return {i: tuple(reader.rows.wave_progress.decode(row) for row in rows) for i, rows in groups}
+
+    def open_waves(self, query: OpenWavesQuery) -> list[OpenWave]:
+        with self._reading() as reader:
+            return [
+                OpenWave(
+                    maintenance_id=row["maintenance_id"],
+                    type=EventType(row["type"]),
+                    description=row["description"],
+                    created=reader.rows.read_time(row["created"]),
+                    wave=row["wave"],
+                    status=Status(row["status"]),
+                    events=row["events"],
+                )
+                for row in lists.open_waves(reader, query)
+            ]
 
     def orders_page(self, query: OrderQuery) -> list[Order]:
         with self._reading() as reader:

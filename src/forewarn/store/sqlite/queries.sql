@@ -246,6 +246,25 @@ FROM json_each(:scopes) n CROSS JOIN events e INDEXED BY events_open_by_scope ON
 LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
+-- name: open_waves
+-- Count the open events that match by maintenance, wave and status. Reads every open event: they are few.
+SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
+FROM (
+  SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
+  FROM events e INDEXED BY events_open
+  WHERE e.ended IS NULL AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
+    AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
+    AND (:host = '' OR EXISTS (
+      SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
+      WHERE x.event_number = e.number AND h.host = :host))
+    AND (:text = '' OR instr(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), :text) > 0
+      OR EXISTS (
+        SELECT 1 FROM event_machines x
+        WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
+  GROUP BY e.maintenance_id, e.wave, e.status
+) w CROSS JOIN maintenances m ON m.id = w.maintenance_id
+ORDER BY w.newest DESC;
+
 -- name: backlog
 -- Return the earliest start and wake-up, and count the open and running orders.
 SELECT (SELECT min(not_before) FROM events INDEXED BY events_open WHERE ended IS NULL AND status = 'Scheduled') AS earliest_start,

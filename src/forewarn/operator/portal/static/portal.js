@@ -174,7 +174,8 @@
       }
       for (const each of part.querySelectorAll("input:not([type=hidden])[name]")) {
         const same = fresh.querySelector(`input[name="${CSS.escape(each.name)}"]`);
-        if (same && each.value) same.value = each.value;
+        if (same && each.type === "checkbox") same.checked = each.checked;
+        else if (same && each.value) same.value = each.value;
       }
       replace(part, document.importNode(fresh, true));
     }
