@@ -24,7 +24,7 @@ from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
-from forewarn.store import EventQuery
+from forewarn.store import EventQuery, HostQuery
 
 LARGEST_RATIO = 3.0
 LARGEST_PAGE_BYTES = 300_000
@@ -133,12 +133,19 @@ def _change(service: Service) -> None:
 def _paths(service: Service) -> dict[str, str]:
     statuses = (Status.SCHEDULED, Status.STARTED)
     (event,) = service.store.events(EventQuery(statuses=statuses, limit=1)).events
+    machine = f"{event.scope}/{event.resources[0]}"
+    (host,) = service.store.hosts_page(HostQuery(limit=1))
     return {
         "Now": "/",
         "Now, scheduled": "/?status=Scheduled",
         "Scopes": "/scopes",
         "Scope": f"/scopes/{event.scope}",
         "Machines": "/machines",
+        "Machines, searched": f"/machines?q={machine}",
+        "Machine": f"/machines/{machine}",
+        "Hosts": "/hosts",
+        "Host": f"/hosts/{host.name}",
+        "Search": f"/search?q={machine}",
         "Maintenances": "/maintenances",
         "Maintenance": f"/maintenances/{event.maintenance_id}",
         "Event": f"/events/{event.id}",

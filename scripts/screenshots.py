@@ -89,14 +89,14 @@ def open_page(page: Page, example: ExampleService, name: str) -> None:
             page.get_by_label("Name").fill("the wall screen")
             page.get_by_role("button", name="Create").click()
             page.get_by_role("heading", name="New token").wait_for()
-        case "hook-secret":
-            page.get_by_label("URL of the receiver").fill("https://receiver.invalid/in")
-            page.get_by_role("button", name="Create").click()
-            page.get_by_role("heading", name="Secret of hook").wait_for()
         case "bulk-done":  # refused, so that the example stays as it is
             page.locator("input[name=verb]").evaluate("field => field.value = 'retry'")
             page.get_by_role("button", name="Confirm").click()
             page.get_by_text("1 refused").wait_for()
+        case "hook-secret":
+            page.get_by_label("URL of the receiver").fill("https://receiver.invalid/in")
+            page.get_by_role("button", name="Create").click()
+            page.get_by_role("heading", name="Secret of hook").wait_for()
         case "error-outside":  # a form with another encoding than ours
             page.locator("form").evaluate("form => form.enctype = 'text/plain'")
             page.get_by_label("Token").fill("any")

@@ -27,7 +27,7 @@ from forewarn.store import (
     Store,
 )
 from forewarn.store.sql import lists
-from tests.support.records import at, change, ended, entry, event, machine, maintenance, order, scope
+from tests.support.records import UNICODE, at, change, ended, entry, event, machine, maintenance, order, scope
 
 SCOPES = ("blog", "shop", "wiki")
 STATES = list(OrderState)
@@ -622,6 +622,8 @@ def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
         (MachineQuery(text="h0", scope="shop"), "shop/vm-0 shop/vm-2"),
         (MachineQuery(text="10.0.2."), "wiki/vm-0 wiki/vm-1 wiki/vm-2 wiki/vm-3"),
         (MachineQuery(text="%"), ""),
+        (MachineQuery(text="vm_1"), ""),
+        (MachineQuery(text="\\"), ""),
     ],
     ids=str,
 )
@@ -670,7 +672,51 @@ def test_events_of_a_host_are_those_of_its_machines(store: Store) -> None:
         (EventQuery(host="h2"), []),
     ):
         assert keys(list(store.events(query).events)) == expected
-    page = store.events(EventQuery(host="h0", limit=1))
-    assert page.numbers == (page.next_before,)
     with pytest.raises(Invalid, match="exclude each other"):
         EventQuery(host="h0", scope="shop", machine="web-0")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (EventQuery(text="kernel 5%"), ["E2"]),
+        (EventQuery(text="kernel"), ["E3", "E2"]),
+        (EventQuery(text="op/web-1"), ["E1", "E0"]),
+        (EventQuery(text="e2"), ["E2"]),
+        (EventQuery(text="m1", statuses=OPEN), ["E3", "E1", "E0"]),
+        (EventQuery(text="reboot", within=("blog",)), []),
+        (EventQuery(text="für größe Ω, 保守"), ["E0"]),
+        (EventQuery(text="nosuch"), []),
+    ],
+    ids=str,
+)
+def test_events_are_found_by_a_part_of_what_names_them(store: Store, query: EventQuery, expected: list[str]) -> None:
+    """An id, the type, the description, or scope and name of a machine, in any case."""
+    events = [
+        event("E0", position=0, resources=("web-0", "web-1"), description=UNICODE),
+        event("E1", position=1, resources=("Web-1",)),
+        event("E2", position=2, resources=("web-2",), status=Status.COMPLETED, description="Kernel 5%"),
+        event("E3", position=3, resources=("web-3",), description="kernel 50"),
+    ]
+    store.apply(change(scopes=[scope()], maintenances=[maintenance()], events=events))
+    assert keys(list(store.events(query).events)) == expected
+
+
+@pytest.mark.parametrize("limit", [1, 2, 50])
+def test_a_search_of_events_continues_after_a_bounded_part(
+    store: Store, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages together hold every match once, even if some pages are empty."""
+    monkeypatch.setattr(lists, "MAX_SEARCHED", 4)
+    monkeypatch.setattr(lists, "SEARCHED_AT_ONCE", 2)
+    events = [
+        event(f"E{n:02}", position=n, resources=(f"web-{n}",), description="needle" if n in (0, 10, 11) else "hay")
+        for n in range(20)
+    ]
+    store.apply(change(scopes=[scope()], maintenances=[maintenance()], events=events))
+    met: list[str] = []
+    page = store.events(EventQuery(text="needle", limit=limit))
+    while page.next_before is not None:
+        met += keys(list(page.events))
+        page = store.events(EventQuery(text="needle", limit=limit, before=page.next_before))
+    assert [*met, *keys(list(page.events))] == ["E11", "E10", "E00"]

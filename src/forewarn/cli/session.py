@@ -33,7 +33,7 @@ TokenFile = Annotated[
 ]
 Limit = Annotated[int, typer.Option(min=1, max=MAX_LIST, help="The largest number of items to list.")]
 Match = Annotated[
-    str | None, typer.Option("--match", help="Only what contains this text, in any case.", metavar="TEXT")
+    str | None, typer.Option("--match", help="Only what contains this text; capitals do not matter.", metavar="TEXT")
 ]
 Cursor = Annotated[str | None, typer.Option(help="Continue where an earlier list ended.")]
 

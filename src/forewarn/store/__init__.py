@@ -37,6 +37,7 @@ from forewarn.store.queries import (
     OpenWavesQuery,
     OrderQuery,
     ScopeQuery,
+    folded,
     selected_scopes,
 )
 
@@ -69,5 +70,6 @@ __all__ = [
     "SharedStore",
     "Store",
     "StorePosition",
+    "folded",
     "selected_scopes",
 ]

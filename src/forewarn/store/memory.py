@@ -54,6 +54,7 @@ from forewarn.store import (
     Page,
     ScopeQuery,
     StorePosition,
+    folded,
     selected_scopes,
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark, chained
@@ -303,7 +304,7 @@ class MemoryStore:
         matching = (
             s
             for s in self._scopes.values()
-            if s.name > query.after and _lies_in(s.name, scopes) and query.text in s.name.lower()
+            if s.name > query.after and _lies_in(s.name, scopes) and query.text in folded(s.name)
         )
         return heapq.nsmallest(query.limit, matching, key=lambda s: s.name)
 
@@ -327,7 +328,7 @@ class MemoryStore:
         counted = (
             HostCount(host, sum(_lies_in(scope, scopes) for scope, _ in keys))
             for host, keys in self._hosts.items()
-            if host > query.after and query.text in host.lower()
+            if host > query.after and query.text in folded(host)
         )
         return heapq.nsmallest(query.limit, (each for each in counted if each.machines), key=lambda each: each.name)
 
@@ -374,8 +375,7 @@ class MemoryStore:
         machines = self._machines.get(event.scope, {})
         if host and not any(name in machines and machines[name].host == host for name in event.resources):
             return False
-        named = " ".join((event.id, event.maintenance_id, event.type, event.description)).lower()
-        return text in named or any(text in f"{event.scope}/{name}".lower() for name in event.resources)
+        return text in _event_text(event)
 
     @_locked
     def orders_page(self, query: OrderQuery) -> list[Order]:
@@ -397,8 +397,7 @@ class MemoryStore:
         page = list(islice(matching, query.limit + 1))
         more = len(page) > query.limit
         page = page[: query.limit]
-        numbers = tuple(self._numbers[e.id] for e in page)
-        return Page(tuple(page), numbers[-1] if more else None, numbers)
+        return Page(tuple(page), self._numbers[page[-1].id] if more else None)
 
     @_locked
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
@@ -621,6 +620,7 @@ class MemoryStore:
             and query.maintenance_id in ("", event.maintenance_id)
             and event.status in query.statuses
             and event.type in query.types
+            and (not query.text or query.text in _event_text(event))
             and (query.since is None or event.ended is None or event.ended >= query.since)
         )
 
@@ -704,9 +704,15 @@ def _shown(event: Event) -> Event:
     return replace(event, approvals=()) if event.approvals else event
 
 
+def _event_text(event: Event) -> str:
+    machines = (f"{event.scope}/{name}" for name in event.resources)
+    return folded(" ".join((event.id, event.maintenance_id, event.type, event.description, *machines)))
+
+
 def _contains(machine: Machine, text: str) -> bool:
-    names = f"{machine} {machine.host} {machine.instance_id}".lower()
-    return text in names or any(text in address for address in machine.addresses)
+    known = (str(machine), machine.host, machine.instance_id)
+    addresses = machine.addresses if not {".", ":"}.isdisjoint(text) else ()
+    return any(text in folded(each) for each in (*known, *addresses))
 
 
 def _lies_in(scope: str, scopes: tuple[str, ...] | None) -> bool:

@@ -59,11 +59,10 @@ class OpenWave:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of events with their numbers, and the cursor of the next page or None."""
+    """A page of events, and the cursor of the next page or None. A search may continue after a page that is not full."""
 
     events: tuple[Event, ...]
     next_before: int | None = None
-    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

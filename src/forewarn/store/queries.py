@@ -1,9 +1,10 @@
 """The arguments of store reads: what a snapshot covers, and which page of a list to return.
 
-In every query, `within` names the scopes that the caller may see: None for all, () for none. A `text` is in lower case and is
-searched in lower case; "" is in every text.
+In every query, `within` names the scopes that the caller may see: None for all, () for none. A `text` is
+`folded` and is searched in what is folded too; "" is in every text.
 """
 
+import string
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,13 @@ from forewarn.core.model import (
 MAX_PAGE = 1_000
 
 IdKind = Literal["event", "maintenance", "order"]
+
+_SMALL_LETTERS = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def folded(text: str) -> str:
+    """Return the text with small letters for the capitals of ASCII: the only case that every database ignores."""
+    return text.translate(_SMALL_LETTERS)
 
 
 def selected_scopes(scope: str, within: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -74,7 +82,8 @@ class _PageQuery:
 class EventQuery(_PageQuery):
     """A page of the events that match every field, newest first.
 
-    `host` names the machines that are on it now. `since` leaves out events that ended earlier. `before` is the `next_before` of
+    `text` must be in an id, the type, the description or in `scope/name` of a machine. `host` names the machines that are on it
+    now. `since` leaves out events that ended earlier. `before` is the `next_before` of
     the previous page.
     """
 
@@ -85,6 +94,7 @@ class EventQuery(_PageQuery):
     statuses: Collection[Status] = tuple(Status)
     types: Collection[EventType] = tuple(EventType)
     since: datetime | None = None
+    text: str = ""
     before: int | None = None
 
     def __post_init__(self) -> None:
@@ -147,7 +157,7 @@ class HostQuery(_PageQuery):
 class MachineQuery(_PageQuery):
     """A page of machines by (scope, name); `after` is the last key of the previous page.
 
-    `text` must be in the machine's `scope/name`, host, instance id or in one of its addresses.
+    `text` must be in the machine's `scope/name`, host or instance id, or in an address if the text has a dot or colon.
     """
 
     scope: str = ""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -415,7 +416,7 @@ def test_events_are_found_by_every_filter(service: RunningService) -> None:
 def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> None:
     """In any case, together with the other filters, and only in what the caller may see."""
     service.enable("shop", "blog")
-    kernel = service.schedule("shop/web-0", description="New Kernel")
+    kernel = service.schedule("shop/web-0", description="New Kernel Über")
     disk = service.post("/v1/maintenances", {"type": "Freeze", "targets": {"hosts": ["rack1-b"]}}, 201)
     service.post(f"/v1/events/{disk['waves'][0]['events'][0]['id']}/approve")
     service.service.ticker.advance(1)
@@ -427,7 +428,7 @@ def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> 
     assert found("/v1/machines?q=WEB-", "name") == ["web-0", "web-1"]
     assert found("/v1/machines?q=rack1-a&scope=blog", "name") == ["db"]
     assert service.get("/v1/hosts?q=1-A")["items"] == [{"name": "rack1-a", "machines": 2}]
-    assert found("/v1/maintenances?q=kernel") == [kernel["id"]]
+    assert found(f"/v1/maintenances?q=kernel+{quote('Über')}") == [kernel["id"]]
     assert found("/v1/maintenances?q=rack1-b") == [disk["id"]]
     assert found("/v1/maintenances?q=rack1-b&status=Planned") == []
     assert found("/v1/events?q=op/web-0", "resources") == [["web-0"]]
@@ -457,7 +458,6 @@ def test_a_search_reads_a_bounded_part_and_its_cursor_continues(
     for path, text, limit in (
         ("/v1/maintenances", "needle", 1),
         ("/v1/maintenances", "needle", 5),
-        ("/v1/events", "needle", 1),
         ("/v1/audit", "cancelled", 2),
     ):
         wanted = [item["id"] for item in service.get(f"{path}?limit=500")["items"] if text in str(item).lower()]

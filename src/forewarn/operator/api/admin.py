@@ -26,7 +26,7 @@ from forewarn.operator.api.context import (
 )
 from forewarn.operator.api.receipts import SavedToken, SaveToken
 from forewarn.operator.api.token_names import check_token_name
-from forewarn.store import AuditQuery, Focus
+from forewarn.store import AuditQuery, Focus, folded
 from forewarn.store.audit_chain import BEFORE_ALL_IDS
 
 
@@ -111,7 +111,7 @@ def list_tokens(api: Api, context: CallContext) -> Result:
 
 
 def _token_text(token: Token) -> str:
-    return " ".join((token.id, token.name, token.role, token.created_by, *token.scopes)).lower()
+    return folded(" ".join((token.id, token.name, token.role, token.created_by, *token.scopes)))
 
 
 def get_token(api: Api, context: CallContext) -> Result:

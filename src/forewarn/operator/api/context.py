@@ -20,7 +20,7 @@ from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.decisions import Once
 from forewarn.service.hook_sender import HookSender
-from forewarn.store import AuditQuery, Store
+from forewarn.store import AuditQuery, Store, folded
 
 MAX_TIMELINE = 500
 MAX_SEARCH_CHARS = 200
@@ -167,13 +167,13 @@ class Paged(RequestBody):
 
 
 class Searched(Paged):
-    """One page of the items that contain the text `q`, in any case."""
+    """One page of the items that contain the text `q`; capitals do not matter."""
 
     q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] = ""
 
     @property
     def text(self) -> str:
-        return self.q.strip().lower()
+        return folded(self.q.strip())
 
 
 class DryRun(RequestBody):
@@ -218,7 +218,7 @@ def searched(
     for _ in range(MAX_SEARCHED // SEARCHED_AT_ONCE if text else 1):
         most = SEARCHED_AT_ONCE if text else limit + 1
         rows = read(after, most)
-        found += [(key, item) for key, item in rows if not text or text in text_of(item).lower()]
+        found += [(key, item) for key, item in rows if not text or text in folded(text_of(item))]
         if len(found) > limit:
             return [item for _, item in found[:limit]], found[limit - 1][0]
         if len(rows) < most:

@@ -1,13 +1,12 @@
 """List and show events, approve or cancel them, and retry, finish or abandon one whose order failed or is in doubt."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from forewarn.core.model import OPEN, Event, EventType, Status
+from forewarn.core.model import OPEN, EventType, Status
 from forewarn.core.transitions import Verb
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
@@ -22,9 +21,8 @@ from forewarn.operator.api.context import (
     in_utc,
     page_of,
     read_cursor,
-    searched,
 )
-from forewarn.store import EventQuery, OpenWavesQuery
+from forewarn.store import EventQuery, OpenWavesQuery, folded
 
 MAX_OPEN_WAVES = 500
 
@@ -57,30 +55,23 @@ def list_events(api: Api, context: CallContext) -> Result:
     scope, machine = query.scope, query.machine
     if "/" in machine and not scope:
         scope, _, machine = machine.partition("/")
-    wanted = EventQuery(
-        scope=scope,
-        machine=machine,
-        host=query.host,
-        maintenance_id=query.maintenance,
-        statuses=query.status or tuple(Status),
-        types=query.type or tuple(EventType),
-        since=in_utc(query.since, "since"),
-        within=context.caller.within,
+    page = api.store.events(
+        EventQuery(
+            scope=scope,
+            machine=machine,
+            host=query.host,
+            maintenance_id=query.maintenance,
+            statuses=query.status or tuple(Status),
+            types=query.type or tuple(EventType),
+            since=in_utc(query.since, "since"),
+            text=query.text,
+            within=context.caller.within,
+            limit=query.limit,
+            before=before[0] if before else None,
+        )
     )
-
-    def read(before: int | None, limit: int) -> list[tuple[int, Event]]:
-        page = api.store.events(replace(wanted, before=before, limit=limit))
-        return list(zip(page.numbers, page.events, strict=True))
-
-    start = before[0] if before else None
-    events, last = searched(read, _text, text=query.text, start=start, limit=query.limit)
-    return page_of(api.event_bodies(context.caller, events), cursor_of(last) if last is not None else None)
-
-
-def _text(event: Event) -> str:
-    """Return what a search finds an event by."""
-    machines = (f"{event.scope}/{name}" for name in event.resources)
-    return " ".join((event.id, event.maintenance_id, event.type, event.description, *machines))
+    next_cursor = cursor_of(page.next_before) if page.next_before is not None else None
+    return page_of(api.event_bodies(context.caller, page.events), next_cursor)
 
 
 def list_open_waves(api: Api, context: CallContext) -> Result:
@@ -91,7 +82,7 @@ def list_open_waves(api: Api, context: CallContext) -> Result:
             host=query.host,
             statuses=query.status or tuple(OPEN),
             types=query.type or tuple(EventType),
-            text=query.q.strip().lower(),
+            text=folded(query.q.strip()),
             within=context.caller.within,
         )
     )

@@ -78,9 +78,13 @@ def list_maintenances(api: Api, context: CallContext) -> Result:
 
 def _text(maintenance: Maintenance, within: tuple[str, ...] | None) -> str:
     """Return what a search finds a maintenance by, as far as the caller sees it."""
-    targets = views.targets_out(maintenance.targets, within) if maintenance.targets is not None else None
-    names = [*targets.machines, *targets.scopes, *targets.hosts] if targets is not None else []
-    return " ".join((maintenance.id, maintenance.type, maintenance.description, maintenance.created_by, *names))
+    about = (maintenance.id, maintenance.type, maintenance.description, maintenance.created_by)
+    targets = maintenance.targets
+    if targets is None:
+        return " ".join(about)
+    scopes = (scope for scope in (targets.scope, *targets.scopes) if within is None or scope in within)
+    machines = (f"{scope}/{name}" for scope, name in targets.machines if within is None or scope in within)
+    return " ".join((*about, *scopes, *machines, *(targets.hosts if within is None else ())))
 
 
 def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | None) -> list[bodies.MaintenanceRow]:

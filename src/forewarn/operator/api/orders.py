@@ -17,7 +17,7 @@ from forewarn.operator.api.context import (
     read_cursor,
     searched,
 )
-from forewarn.store import Focus, OrderQuery
+from forewarn.store import Focus, OrderQuery, folded
 
 Key = tuple[datetime, str]
 
@@ -75,7 +75,7 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         and not (query.state and event.status is Status.ABANDONED)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
-    return page_of([item for item in items if query.text in _text(item).lower()], None)
+    return page_of([item for item in items if query.text in folded(_text(item))], None)
 
 
 def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]:

@@ -132,28 +132,31 @@ WHERE host <> '' AND host = %(host)s AND (scope, name) > (%(scope)s, %(name)s)
 ORDER BY scope, name LIMIT %(limit)s;
 
 -- name: scopes_matching
--- Return a page of the scopes whose name contains a text. Reads scopes by the primary key until the page is full.
+-- Return a page of the scopes whose name is like a pattern. Reads scopes by the primary key until the page is full.
 SELECT * FROM scopes
-WHERE name > %(after)s AND strpos(lower(name), %(text)s) > 0
+WHERE name > %(after)s AND name ILIKE %(pattern)s
   AND (%(scopes)s::text[] IS NULL OR name = ANY(%(scopes)s::text[]))
 ORDER BY name LIMIT %(limit)s;
 
 -- name: machines_matching
--- Return a page of the machines whose name, host, instance id or address contains a text. Reads machines by the primary key
--- until the page is full.
+-- Return a page of the machines whose name, host, instance id or address is like a pattern. Reads machines by the primary key
+-- until the page is full. `slash` says that the text is `scope/name`, whose parts have patterns of their own; `address` is the
+-- pattern if the text may be a part of an address, else NULL.
 SELECT * FROM machines m
 WHERE (scope, name) > (%(scope)s, %(name)s) AND %(host)s IN ('', host)
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
-  AND (strpos(lower(scope || '/' || name || ' ' || host || ' ' || instance_id), %(text)s) > 0
-       OR EXISTS (SELECT FROM machine_addresses a
-                  WHERE a.scope = m.scope AND a.name = m.name AND strpos(a.address, %(text)s) > 0))
+  AND (CASE WHEN %(slash)s THEN name ILIKE %(name_pattern)s AND scope ILIKE %(scope_pattern)s
+       ELSE name ILIKE %(pattern)s OR scope ILIKE %(pattern)s OR host ILIKE %(pattern)s END
+       OR instance_id ILIKE %(pattern)s
+       OR (%(address)s::text IS NOT NULL AND EXISTS (SELECT FROM machine_addresses a
+           WHERE a.scope = m.scope AND a.name = m.name AND a.address ILIKE %(address)s::text)))
 ORDER BY scope, name LIMIT %(limit)s;
 
 -- name: hosts_page
--- Return a page of the hosts whose name contains a text, and the number of machines on each. Reads the index of hosts until the
+-- Return a page of the hosts whose name is like a pattern, and the number of machines on each. Reads the index of hosts until the
 -- page is full.
 SELECT host AS name, count(*) AS machines FROM machines
-WHERE host <> '' AND host > %(after)s AND strpos(lower(host), %(text)s) > 0
+WHERE host <> '' AND host > %(after)s AND host ILIKE %(pattern)s
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
 GROUP BY host ORDER BY host LIMIT %(limit)s;
 
@@ -185,6 +188,14 @@ ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 -- name: events_by_number
 -- Return the events with these numbers, newest first.
 SELECT * FROM events WHERE number = ANY(%(numbers)s::bigint[]) ORDER BY number DESC;
+
+-- name: events_matching
+-- Return, of these numbers, those of events whose ids, type, description or machines are like a pattern, newest first.
+SELECT number FROM events
+WHERE number = ANY(%(numbers)s::bigint[])
+  AND (id ILIKE %(pattern)s OR maintenance_id ILIKE %(pattern)s OR type ILIKE %(pattern)s OR description ILIKE %(pattern)s
+       OR scope || '/' || array_to_string(resources, ' ' || scope || '/') ILIKE %(pattern)s)
+ORDER BY number DESC;
 
 -- name: event_numbers
 -- Return the numbers of the newest events.

@@ -6,7 +6,9 @@ updated when their status changes.
 """
 
 import heapq
+import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -31,6 +33,8 @@ from forewarn.store.sql.session import SqlSession
 # Up to so many events that ended since a moment are collected and sorted. If there are more, they lie close together among the
 # newest numbers, and a scan from there soon finds a page of them.
 MAX_GATHERED = 1_000
+MAX_SEARCHED = 5_000
+SEARCHED_AT_ONCE = 1_000
 _NEWEST_NUMBER = 2**62
 
 Scopes = tuple[str, ...] | None
@@ -62,8 +66,8 @@ def backlog(reader: SqlSession) -> Backlog:
 def scopes(reader: SqlSession, query: ScopeQuery) -> Iterable[Row]:
     wanted = selected_scopes("", query.within)
     if query.text:
-        values: Values = {"text": query.text, "scopes": _optional_list(reader, wanted), "after": query.after}
-        return reader.query("scopes_matching", **values, limit=query.limit)
+        values: Values = {"pattern": _pattern(query.text), "scopes": _optional_list(reader, wanted)}
+        return reader.query("scopes_matching", **values, after=query.after, limit=query.limit)
     if wanted is None:
         return reader.query("scopes_page", after=query.after, limit=query.limit)
     found = reader.query("scopes_by_name", names=reader.as_list(name for name in wanted if name > query.after))
@@ -75,7 +79,7 @@ def machines(reader: SqlSession, query: MachineQuery) -> list[Row]:
     scope, name = query.after or ("", "")
     values: Values = {"host": query.host, "scopes": _optional_list(reader, wanted), "scope": scope, "name": name}
     if query.text:
-        return list(reader.query("machines_matching", **values, text=query.text, limit=query.limit))
+        return list(reader.query("machines_matching", **values, **_machine_patterns(query.text), limit=query.limit))
     if query.host:
         return list(reader.query("machines_page_of_host", **values, limit=query.limit))
     if wanted is None:
@@ -90,7 +94,8 @@ def machines(reader: SqlSession, query: MachineQuery) -> list[Row]:
 
 def hosts(reader: SqlSession, query: HostQuery) -> Iterable[Row]:
     scopes = _optional_list(reader, selected_scopes("", query.within))
-    return reader.query("hosts_page", after=query.after, text=query.text, scopes=scopes, limit=query.limit)
+    pattern = _pattern(query.text)
+    return reader.query("hosts_page", after=query.after, pattern=pattern, scopes=scopes, limit=query.limit)
 
 
 def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
@@ -151,7 +156,50 @@ def _newest(
 # -- events
 
 
-def event_numbers(reader: SqlSession, query: EventQuery) -> list[int]:
+def event_page(reader: SqlSession, query: EventQuery) -> tuple[list[int], int | None]:
+    """Return the event numbers of a page, newest first, and the `before` of the next page or None.
+
+    A search reads at most MAX_SEARCHED events, so its cost does not grow with the history; the next page continues it.
+    """
+    if not query.text:
+        numbers = _event_numbers(reader, query)
+        return numbers[: query.limit], numbers[query.limit - 1] if len(numbers) > query.limit else None
+    found: list[int] = []
+    part = replace(query, limit=SEARCHED_AT_ONCE)
+    for _ in range(MAX_SEARCHED // SEARCHED_AT_ONCE):
+        numbers = _event_numbers(reader, part)
+        read = reader.as_list(numbers[:SEARCHED_AT_ONCE])
+        found += _numbers(reader, "events_matching", {"numbers": read, "pattern": _pattern(query.text)})
+        if len(found) > query.limit:
+            return found[: query.limit], found[query.limit - 1]
+        if len(numbers) <= SEARCHED_AT_ONCE:
+            return found, None
+        part = replace(part, before=numbers[SEARCHED_AT_ONCE - 1])
+    return found, part.before
+
+
+def _pattern(text: str) -> str:
+    """Return the pattern of LIKE for what contains the text."""
+    return f"%{_escaped(text)}%"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([%_\\])", r"\\\1", text)
+
+
+def _machine_patterns(text: str) -> Values:
+    """Return the patterns for machines. Names have no slash, so a text with one is the end of a scope and the start of a name."""
+    scope, slash, name = text.partition("/")
+    return {
+        "pattern": _pattern(text),
+        "slash": bool(slash),
+        "scope_pattern": f"%{_escaped(scope)}",
+        "name_pattern": f"{_escaped(name)}%",
+        "address": _pattern(text) if not {".", ":"}.isdisjoint(text) else None,
+    }
+
+
+def _event_numbers(reader: SqlSession, query: EventQuery) -> list[int]:
     """Return the event numbers of a page, newest first, and one more if there is a next page."""
     scopes = selected_scopes(query.scope, query.within)
     if scopes == ():

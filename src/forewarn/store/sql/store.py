@@ -289,12 +289,11 @@ class SqlStore:
 
     def events(self, query: EventQuery) -> Page:
         with self._reading() as reader:
-            numbers = lists.event_numbers(reader, query)
-            shown = numbers[: query.limit]
+            shown, next_before = lists.event_page(reader, query)
             found = {row["id"]: row for row in reader.query("events_by_number", numbers=reader.as_list(shown))}
             approvals = reader.query("approvals_of_events", ids=reader.as_list(found))
             events = tuple(_with_approvals(reader, found, approvals).values())
-            return Page(events, shown[-1] if len(numbers) > query.limit else None, tuple(shown))
+            return Page(events, next_before)
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
         with self._reading() as reader:

@@ -135,28 +135,31 @@ WHERE host <> '' AND host = :host AND (scope, name) > (:scope, :name)
 ORDER BY scope, name LIMIT :limit;
 
 -- name: scopes_matching
--- Return a page of the scopes whose name contains a text. Reads scopes by the primary key until the page is full.
+-- Return a page of the scopes whose name is like a pattern. Reads scopes by the primary key until the page is full.
 SELECT * FROM scopes
-WHERE name > :after AND instr(lower(name), :text) > 0
+WHERE name > :after AND name LIKE :pattern ESCAPE '\'
   AND (:scopes IS NULL OR +name IN (SELECT value FROM json_each(:scopes)))
 ORDER BY name LIMIT :limit;
 
 -- name: machines_matching
--- Return a page of the machines whose name, host, instance id or address contains a text. Reads machines by the primary key
--- until the page is full.
+-- Return a page of the machines whose name, host, instance id or address is like a pattern. Reads machines by the primary key
+-- until the page is full. `:slash` says that the text is `scope/name`, whose parts have patterns of their own; `:address` is the
+-- pattern if the text may be a part of an address, else NULL.
 SELECT * FROM machines m
 WHERE (scope, name) > (:scope, :name) AND :host IN ('', host)
   AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
-  AND (instr(lower(scope || '/' || name || ' ' || host || ' ' || instance_id), :text) > 0
-       OR EXISTS (SELECT 1 FROM machine_addresses a
-                  WHERE a.scope = m.scope AND a.name = m.name AND instr(a.address, :text) > 0))
+  AND (CASE WHEN :slash THEN name LIKE :name_pattern ESCAPE '\' AND scope LIKE :scope_pattern ESCAPE '\'
+       ELSE name LIKE :pattern ESCAPE '\' OR scope LIKE :pattern ESCAPE '\' OR host LIKE :pattern ESCAPE '\' END
+       OR instance_id LIKE :pattern ESCAPE '\'
+       OR (:address IS NOT NULL AND EXISTS (SELECT 1 FROM machine_addresses a WHERE a.scope = m.scope AND a.name = m.name
+                                            AND a.address LIKE :address ESCAPE '\')))
 ORDER BY scope, name LIMIT :limit;
 
 -- name: hosts_page
--- Return a page of the hosts whose name contains a text, and the number of machines on each. Reads the index of hosts until the
+-- Return a page of the hosts whose name is like a pattern, and the number of machines on each. Reads the index of hosts until the
 -- page is full.
 SELECT host AS name, count(*) AS machines FROM machines INDEXED BY machines_by_host
-WHERE host <> '' AND host > :after AND instr(lower(host), :text) > 0
+WHERE host <> '' AND host > :after AND host LIKE :pattern ESCAPE '\'
   AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
 GROUP BY host ORDER BY host LIMIT :limit;
 
@@ -188,6 +191,13 @@ ORDER BY issued DESC, id DESC LIMIT :limit;
 -- name: events_by_number
 -- Return the events with these numbers, newest first.
 SELECT e.* FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value ORDER BY e.number DESC;
+
+-- name: events_matching
+-- Return, of these numbers, those of events whose ids, type, description or machines are like a pattern, newest first.
+SELECT e.number FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value
+WHERE e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
+  OR e.description LIKE :pattern ESCAPE '\' OR replace(e.resources, '"', e.scope || '/') LIKE :pattern ESCAPE '\'
+ORDER BY e.number DESC;
 
 -- name: event_numbers
 -- Return the numbers of the newest events.
