@@ -129,7 +129,12 @@ def test_open_waves_count_the_open_events_that_match(fleet: Store, fields: dict[
         named += [f"{each.scope}/{name}" for name in each.resources]
         if query.host in ("", *on) and any(query.text in text.lower() for text in named):
             expected[each.maintenance_id, each.wave, each.status] += 1
-    found = fleet.open_waves(query)
+    found, counts = fleet.open_waves(query)
+    by_status: Counter[Status] = Counter()
+    for (_, _, status), number in expected.items():
+        by_status[status] += number
+    assert counts == by_status
+    assert fleet.open_waves(replace(query, limit=2)) == (found[:2], counts)
     assert [((w.maintenance_id, w.wave, w.status), w.events) for w in found] == list(expected.items())
     rows = {each.id: each for each in fleet.maintenances(MaintenanceQuery())}
     for wave in found:

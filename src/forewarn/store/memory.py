@@ -356,7 +356,7 @@ class MemoryStore:
         return {i: waves for i, waves in found.items() if waves}
 
     @_locked
-    def open_waves(self, query: OpenWavesQuery) -> list[OpenWave]:
+    def open_waves(self, query: OpenWavesQuery) -> tuple[list[OpenWave], dict[Status, int]]:
         scopes = selected_scopes(query.scope, query.within)
         found: dict[tuple[str, int, Status], int] = {}
         for event in reversed(self._events.values()):
@@ -366,10 +366,14 @@ class MemoryStore:
                 continue
             key = (event.maintenance_id, event.wave, event.status)
             found[key] = found.get(key, 0) + 1
-        return [
+        counts: Counter[Status] = Counter()
+        for (_, _, status), number in found.items():
+            counts[status] += number
+        waves = [
             OpenWave(i, (m := self._maintenances[i]).type, m.description, m.created, wave, status, number)
             for (i, wave, status), number in found.items()
         ]
+        return waves[: query.limit], dict(counts)
 
     def _is_found(self, event: Event, host: str, text: str) -> bool:
         machines = self._machines.get(event.scope, {})

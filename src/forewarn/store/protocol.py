@@ -291,8 +291,8 @@ class Store(Protocol):
     ) -> dict[str, tuple[WaveProgress, ...]]:
         """Return the progress of these maintenances by wave, from their events within these scopes."""
 
-    def open_waves(self, query: OpenWavesQuery) -> list[OpenWave]:
-        """Count the open events that match by maintenance, wave and status, newest first. Reads every open event."""
+    def open_waves(self, query: OpenWavesQuery) -> tuple[list[OpenWave], dict[Status, int]]:
+        """Count the open events that match: by maintenance, wave and status, newest first, and by status. Reads all of them."""
 
     def orders_page(self, query: OrderQuery) -> list[Order]: ...
 

@@ -105,7 +105,7 @@ class EventQuery(_PageQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWavesQuery:
-    """The open events to count: those that match every field.
+    """The open events to count: those that match every field. At most `limit` waves are returned, all events are counted.
 
     `host` names the machines that are on it now. `text`, in lower case, must be in an id, the type, the description or the
     `scope/name` of a machine.
@@ -117,6 +117,7 @@ class OpenWavesQuery:
     types: Collection[EventType] = tuple(EventType)
     text: str = ""
     within: tuple[str, ...] | None = None
+    limit: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

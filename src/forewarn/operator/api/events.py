@@ -24,7 +24,7 @@ from forewarn.operator.api.context import (
 )
 from forewarn.store import EventQuery, OpenWavesQuery, folded
 
-MAX_OPEN_WAVES = 500
+MAX_OPEN_WAVES = 100
 
 
 class EventsQuery(Searched):
@@ -76,7 +76,7 @@ def list_events(api: Api, context: CallContext) -> Result:
 
 def list_open_waves(api: Api, context: CallContext) -> Result:
     query = context.query
-    waves = api.store.open_waves(
+    waves, known = api.store.open_waves(
         OpenWavesQuery(
             scope=query.scope,
             host=query.host,
@@ -84,11 +84,10 @@ def list_open_waves(api: Api, context: CallContext) -> Result:
             types=query.type or tuple(EventType),
             text=folded(query.q.strip()),
             within=context.caller.within,
+            limit=MAX_OPEN_WAVES + 1,
         )
     )
-    counts = dict.fromkeys((Status.STARTED, Status.SCHEDULED, Status.PLANNED), 0)
-    for wave in waves:
-        counts[wave.status] += wave.events
+    counts = dict.fromkeys((Status.STARTED, Status.SCHEDULED, Status.PLANNED), 0) | known
     shown = [views.body_of(bodies.OpenWaveOut, wave) for wave in waves[:MAX_OPEN_WAVES]]
     return Result(200, bodies.OpenWavesOut(counts=counts, waves=shown, more=len(waves) > MAX_OPEN_WAVES))
 

@@ -17,7 +17,7 @@ from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 from forewarn.operator.portal.paging import first, older
 
 EVENTS = 20
-MAX_PLANNED = 20
+MAX_PLANNED = 10
 FILTERS = ("status", "scope", "host", "type", "q")
 OPEN_FIRST = (Status.STARTED, Status.SCHEDULED, Status.PLANNED)
 # The sentences for reasons that differ only in names and numbers.
@@ -82,7 +82,7 @@ def now(request: PageRequest) -> RenderedPage:
         "events": events,
         "event_count": sum(found.counts[each] for each in statuses),
         "planned": planned[:MAX_PLANNED],
-        "planned_left": len(planned) - MAX_PLANNED,
+        "more_planned": len(planned) > MAX_PLANNED or (bool(planned) and found.more),
         "planned_count": found.counts[Status.PLANNED] if planned else 0,
         "all_planned": f"/?{urlencode({'status': 'Planned', **{key: value for key, value in rest.items() if value}})}",
         "bulk_buttons": bulk_buttons(request.api, ("approve", "cancel")),

@@ -273,7 +273,23 @@ FROM (
         WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
   GROUP BY e.maintenance_id, e.wave, e.status
 ) w JOIN maintenances m ON m.id = w.maintenance_id
-ORDER BY w.newest DESC;
+ORDER BY w.newest DESC LIMIT %(limit)s;
+
+-- name: open_counts
+-- Count the open events that match by status, as open_waves does.
+SELECT e.status, count(*) AS events
+FROM events e
+WHERE e.ended IS NULL AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+  AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
+  AND (%(host)s::text = '' OR EXISTS (
+    SELECT 1 FROM event_machines x JOIN machines h ON h.scope = x.scope AND h.name = x.machine
+    WHERE x.event_number = e.number AND h.host = %(host)s::text))
+  AND (%(text)s::text = ''
+    OR strpos(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), %(text)s::text) > 0
+    OR EXISTS (
+      SELECT 1 FROM event_machines x
+      WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
+GROUP BY e.status;
 
 -- name: backlog
 -- Return the earliest start and wake-up, and count the open and running orders.

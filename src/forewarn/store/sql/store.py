@@ -268,20 +268,22 @@ class SqlStore:
         groups = groupby(found, key=itemgetter("maintenance_id"))
         return {i: tuple(reader.rows.wave_progress.decode(row) for row in rows) for i, rows in groups}
 
-    def open_waves(self, query: OpenWavesQuery) -> list[OpenWave]:
+    def open_waves(self, query: OpenWavesQuery) -> tuple[list[OpenWave], dict[Status, int]]:
         with self._reading() as reader:
-            return [
-                OpenWave(
-                    maintenance_id=row["maintenance_id"],
-                    type=EventType(row["type"]),
-                    description=row["description"],
-                    created=reader.rows.read_time(row["created"]),
-                    wave=row["wave"],
-                    status=Status(row["status"]),
-                    events=row["events"],
-                )
-                for row in lists.open_waves(reader, query)
-            ]
+            waves, counts = lists.open_waves(reader, query)
+        found = [
+            OpenWave(
+                maintenance_id=row["maintenance_id"],
+                type=EventType(row["type"]),
+                description=row["description"],
+                created=reader.rows.read_time(row["created"]),
+                wave=row["wave"],
+                status=Status(row["status"]),
+                events=row["events"],
+            )
+            for row in waves
+        ]
+        return found, {Status(row["status"]): row["events"] for row in counts}
 
     def orders_page(self, query: OrderQuery) -> list[Order]:
         with self._reading() as reader:

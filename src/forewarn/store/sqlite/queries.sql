@@ -271,9 +271,24 @@ FROM (
       OR EXISTS (
         SELECT 1 FROM event_machines x
         WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
-  GROUP BY e.maintenance_id, e.wave, e.status
+  GROUP BY e.maintenance_id, e.wave, e.status ORDER BY newest DESC LIMIT :limit
 ) w CROSS JOIN maintenances m ON m.id = w.maintenance_id
 ORDER BY w.newest DESC;
+
+-- name: open_counts
+-- Count the open events that match by status, as open_waves does.
+SELECT e.status, count(*) AS events
+FROM events e INDEXED BY events_open
+WHERE e.ended IS NULL AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
+  AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
+  AND (:host = '' OR EXISTS (
+    SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
+    WHERE x.event_number = e.number AND h.host = :host))
+  AND (:text = '' OR instr(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), :text) > 0
+    OR EXISTS (
+      SELECT 1 FROM event_machines x
+      WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
+GROUP BY e.status;
 
 -- name: backlog
 -- Return the earliest start and wake-up, and count the open and running orders.
