@@ -4,15 +4,28 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from forewarn.app.server import running
 from forewarn.app.service import Service
+from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
+from forewarn.core.hooks import USUAL_KINDS
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Role, Source, Targets, Token
+from forewarn.core.model import (
+    Actor,
+    EventType,
+    Hook,
+    HookDelivery,
+    Machine,
+    MaintenanceRequest,
+    Role,
+    Source,
+    Targets,
+    Token,
+)
 from forewarn.operator.api.access import digest
 from forewarn.service.clock import ManualClock
 from forewarn.service.private_files import write_private
@@ -143,6 +156,7 @@ def _fill(service: Service) -> dict[str, str]:
     approve("shop", "web-0")
     advance(1)
     _add_tokens(service)
+    hook = _add_hooks(service)
     seen = [
         MachineLastSeen(m.scope, m.name, clock.now() - timedelta(seconds=n * 3))
         for n, m in enumerate(_polling_machines(service))
@@ -156,6 +170,7 @@ def _fill(service: Service) -> dict[str, str]:
         "started event": _event(service, rolling, "Started"),
         "waiting event": service.store.events(EventQuery(scope="workers", statuses=("Scheduled",))).events[0].id,  # type: ignore[arg-type]
         "ended event": _event(service, done, "Completed"),
+        "hook": hook,
     }
 
 
@@ -178,6 +193,56 @@ def _add_tokens(service: Service) -> None:
             created_by="alice",
         )
         service.control.add_token(token, OPERATOR)
+
+
+def _add_hooks(service: Service) -> str:
+    """Add a hook that works and one that was disabled; neither has anything to send. Return the id of the second."""
+    now, head = service.clock.now(), service.store.audit_chain().head.id
+    ids = [f"{number:08X}-0000-4000-8000-00000000000B" for number in (0xC0FFEE, 0xBEEF)]
+    works = Hook(
+        id=ids[0],
+        url="https://hooks.example.com/forewarn",
+        kinds=("resumed",),
+        secrets=("whsec_ZXhhbXBsZQ==",),
+        created=now - timedelta(days=9),
+        created_by="alice",
+        cursor=head,
+        delivered=now - timedelta(minutes=7),
+    )
+    error = "the receiver answered 503: the build server is being moved"
+    fails = replace(
+        works,
+        id=ids[1],
+        url="https://ci.example.com/hooks/shop",
+        scope="shop",
+        kinds=USUAL_KINDS,
+        created=now - timedelta(days=5),
+        created_by="bob",
+        cursor=head - 12,
+        delivered=now - timedelta(days=3, minutes=20),
+        failing_since=now - timedelta(days=3),
+        failures=868,
+        error=error,
+        disabled=now - timedelta(minutes=2),
+    )
+    service.store.apply(Change(at=now, hooks=(works, fails)))
+    attempts = [(head - 11, "started", 868, error), (head - 14, "published", 1, ""), (head - 16, "completed", 1, "")]
+    deliveries = [
+        HookDelivery(
+            hook_id=fails.id,
+            audit_id=entry,
+            kind=f"forewarn.event.{kind}",
+            at=now - timedelta(minutes=2) if failure else now - timedelta(days=3, minutes=20),
+            attempts=count,
+            delivered=not failure,
+            status=503 if failure else 204,
+            took_ms=41,
+            error=failure,
+        )
+        for entry, kind, count, failure in attempts
+    ]
+    service.store.save_hooks([replace(fails, version=1)], deliveries)
+    return fails.id
 
 
 def _polling_machines(service: Service) -> list[Machine]:

@@ -46,6 +46,9 @@ PAGES = {
     "audit": "/audit",
     "tokens": "/tokens",
     "token": "/tokens",
+    "hooks": "/hooks",
+    "hook": "/hooks/{hook}",
+    "hook-secret": "/hooks",
     "store": "/store",
     "plan": "/plan",
     "plan-refused": "/plan?target=scope&scope=nowhere&duration=60s",
@@ -61,7 +64,7 @@ PAGES = {
 }
 GUIDE = {"guide": "/"}  # of a second example service, as a demo
 WITH_SCRIPTS = ("plan", "plan-refused")  # the form hides fields that do not apply
-WITHOUT_PICTURE = ("token",)  # it shows a new token
+WITHOUT_PICTURE = ("token", "hook-secret")  # they show a new secret
 
 
 def log_in(page: Page, example: ExampleService) -> None:
@@ -90,6 +93,10 @@ def open_page(page: Page, example: ExampleService, name: str) -> None:
             page.locator("input[name=verb]").evaluate("field => field.value = 'retry'")
             page.get_by_role("button", name="Confirm").click()
             page.get_by_text("1 refused").wait_for()
+        case "hook-secret":
+            page.get_by_label("URL of the receiver").fill("https://receiver.invalid/in")
+            page.get_by_role("button", name="Create").click()
+            page.get_by_role("heading", name="Secret of hook").wait_for()
         case "error-outside":  # a form with another encoding than ours
             page.locator("form").evaluate("form => form.enctype = 'text/plain'")
             page.get_by_label("Token").fill("any")

@@ -1,6 +1,7 @@
 """Tables and JSON on standard output."""
 
 import pytest
+from rich.text import Text
 
 from forewarn.cli.output import Output, plain_table, rich_table
 from tests.cli.rendering import render
@@ -32,3 +33,10 @@ def test_json_is_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) ->
     assert printed.out == '{\n  "a": "\\u00fc"\n}\n'
     assert "for people" in printed.err
     assert "also" in printed.err
+
+
+def test_cells_have_the_colour_of_their_status() -> None:
+    """A status may be followed by its details; cells without a status have the style of the table."""
+    table = rich_table(("status", "why"), [("Held: 2 orders failed", "no power")], "italic")
+    styles = [cell.style for column in table.columns for cell in column.cells if isinstance(cell, Text)]
+    assert styles == ["red", "italic"]

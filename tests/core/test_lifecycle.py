@@ -858,6 +858,21 @@ def test_a_tick_skips_maintenances_with_scopes_outside_the_snapshot() -> None:
     assert [world.status(e.id) for e in (first, second)] == [Status.STARTED, Status.STARTED]
 
 
+def test_a_tick_wakes_a_maintenance_outside_that_it_does_not_hold_back() -> None:
+    """Another tick decides about it: what it waited for may have left the queue by a change that it does not show."""
+    world = World(scope("shop"), scope("ship"), machines=[machine("shop/web-0"), machine("ship/app-0")])
+    first, _ = world.submit("shop/web-0", "ship/app-0")
+    waiting = replace(world.maintenance(first.id), observed_published_at=START, wake_at=None)
+    snapshot = world.snapshot()
+    partial = replace(snapshot, scopes={"shop": snapshot.scopes["shop"]}, maintenances={waiting.id: waiting})
+
+    def wakes(minutes: int) -> tuple[str, ...]:
+        return tick(partial, now=at(minutes), actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S).wakes
+
+    assert wakes(60) == (waiting.id,)
+    assert wakes(5) == ()
+
+
 # -- retrying all failed orders
 
 

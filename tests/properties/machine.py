@@ -179,10 +179,15 @@ class ServiceMachine(RuleBasedStateMachine):
             self.maintenances.append(maintenance_id)
 
     @precondition(lambda self: self.maintenances)
-    @rule(data=st.data(), verb=st.sampled_from(["pause", "resume", "resume", "cancel"]))
+    @rule(
+        data=st.data(),
+        verb=st.sampled_from(
+            ["pause_maintenance", "resume_maintenance", "resume_maintenance", "cancel_maintenance", "retry_failed"]
+        ),
+    )
     def steer_a_maintenance(self, data: st.DataObject, verb: str) -> None:
         maintenance_id = data.draw(st.sampled_from(self.maintenances[-4:]))
-        self.do(getattr(self.control, f"{verb}_maintenance"), maintenance_id, OPERATOR)
+        self.do(getattr(self.control, verb), maintenance_id, OPERATOR)
 
     @precondition(lambda self: self.some())
     @rule(data=st.data())

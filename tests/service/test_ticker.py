@@ -10,14 +10,18 @@ import pytest
 from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused
+from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     EventType,
+    Machine,
     MaintenanceRequest,
+    OnFailure,
     Source,
     Status,
     Targets,
 )
+from forewarn.core.transitions import Verb
 from forewarn.executors import OrderReport
 from forewarn.service.clock import SystemClock
 from forewarn.service.settings import Settings
@@ -247,3 +251,33 @@ def test_a_wave_that_is_first_in_the_queue_again_is_woken(store: Store) -> None:
     control.cancel_event(blocked.id, OPERATOR)
     service.ticker.cycle_until_idle()
     assert {event.status for event in control.maintenance(behind)[1]} == {Status.STARTED}
+
+
+def test_a_wave_behind_one_that_left_the_queue_is_woken(store: Store) -> None:
+    """A retried order takes the next wave of its maintenance out of the queue; no change in the shared scope says so."""
+    service = make_service(store, scopes=4, enabled=False)
+    control = service.control
+    for scope in ("s-0", "s-2"):
+        control.put_machine(Machine(scope=scope, name="n", update_domain=1), OPERATOR)
+    targets = Targets(machines=tuple(key for key in service.store.inventory().machines if key[0] != "s-3"))
+    request = MaintenanceRequest(type=EventType.FREEZE, targets=targets, on_failure=OnFailure.CONTINUE)
+    ahead = control.submit(request, OPERATOR)
+    service.ticker.cycle_until_idle()
+    first_wave = [event for event in control.maintenance(ahead)[1] if event.wave == 1]
+    targets = Targets(machines=(("s-2", "n"),))
+    control.submit(MaintenanceRequest(type=EventType.FREEZE, targets=targets, emergency=True), OPERATOR)
+    targets = Targets(machines=(("s-0", "n"), ("s-3", "m")))
+    later = START + timedelta(minutes=1)
+    behind = control.submit(MaintenanceRequest(type=EventType.FREEZE, targets=targets, not_before=later), OPERATOR)
+    for event in first_wave:
+        control.take_order(event.id, OPERATOR, node="x")
+        control.report_order(event.id, Outcome(event.scope != "s-1", "broke"), OPERATOR)
+    service.ticker.cycle_until_idle()
+    service.clock.move_to(later)
+    service.ticker.cycle_until_idle()
+    waiting = control.maintenance(behind)[1][0]
+    assert [reason.code for reason in control.why(waiting.id)] == ["queue"]
+    (failed,) = [event for event in first_wave if event.scope == "s-1"]
+    control.resolve_failure(failed.id, Verb.RETRY, OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert control.event(waiting.id)[0].status is Status.STARTED

@@ -15,6 +15,7 @@ from forewarn.core.model import (
     ClockHold,
     EventType,
     HoldCause,
+    HookShape,
     MaintenanceStatus,
     OnFailure,
     OrderState,
@@ -24,7 +25,7 @@ from forewarn.core.model import (
     Status,
     StoreHold,
 )
-from forewarn.store import AuditQuery, EventQuery, Focus, Store
+from forewarn.store import MAX_DELIVERIES, AuditQuery, EventQuery, Focus, Store
 from forewarn.store.memory import MemoryStore
 from tests.support.records import (
     ENDED_MAINTENANCE,
@@ -33,9 +34,11 @@ from tests.support.records import (
     approval,
     at,
     change,
+    delivery,
     ended,
     entry,
     event,
+    hook,
     machine,
     maintenance,
     one_maintenance,
@@ -66,6 +69,7 @@ def read_all(store: Store) -> object:
         store.orders(tuple(OrderState), 500),
         store.audit(AuditQuery(limit=500)),
         store.tokens(),
+        store.hooks(),
         [store.receipt("T1", f"K{n}") for n in range(5)],
         store.next_wakeup(),
     )
@@ -679,3 +683,70 @@ def test_a_released_hold_wakes_every_open_maintenance(store: Store) -> None:
     assert store.snapshot(Focus()).hold is None
     assert store.due(at(5), 10) == ["M1"]
     assert saved_maintenance(store, "M1").version == 2
+
+
+# -- hooks
+
+
+def test_hooks_come_back_as_given_oldest_first(store: Store) -> None:
+    """Every field of a hook is read as it was written, also after an update."""
+    full = hook(
+        "H1",
+        scope="shop",
+        kinds=("started", "failed"),
+        shape=HookShape.SLACK,
+        secrets=("whsec_b25l", "whsec_dHdv"),
+        old_secrets_until=at(90),
+        created=at(5),
+        created_by=UNICODE,
+        cursor=2**40,
+        delivered=at(6),
+        failing_since=at(7),
+        failures=3,
+        error=UNICODE,
+        disabled=at(8),
+        gap_after=2,
+        gap_until=2**41,
+    )
+    store.apply(change(hooks=[full, hook("H0", created=at(9)), hook("H2", created=at(5))]))
+    assert store.hooks() == [
+        replace(full, version=1),
+        hook("H2", created=at(5), version=1),
+        hook("H0", created=at(9), version=1),
+    ]
+    later = replace(full, version=1, cursor=2**42, delivered=at(9), failing_since=None, failures=0, error="")
+    store.apply(change(hooks=[later]))
+    assert store.hooks()[0] == replace(later, version=2)
+
+
+def test_a_hook_changes_only_as_it_was_read(store: Store) -> None:
+    """A hook that another writer changed or deleted is a conflict for `apply` and for `save_hooks`, and nothing is saved."""
+    store.apply(change(hooks=[hook("H1"), hook("H2")]))
+    store.save_hooks([hook("H1", version=1, cursor=5)])
+    refused(store, change(hooks=[hook("H1")], audit=[entry()]), Conflict)
+    refused(store, change(hooks=[hook("H2", version=1), hook("H1", version=1)], audit=[entry()]), Conflict)
+    with pytest.raises(Conflict):
+        store.save_hooks([hook("H2", version=1, cursor=9), hook("H1", version=1, cursor=9)], [delivery(9)])
+    assert [h.cursor for h in store.hooks()] == [5, 0]
+    assert store.hook_deliveries("H1", 10) == []
+    store.apply(change(removed_hooks=["H1"]))
+    with pytest.raises(Conflict):
+        store.save_hooks([hook("H1", version=2, cursor=9)])
+    assert [h.id for h in store.hooks()] == ["H2"]
+
+
+def test_a_hook_keeps_its_newest_deliveries(store: Store) -> None:
+    """The last attempt for an entry replaces the one before; a page goes down from an entry; a deleted hook has none."""
+    store.apply(change(hooks=[hook("H1"), hook("H2")]))
+    failed = delivery(3, delivered=False, status=0, error="refused", took_ms=7)
+    store.save_hooks([hook("H1", version=1, cursor=3)], [delivery(1), delivery(2), failed])
+    store.save_hooks([hook("H1", version=2, cursor=3)], [delivery(3, attempts=2)])
+    store.save_hooks([hook("H2", version=1, cursor=1)], [delivery(1, "H2")])
+    assert store.hook_deliveries("H1", 2) == [delivery(3, attempts=2), delivery(2)]
+    assert store.hook_deliveries("H1", 5, before=3) == [delivery(2), delivery(1)]
+    many = [delivery(n) for n in range(10, 10 + MAX_DELIVERIES)]
+    store.save_hooks([hook("H1", version=3)], many)
+    assert store.hook_deliveries("H1", 500) == many[::-1]
+    store.apply(change(removed_hooks=["H1"]))
+    assert store.hook_deliveries("H1", 500) == []
+    assert store.hook_deliveries("H2", 500) == [delivery(1, "H2")]

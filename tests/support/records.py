@@ -18,6 +18,8 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    Hook,
+    HookDelivery,
     LoginSession,
     Machine,
     Maintenance,
@@ -118,6 +120,16 @@ def token(id_: str = "T1", **fields: Any) -> Token:
     return Token(
         **{"id": id_, "name": f"name of {id_}", "role": Role.OPERATOR, "digest": digest, "created": at(0), **fields}
     )
+
+
+def hook(id_: str = "H1", **fields: Any) -> Hook:
+    given: dict[str, Any] = {"id": id_, "url": "https://example.com/in", "kinds": ("started",), "created": at(0)}
+    return Hook(**{**given, "secrets": ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",), **fields})
+
+
+def delivery(audit_id: int, hook_id: str = "H1", **fields: Any) -> HookDelivery:
+    given: dict[str, Any] = {"kind": "forewarn.event.started", "at": at(1), "attempts": 1, "delivered": True}
+    return HookDelivery(hook_id=hook_id, audit_id=audit_id, **{**given, "status": 200, **fields})
 
 
 def session(id_: str = "S1", **fields: Any) -> LoginSession:

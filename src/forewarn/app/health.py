@@ -6,10 +6,14 @@ every few seconds.
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 
 from forewarn.core.errors import ServiceError
+from forewarn.core.hooks import hook_state
+from forewarn.core.model import Hook
 from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
@@ -17,6 +21,7 @@ from forewarn.operator.metrics import Facts, Following, GuestCounts
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
+from forewarn.service.hook_sender import HookSender
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog, SharedStore, Store
@@ -37,6 +42,7 @@ class Health:
         clock: Clock,
         ticker: Ticker,
         follower: Follower | None,
+        hook_sender: HookSender | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -44,6 +50,7 @@ class Health:
         self._clock = clock
         self._ticker = ticker
         self._follower = follower
+        self._hook_sender = hook_sender
         self._lock = threading.Lock()
         self._counted: tuple[float, Backlog | None] = (0.0, None)
 
@@ -72,12 +79,13 @@ class Health:
         return warnings
 
     def facts(self, documents: Documents) -> Facts:
-        backlog, held, store_held, now = None, None, None, self._clock.display_time()
+        backlog, held, store_held, hooks, now = None, None, None, None, self._clock.display_time()
         if self.store_answers():
             with suppress(ServiceError):
                 backlog = self._backlog()
                 held = self._control.clock_hold() is not None
                 store_held = self._control.store_hold() is not None
+                hooks = self._store.hooks()
         ticked_s = self._ticker.cycled_at_s
         return Facts(
             role=self._settings.role,
@@ -93,6 +101,13 @@ class Health:
             backlog=backlog,
             overdue_s=None if backlog is None else _ago_s(now, backlog.earliest_start),
             due_s=None if backlog is None else _ago_s(now, backlog.earliest_wake),
+            hooks=None if hooks is None else _hook_states(hooks),
+            hook_failing_s=None
+            if hooks is None
+            else max((_ago_s(now, hook.failing_since) for hook in hooks if hook.disabled is None), default=0.0),
+            hook_messages={}
+            if self._hook_sender is None
+            else {"delivered": self._hook_sender.delivered, "failed": self._hook_sender.failed},
         )
 
     def _following(self) -> Following | None:
@@ -142,6 +157,11 @@ def guest_counts(endpoint: EndpointState) -> GuestCounts:
         forged=counters.forged,
         rendered=endpoint.documents.rendered_states,
     )
+
+
+def _hook_states(hooks: Iterable[Hook]) -> dict[str, int]:
+    states = Counter(hook_state(hook) for hook in hooks)
+    return {state: states[state] for state in ("active", "failing", "disabled")}
 
 
 def _ago_s(now: datetime, moment: datetime | None) -> float:

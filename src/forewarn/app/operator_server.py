@@ -56,6 +56,7 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         new_id=new_id,
         random=lambda: secrets.token_bytes(SECRET_BYTES),
         catch_up=service.follower.catch_up if service.follower is not None else lambda: None,
+        hook_sender=service.hook_sender,
     )
     shares = RequestShares(settings.operator_connections)
     portal = Portal(

@@ -9,6 +9,7 @@ import random
 import re
 import secrets
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from forewarn.app.health import Health
+from forewarn.app.hook_transport import HttpTransport
 from forewarn.app.node import REAL, Node, Times, follow
 from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, LargeRemoval, Refused, ServiceError
 from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
@@ -29,7 +31,9 @@ from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
 from forewarn.service.clock_file import ClockFile, boot_id, clock_path
 from forewarn.service.follower import Follower
+from forewarn.service.hook_sender import HookSender
 from forewarn.service.private_files import make_folder
+from forewarn.service.setting_readers import allowed_targets
 from forewarn.service.settings import Settings
 from forewarn.service.state_dir import StateDir
 from forewarn.service.store_memory import StoreMemory
@@ -120,7 +124,23 @@ class Service:
         self._memory = memory
         if memory is not None:
             self.ticker.call_periodically(memory)
-        self.health = Health(settings, store, self.control, clock, self.ticker, follower)
+        # A node for guests sends no messages; of the others the one that ticks does.
+        leases = self.ticker.leases
+        self.hook_sender = HookSender(
+            self.control,
+            store,
+            clock,
+            HttpTransport(allowed_targets(settings.hook_targets), settings.hook_timeout_s),
+            may_send=lambda: leases.leads and not leases.expired(),
+            disable_after_s=settings.hook_disable_after_s,
+            unix_s=time.time,
+            monotonic=times.monotonic,
+            start=lambda work: threading.Thread(target=work, name="hook", daemon=True).start(),
+        )
+        self.control.listen(lambda _: self.hook_sender.nudge())
+        if follower is not None:
+            follower.listen(lambda update: self.hook_sender.nudge() if update.changed else None)
+        self.health = Health(settings, store, self.control, clock, self.ticker, follower, self.hook_sender)
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))

@@ -20,6 +20,7 @@ from forewarn.cli import (
     emulate,
     event,
     fleet,
+    hook,
     host,
     machine,
     maintenance,
@@ -48,7 +49,7 @@ app = StrictTyper(
     rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are text, not markup
 )
 command(app, "status")(status.status)
-for noun in (fleet, scope, host, machine, maintenance, event, order, audit, token, clock, db, scenario):
+for noun in (fleet, scope, host, machine, maintenance, event, order, audit, token, hook, clock, db, scenario):
     app.add_typer(noun.app)
 
 

@@ -6,6 +6,7 @@ import typer
 
 from forewarn.cli.client import Json
 from forewarn.cli.formatting import full_time
+from forewarn.cli.hints import HINTS
 from forewarn.cli.options import seconds
 from forewarn.cli.session import Session, command, group
 
@@ -37,8 +38,10 @@ def _show(session: Session, clock: Json) -> None:
     kind = f" ({clock['kind']})" if "kind" in clock else ""
     lines = [f"{full_time(clock['now'])}{kind}"]
     if held := clock.get("held"):
+        roles, confirm = HINTS["clock"]
+        hint = f"; {confirm}" if session.role in roles else ""
         lines.append(
             f"held: it jumped forward by {held['jumped_s']} s after {full_time(held['trusted'])}, and no event"
-            " starts by time alone; check the clock, then run `forewarn clock confirm`"
+            f" starts by time alone{hint}"
         )
     session.out.result(clock, *lines)

@@ -25,10 +25,14 @@ STYLES: Mapping[str, str] = {
     "done": "green",
     "Cancelled": "dim",
     "Paused": "magenta",
+    "Held": "red",
     "Abandoned": "red",
     "Failed": "red",
     "failed": "red",
     "in-doubt": "red",
+    "active": "green",
+    "failing": "red",
+    "disabled": "red",
 }
 
 Rows = Sequence[Sequence[object]]
@@ -56,7 +60,7 @@ def rich_table(columns: Sequence[str], rows: Rows, style: str = "") -> Table:
         table.add_column(name.upper(), overflow="fold", no_wrap=False)
     for row in rows:
         texts = [cell(value) for value in row]
-        table.add_row(*(Text(text, style=STYLES.get(text, style)) for text in texts))
+        table.add_row(*(Text(text, style=STYLES.get(text.partition(":")[0], style)) for text in texts))
     return table
 
 

@@ -36,15 +36,22 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> N
         if wave and due(draft, maintenance, wave):
             waves.append((queue_key(maintenance, wave), maintenance, wave))
     for _, maintenance, wave in sorted(waves, key=lambda row: row[0]):
-        reasons = obstacles(draft, maintenance, wave)
-        for event in wave if not reasons else ():
-            _start(draft, event, order_timeout_s)
-        for reason in reasons:
-            if reason.code == "queue":
-                # The wave ahead may have waited for this one: a wave moves back if its event of another scope is cancelled.
-                draft.wake(draft.events[reason.events[0]].maintenance_id)
+        if not obstacles(draft, maintenance, wave):
+            for event in wave:
+                _start(draft, event, order_timeout_s)
     for maintenance_id in maintenance_ids:
         refresh(draft, maintenance_id)
+
+
+def wake_if_startable(draft: Draft, maintenance_id: str) -> None:
+    """Wake a maintenance that nothing in the draft's scopes holds back: what it waited for may have left the queue.
+
+    A wave leaves the queue, or moves back in it, by a change in one of its scopes. The other scopes do not show this.
+    """
+    maintenance = draft.maintenances[maintenance_id]
+    wave = current_wave(draft, maintenance)
+    if wave and due(draft, maintenance, wave) and not obstacles(draft, maintenance, wave):
+        draft.wake(maintenance_id)
 
 
 def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -> None:
@@ -149,6 +156,8 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
     status = _status_of(draft, maintenance, events)
     is_open = any(e.status in OPEN for e in events)
     ended = None if is_open else max(draft.now_in(e.scope) for e in events)
+    if ended is not None and maintenance.ended is None:
+        draft.note("maintenance ended", maintenance_id=maintenance_id, detail=status)
     draft.put_maintenance(
         replace(maintenance, status=status, ended=ended, wake_at=_wake_at(draft, maintenance)), refreshed=True
     )

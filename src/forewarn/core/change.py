@@ -9,6 +9,7 @@ from forewarn.core.model import (
     AuditEntry,
     ClockHold,
     Event,
+    Hook,
     Machine,
     Maintenance,
     Order,
@@ -45,7 +46,7 @@ class Change:
     """One decision. The store saves all of it in one transaction, or nothing.
 
     `expect` lists the scopes the decision relied on, each with the version it must still have; version 0 means that the
-    scope must not exist. Scopes and maintenances carry the version at which they were read; the store adds one. `wakes`
+    scope must not exist. Scopes, maintenances and hooks carry the version at which they were read; the store adds one. `wakes`
     lists the maintenances that a tick must examine because of this change. Approvals rely on no version, so any number
     of them can be saved concurrently. Tokens are added and removed, never updated. A receipt that already exists makes
     the whole change a conflict. If there are two holds, the store keeps the earlier. `releases_hold` must be the stored
@@ -68,6 +69,8 @@ class Change:
     audit: tuple[AuditEntry, ...] = ()
     tokens: tuple[Token, ...] = ()
     removed_tokens: tuple[str, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    removed_hooks: tuple[str, ...] = ()
     receipts: tuple[Receipt, ...] = ()
     hold: ClockHold | None = None
     releases_hold: ClockHold | None = None
@@ -91,6 +94,8 @@ class Change:
             or self.audit
             or self.tokens
             or self.removed_tokens
+            or self.hooks
+            or self.removed_hooks
             or self.receipts
             or self.hold
             or self.releases_hold

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from forewarn.core.advance import advance, cancel, cancel_rest, issue, refresh
+from forewarn.core.advance import advance, cancel, cancel_rest, issue, refresh, wake_if_startable
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import (
@@ -404,10 +404,17 @@ def _complete(draft: Draft, event: Event, reason: str) -> None:
 
 
 def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: int) -> Change:
-    """Advance each open maintenance that a tick can move and whose scopes are all in the snapshot."""
+    """Advance each open maintenance that a tick can move and whose scopes are all in the snapshot.
+
+    Wake the others that nothing in these scopes holds back: a tick with all their scopes decides.
+    """
     draft = Draft(snapshot, now, actor)
     movable = [m.id for m in draft.maintenances.values() if m.ended is None and _can_move(draft, m)]
-    advance(draft, [each for each in movable if _lies_within(draft, each)], order_timeout_s)
+    within = {each: _lies_within(draft, each) for each in movable}
+    advance(draft, [each for each in movable if within[each]], order_timeout_s)
+    for maintenance_id in movable:
+        if not within[maintenance_id]:
+            wake_if_startable(draft, maintenance_id)
     return draft.change()
 
 

@@ -21,6 +21,8 @@ from forewarn.core.event_types import Source as Source
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
+# A host name, an IPv4 address or an IPv6 address in brackets; no user name, no fragment.
+HOOK_URL = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?][!-\"$-~]*)?")
 MAX_ADDRESSES_PER_MACHINE = 16
 MAX_DOMAIN = 999
 MAX_TEXT_CHARS = 1_024
@@ -33,6 +35,10 @@ MAX_OPEN_USER_EVENTS = 500
 MAX_TOKEN_NAME_CHARS = 64
 MAX_SCOPES_PER_TOKEN = 32
 MAX_SESSIONS_PER_TOKEN = 100
+MAX_HOOKS = 200
+MAX_HOOKS_PER_SCOPE = 10
+MAX_HOOK_URL_CHARS = 1_024
+MAX_HOOK_SECRETS = 3
 
 
 class Status(StrEnum):
@@ -385,6 +391,70 @@ class Token:
         for scope in self.scopes:
             check_name("scope", scope)
         require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
+
+
+class HookShape(StrEnum):
+    """What the body of a hook's message looks like."""
+
+    CLOUDEVENTS = "cloudevents"
+    SLACK = "slack"
+    TEAMS = "teams"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A URL that gets a message for each audit entry of one scope, or of the whole fleet, whose kind is among `kinds`.
+
+    `secrets` sign the messages, newest first; all but the first count until `old_secrets_until`. Entries up to `cursor` are
+    delivered or not of these kinds. `failing_since` is the first of the `failures` since the last delivery, `error` the last
+    one. Entries after `gap_after` up to `gap_until` were deleted before they could be delivered.
+    """
+
+    id: str
+    url: str
+    scope: str = ""
+    kinds: tuple[str, ...]
+    shape: HookShape = HookShape.CLOUDEVENTS
+    secrets: tuple[str, ...]
+    old_secrets_until: datetime | None = None
+    created: datetime
+    created_by: str = ""
+    cursor: int = 0
+    delivered: datetime | None = None
+    failing_since: datetime | None = None
+    failures: int = 0
+    error: str = ""
+    disabled: datetime | None = None
+    gap_after: int = 0
+    gap_until: int = 0
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.url) <= MAX_HOOK_URL_CHARS,
+            f"url is {len(self.url)} characters long: at most {MAX_HOOK_URL_CHARS} are allowed",
+        )
+        require(
+            HOOK_URL.fullmatch(self.url) is not None, "url is not like https://HOST/PATH: use plain ASCII, no user name"
+        )
+        require(1 <= len(self.secrets) <= MAX_HOOK_SECRETS, f"a hook has 1 to {MAX_HOOK_SECRETS} secrets")
+        if self.scope:
+            check_name("scope", self.scope)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookDelivery:
+    """The last attempt to deliver an audit entry to a hook. `status` is 0 if the receiver did not answer."""
+
+    hook_id: str
+    audit_id: int
+    kind: str
+    at: datetime
+    attempts: int
+    delivered: bool
+    status: int = 0
+    took_ms: int = 0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ left out while the store is away: no figure is better than an old one.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -45,6 +45,9 @@ class Facts:
     backlog: Backlog | None = None
     overdue_s: float | None = None
     due_s: float | None = None
+    hooks: Mapping[str, int] | None = None
+    hook_failing_s: float | None = None
+    hook_messages: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +166,7 @@ class NodeMetrics:
             facts = self._facts()
             yield from _node(facts)
             yield from _work(facts)
+            yield from _hooks(facts)
             if facts.following is not None:
                 yield from _following(facts.following)
 
@@ -204,6 +208,15 @@ def _work(facts: Facts) -> Iterator[Metric]:
         ("forewarn_overdue_start_seconds", overdue, facts.overdue_s),
         ("forewarn_due_seconds", "How long the ticker has left waiting what is due.", facts.due_s),
     )
+
+
+def _hooks(facts: Facts) -> Iterator[Metric]:
+    text = "Attempts of this node to send messages to hooks, by result."
+    yield _by_label(CounterMetricFamily("forewarn_hook_messages", text, labels=["result"]), facts.hook_messages)
+    if facts.hooks is not None:
+        yield _by_label(GaugeMetricFamily("forewarn_hooks", "Hooks, by state.", labels=["state"]), facts.hooks)
+    failing = "For how long the hook has failed that has failed longest and is not disabled."
+    yield from _gauges(("forewarn_hook_failing_seconds", failing, facts.hook_failing_s))
 
 
 def _following(following: Following) -> Iterator[Metric]:

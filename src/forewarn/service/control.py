@@ -6,13 +6,13 @@ With `decisions`, this is the only module that calls both the core's verbs and t
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from forewarn.core import lifecycle
+from forewarn.core import hooks, lifecycle
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
-from forewarn.core.errors import NotFound, Refused
+from forewarn.core.errors import Conflict, NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
@@ -23,6 +23,7 @@ from forewarn.core.model import (
     Actor,
     AuditEntry,
     Event,
+    Hook,
     Machine,
     Maintenance,
     MaintenanceRequest,
@@ -296,6 +297,71 @@ class Control(Decisions):
 
         self._decide(Focus(), decide)
 
+    # -- hooks
+
+    def hook(self, hook_id: str) -> Hook:
+        for hook in self._store.hooks():
+            if hook.id == hook_id:
+                return hook
+        raise NotFound(f"there is no hook {hook_id}")
+
+    def add_hook(self, hook: Hook, actor: Actor, *, once: Once | None = None) -> Hook:
+        """Save a new hook. It gets the entries that follow; return it as saved."""
+
+        def decide(_: Snapshot, now: datetime) -> tuple[Change, Hook]:
+            hooks.refuse_more(self._store.hooks(), hook.scope)
+            new = replace(hook, created=now, cursor=self._store.audit_chain().head.id)
+            detail = f"{new.shape}, on {', '.join(new.kinds)}"
+            return Change(at=now, hooks=(new,), audit=(_hook_entry(new, now, actor, "hook created", detail),)), new
+
+        return self._decide_once(Focus(), decide, once)
+
+    def remove_hook(self, hook_id: str, actor: Actor) -> None:
+        def decide(_: Snapshot, now: datetime) -> Change:
+            entry = _hook_entry(self.hook(hook_id), now, actor, "hook deleted")
+            return Change(at=now, removed_hooks=(hook_id,), audit=(entry,))
+
+        self._decide(Focus(), decide)
+
+    def rotate_hook(self, hook_id: str, secret: str, actor: Actor, *, keep_s: int) -> Hook:
+        """Give the hook a new secret; the secrets before it sign for `keep_s` more seconds."""
+
+        def rotate(hook: Hook, now: datetime) -> tuple[Hook, str]:
+            until = now + timedelta(seconds=keep_s)
+            return hooks.rotated(hook, secret, until), f"the old secret signs until {until:%Y-%m-%dT%H:%M:%SZ}"
+
+        return self._change_hook(hook_id, "hook secret rotated", rotate, actor)
+
+    def enable_hook(self, hook_id: str, actor: Actor) -> Hook:
+        return self._change_hook(hook_id, "hook enabled", lambda hook, _: (hooks.enabled(hook), ""), actor)
+
+    def replay_hook(self, hook_id: str, entry: int, actor: Actor) -> Hook:
+        """Let the hook go on with this audit entry."""
+        chain = self._store.audit_chain()
+
+        def replay(hook: Hook, _: datetime) -> tuple[Hook, str]:
+            moved = hooks.moved(hook, entry, oldest=chain.start.id + 1, newest=chain.head.id)
+            return moved, f"from entry {entry}, before it was {hook.cursor + 1}"
+
+        return self._change_hook(hook_id, "hook replayed", replay, actor)
+
+    def note_hook(self, hook: Hook, action: str, detail: str) -> None:
+        """Save a hook with an audit entry, as the service itself; raise Conflict if the hook has changed since it was read."""
+        with self._deciding:
+            now = self._now()
+            entry = _hook_entry(hook, now, Actor("service", self._node), action, detail)
+            if not self._save(Change(at=now, hooks=(hook,), audit=(entry,))):
+                raise Conflict("the hook was changed meanwhile")
+
+    def _change_hook(
+        self, hook_id: str, action: str, change: Callable[[Hook, datetime], tuple[Hook, str]], actor: Actor
+    ) -> Hook:
+        def decide(_: Snapshot, now: datetime) -> Change:
+            changed, detail = change(self.hook(hook_id), now)
+            return Change(at=now, hooks=(changed,), audit=(_hook_entry(changed, now, actor, action, detail),))
+
+        return self._decide(Focus(), decide).hooks[0]
+
     # -- what guests request
 
     def approve(self, scope: str, machine: str, event_ids: Iterable[str], actor: Actor) -> None:
@@ -494,6 +560,18 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         events={**snapshot.events, **{event.id: event for event in change.events}},
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},
         store_hold=snapshot.store_hold,
+    )
+
+
+def _hook_entry(hook: Hook, now: datetime, actor: Actor, action: str, detail: str = "") -> AuditEntry:
+    what = f"{hook.id[:8]} to {hooks.host_of(hook)}"
+    return AuditEntry(
+        at=now,
+        who=actor.name,
+        origin=actor.origin,
+        action=action,
+        scope=hook.scope,
+        detail=f"{what}: {detail}" if detail else what,
     )
 
 

@@ -4,10 +4,15 @@ A reader turns what a user wrote, as TOML or as text, into the value, or raises 
 """
 
 import ipaddress
+import re
+from collections.abc import Iterable
 
 from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.core.hooks import AllowedTargets
 from forewarn.executors.settings import read_text
 from forewarn.store.opening import is_shared
+
+HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 
 
 def _address(value: object) -> str:
@@ -70,6 +75,25 @@ def read_host_names(value: object) -> tuple[str, ...]:
         if "*" in name:
             raise Invalid(f"{name!r} names no host: write each name in full")
     return host_names
+
+
+def read_hook_targets(value: object) -> tuple[str, ...]:
+    """Read host names, addresses and networks."""
+    targets = tuple(text.lower() for text in _texts(value))
+    allowed_targets(targets)
+    return targets
+
+
+def allowed_targets(targets: Iterable[str]) -> AllowedTargets:
+    names, networks = set(), []
+    for text in targets:
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            if "/" in text or not HOST_NAME.fullmatch(text):
+                raise Invalid(f"{text!r} is neither a host name nor a network like 10.0.0.0/8: {error}") from None
+            names.add(text)
+    return AllowedTargets(frozenset(names), tuple(networks))
 
 
 def read_postgres(value: object) -> str:

@@ -28,6 +28,7 @@ from forewarn.executors.settings import (
 )
 from forewarn.service.setting_readers import (
     read_addresses,
+    read_hook_targets,
     read_host_names,
     read_listeners,
     read_own_address,
@@ -52,6 +53,7 @@ STEP_VARIABLES = frozenset(
     f"FOREWARN_{name}" for name in ("STEP", "PHASE", "EVENT_STATUS", "NOT_BEFORE", "TIME_LEFT_S", "CHECKPOINT")
 )
 MIN_STALE_S, MAX_STALE_S = 5, 3_600
+MAX_HOOK_TIMEOUT_S = 60
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
@@ -220,6 +222,18 @@ class Settings:
     retain_history_s: int = setting(
         90 * 86_400, parse_duration, "how long to keep ended maintenances and the audit log; `0` keeps them for ever"
     )
+    hook_targets: tuple[str, ...] = setting(
+        (),
+        read_hook_targets,
+        "where hooks may send messages: host names, addresses and networks like `10.0.0.0/8`. A name allows every address that"
+        " it resolves to. By default, to every public address over https, and to no private, link-local or loopback address",
+    )
+    hook_timeout_s: int = setting(10, parse_duration, "how long the receiver of a hook may take to answer one message")
+    hook_disable_after_s: int = setting(
+        3 * 86_400,
+        parse_duration,
+        "disable a hook whose receiver has failed for this long; `0` never. It keeps its place in the audit log",
+    )
     log_level: str = setting("info", one_of("debug", "info", "warning", "error"), "how much to log")
     # By the executor's name, each an instance of its `settings_class`.
     executor_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -277,6 +291,8 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], config: Pa
     _check_nodes(settings)
     _check_operators(settings)
     _check_guests(settings)
+    if not 1 <= settings.hook_timeout_s <= MAX_HOOK_TIMEOUT_S:
+        raise InvalidSettings(f"hook_timeout: use 1s to {MAX_HOOK_TIMEOUT_S}s")
     return settings
 
 

@@ -7,6 +7,7 @@ It must not import the service, the endpoint, the operator side, the executors o
 """
 
 from forewarn.store.protocol import (
+    MAX_DELIVERIES,
     Backlog,
     Connections,
     Counts,
@@ -41,6 +42,7 @@ from forewarn.store.queries import (
 )
 
 __all__ = [
+    "MAX_DELIVERIES",
     "MAX_PAGE",
     "AuditQuery",
     "Backlog",

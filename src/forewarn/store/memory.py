@@ -18,6 +18,8 @@ from forewarn.core.model import (
     AuditEntry,
     ClockHold,
     Event,
+    Hook,
+    HookDelivery,
     LoginSession,
     Machine,
     Maintenance,
@@ -31,6 +33,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
+    MAX_DELIVERIES,
     AuditQuery,
     Backlog,
     Counts,
@@ -98,6 +101,8 @@ class MemoryStore:
         self._token_uses: dict[str, datetime] = {}
         self._sessions: dict[str, LoginSession] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._hooks: dict[str, Hook] = {}
+        self._deliveries: dict[str, dict[int, HookDelivery]] = {}
         self._hold: ClockHold | None = None
         self._store_hold: StoreHold | None = None
 
@@ -180,6 +185,10 @@ class MemoryStore:
             self._sessions = {d: s for d, s in self._sessions.items() if s.token_id != token_id}
         self._tokens |= {token.id: token for token in change.tokens}
         self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
+        for hook_id in change.removed_hooks:
+            self._hooks.pop(hook_id, None)
+            self._deliveries.pop(hook_id, None)
+        self._put_hooks(change.hooks)
         self._put_hold(change)
         self._put_store_hold(change)
 
@@ -480,6 +489,25 @@ class MemoryStore:
             del self._receipts[key]
         return len(old)
 
+    @_locked
+    def hooks(self) -> list[Hook]:
+        return sorted(self._hooks.values(), key=lambda hook: (hook.created, hook.id))
+
+    @_locked
+    def save_hooks(self, hooks: Collection[Hook], deliveries: Collection[HookDelivery] = ()) -> None:
+        self._check_hooks(hooks)
+        self._put_hooks(hooks)
+        for each in deliveries:
+            kept = self._deliveries.setdefault(each.hook_id, {})
+            kept[each.audit_id] = each
+            for audit_id in heapq.nsmallest(len(kept) - MAX_DELIVERIES, kept):
+                del kept[audit_id]
+
+    @_locked
+    def hook_deliveries(self, hook_id: str, limit: int, before: int | None = None) -> list[HookDelivery]:
+        kept = self._deliveries.get(hook_id, {})
+        return [kept[i] for i in heapq.nlargest(limit, (i for i in kept if before is None or i < before))]
+
     def position(self) -> StorePosition | None:
         """Return None: this store ends with the process."""
         return None
@@ -513,6 +541,7 @@ class MemoryStore:
         if change.begins_work and self._store_hold is not None and self._store_hold.resumed is None:
             raise Conflict("the store has been held meanwhile")
         self._check_tokens(change)
+        self._check_hooks(change.hooks)
         self._check_identities(change)
         self._check_references(change)
 
@@ -525,6 +554,12 @@ class MemoryStore:
         keys = [(receipt.token_id, receipt.key) for receipt in change.receipts]
         if len(set(keys)) < len(keys) or any(key in self._receipts for key in keys):
             raise Conflict("a request with this key was answered already")
+
+    def _check_hooks(self, hooks: Iterable[Hook]) -> None:
+        for hook in hooks:
+            known = self._hooks.get(hook.id)
+            if (known.version if known is not None else 0) != hook.version:
+                raise Conflict("the hook was changed meanwhile")
 
     def _check_identities(self, change: Change) -> None:
         replaced = {m.key for m in change.machines} | set(change.removed_machines)
@@ -640,6 +675,9 @@ class MemoryStore:
         if change.resumes_store is not None:
             self._store_hold = replace(change.resumes_store, resumed=change.at)
             self._wake_everything(change.at)
+
+    def _put_hooks(self, hooks: Iterable[Hook]) -> None:
+        self._hooks |= {hook.id: replace(hook, version=hook.version + 1) for hook in hooks}
 
     def _wake_everything(self, at: datetime) -> None:
         for maintenance in [m for m in self._maintenances.values() if m.ended is None]:

@@ -13,6 +13,8 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    Hook,
+    HookDelivery,
     LoginSession,
     Machine,
     Maintenance,
@@ -37,6 +39,9 @@ from forewarn.store.queries import (
     OrderQuery,
     ScopeQuery,
 )
+
+# How many deliveries of each hook are kept.
+MAX_DELIVERIES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +336,17 @@ class Store(Protocol):
 
     def forget_receipts(self, before: datetime, limit: int) -> int:
         """Delete up to `limit` receipts older than `before`, oldest first; return their number."""
+
+    # Hooks: saved by `apply` where an operator changes them, and by `save_hooks` while messages are delivered.
+
+    def hooks(self) -> list[Hook]:
+        """Return every hook, oldest first."""
+
+    def save_hooks(self, hooks: Collection[Hook], deliveries: Collection[HookDelivery] = ()) -> None:
+        """Save how far deliveries have come, or raise Conflict if one of the hooks has changed or is deleted."""
+
+    def hook_deliveries(self, hook_id: str, limit: int, before: int | None = None) -> list[HookDelivery]:
+        """Return the deliveries of entries with an id below `before`, newest entry first."""
 
     # Housekeeping.
 

@@ -193,7 +193,10 @@ class Player:
         cancel(self._id(name), self._operator)
 
     def _do_retry(self, name: str) -> None:
-        self.service.control.resolve_failure(self._id(name), Verb.RETRY, self._operator)
+        if name.startswith("M"):
+            self.service.control.retry_failed(self._id(name), self._operator)
+        else:
+            self.service.control.resolve_failure(self._id(name), Verb.RETRY, self._operator)
 
     def _do_finish(self, name: str) -> None:
         self.service.control.resolve_failure(self._id(name), Verb.FINISH, self._operator)

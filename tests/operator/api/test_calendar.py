@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -112,8 +113,10 @@ def test_a_later_earliest_start_counts() -> None:
     events.append(event("E2", "M1", wave=2, position=1, status=Status.PLANNED))
     assert [e.start for e in entries_of(events, {"M1": maintenance("M1", earliest=at(9_000))})] == [
         at(9_000),
-        at(9_960),
+        at(9_060),
     ]
+    raised = [replace(each, minimum_notice_s=7_200) for each in events]
+    assert [e.start for e in entries_of(raised, {})] == [at(900), at(900 + 60 + 7_200)]
     unknown = entries_of([event("E2", "M2", status=Status.PLANNED)], {"M2": maintenance("M2", not_before=at(5_000))})
     assert [(e.start, e.end, e.status) for e in unknown] == [(at(5_000), None, EntryStatus.TENTATIVE)]
     assert entries_of([event("E2", "M2", status=Status.PLANNED)], {}) == []

@@ -28,6 +28,7 @@ def existing_ids(service: RunningService) -> dict[str, str]:
         "orders": event,
         "maintenances": made["id"],
         "tokens": service.get("/v1/tokens")["items"][0]["id"],
+        "hooks": service.post("/v1/hooks", {"url": "https://receiver.invalid/in"}, 201)["id"],
     }
 
 

@@ -60,16 +60,20 @@ def test_every_late_form_leads_to_its_page() -> None:
         made = service.schedule("shop/web-0", emergency=True)
         service.service.ticker.advance(1)
         event = made["waves"][0]["events"][0]["id"]
+        hook = service.post("/v1/hooks", {"url": "https://receiver.invalid/in", "on": ["resumed"]}, 201)
         expected = {"/plan": "/plan", "/bulk": "/", "/tokens": "/tokens", "/tokens/{id}/revoke": "/tokens"} | {
             "/events/{id}/{verb}": f"/events/{event}",
             "/orders/{id}/{verb}": f"/events/{event}",
             "/maintenances/{id}/{verb}": f"/maintenances/{made['id']}",
+            "/hooks": "/hooks",
+            "/hooks/{id}/{verb}": f"/hooks/{hook['id']}",
             "/store/hold": "/store",
             "/store/resume": "/store",
         }
         operator = PortalClient(service)
+        things = {"maintenances": made["id"], "hooks": hook["id"]}
         for path, _ in ACTIONS:
-            thing = made["id"] if "maintenances" in path else event
+            thing = things.get(path.split("/")[1], event)
             late = post_without_login(service, path.format(id=thing, verb="finish"), {})
             assert late.status == 401
             to = hidden_fields(late)["to"]

@@ -128,9 +128,10 @@ def test_the_first_page_has_the_failures_on_top(fresh_service: RunningService) -
     assert "its node is gone" in text
     assert "<script>alert" not in html
     assert buttons(operator, "/") == ["retry-failed", *["retry", "finish", "abandon"] * 2]
-    viewer = PortalClient(fresh_service, fresh_service.token_of("viewer"))
-    assert buttons(viewer, "/") == []
-    assert "1 order failed, 1 order in doubt" in page_text(viewer.get("/"))
+    for role, scopes in (("viewer", ()), ("owner", ("shop", "blog"))):
+        other = PortalClient(fresh_service, fresh_service.token_of(role, *scopes, name=role))
+        assert buttons(other, "/") == []
+        assert "1 order failed, 1 order in doubt" in page_text(other.get("/"))
     finished = operator.post(f"/events/{second}/finish", {"back": "/"})
     assert (finished.status, finished.headers["location"]) == (303, "/?done=finish")
     elsewhere = operator.post(f"/maintenances/{made['id']}/retry-failed", {"back": "//evil.example/"})

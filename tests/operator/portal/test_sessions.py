@@ -17,6 +17,8 @@ POSTS = [
     "/plan",
     "/tokens",
     "/tokens/X/revoke",
+    "/hooks",
+    "/hooks/X/enable",
     "/events/X/approve",
     "/maintenances/X/pause",
     "/orders/X/start",

@@ -64,6 +64,10 @@ class Identity:
             return token.role is Role.CALENDAR and bool(token.scopes) and all(map(self.sees, token.scopes))
         return self.role in OPERATORS
 
+    @property
+    def sees_hooks(self) -> bool:
+        return self.role in OWNERS
+
     def require_scope(self, scope: str) -> None:
         if not self.sees(scope):
             raise Forbidden(f"scope {scope} is not among yours: {', '.join(self.within or ())}")

@@ -60,27 +60,33 @@ def calendar_of(store: Store, within: tuple[str, ...] | None, now: datetime) -> 
 def entries_of(events: Iterable[Event], maintenances: Mapping[str, Maintenance]) -> list[CalendarEntry]:
     """Return an entry for each wave whose time is known: open waves by their start, then ended ones.
 
-    A wave is published when the wave before has ended; from that its earliest start is estimated.
+    A wave is published when the wave before has ended. Its earliest start is estimated from that, with the notice of the wave
+    before.
     """
     entries = []
     in_order = sorted(events, key=lambda e: (e.maintenance_id, e.wave, e.position))
-    for maintenance_id, of_one in groupby(in_order, key=lambda e: e.maintenance_id):
+    for maintenance_id, group in groupby(in_order, key=lambda e: e.maintenance_id):
+        of_one = list(group)
+        notice_s = EVENT_TYPES[of_one[0].type].minimum_notice_s
         maintenance = maintenances.get(maintenance_id)
-        after = None
+        earliest = None  # start of the next wave
         changed = [maintenance.created] if maintenance is not None else []
         for _, wave in groupby(of_one, key=lambda e: e.wave):
             whole = list(wave)
             changed += [at for e in whole for at in (e.published, e.started, e.ended) if at is not None]
             shown = [e for e in whole if e.status is not Status.CANCELLED] or whole
-            start, end = _times(shown, maintenance, after)
+            start, end = _times(shown, maintenance, earliest)
             if start is not None and changed:
                 entries.append(_entry(shown, start, end, max(changed)))
-            after = end or start
+            last = end or start
+            if whole[0].published is not None:
+                notice_s = max(e.minimum_notice_s for e in whole)
+            earliest = None if last is None else last + timedelta(seconds=notice_s)
     return sorted(entries, key=lambda entry: (entry.sequence == _ORDER[Status.COMPLETED], entry.start, entry.uid))
 
 
 def _times(
-    wave: Sequence[Event], maintenance: Maintenance | None, after: datetime | None
+    wave: Sequence[Event], maintenance: Maintenance | None, earliest: datetime | None
 ) -> tuple[datetime | None, datetime | None]:
     """Return when the wave starts and ends, as far as it is known or can be estimated."""
     started = [e.started for e in wave if e.started is not None]
@@ -91,8 +97,8 @@ def _times(
             return start, max(ended)
     else:
         known = [e.not_before for e in wave if e.not_before is not None]
-        if not known and after is not None:
-            known = [after + timedelta(seconds=EVENT_TYPES[wave[0].type].minimum_notice_s)]
+        if not known and earliest is not None:
+            known = [earliest]
         if maintenance is not None:
             known += [at for at in (maintenance.not_before, maintenance.earliest) if at is not None]
         if not known:

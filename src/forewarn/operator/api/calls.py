@@ -9,7 +9,7 @@ from typing import Any
 
 from forewarn.core.model import Event, Role
 from forewarn.core.transitions import Verb
-from forewarn.operator.api import admin, bodies, events, inventory, maintenances, orders, store_hold
+from forewarn.operator.api import admin, bodies, events, hooks, inventory, maintenances, orders, store_hold
 from forewarn.operator.api.access import EVERYBODY, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result, Searched
@@ -93,6 +93,7 @@ def _delete(
     return Call(method="DELETE", path=path, perform=perform, roles=roles, summary=summary, status=(204,))
 
 
+HOOK = "/v1/hooks/{id}"
 SCOPE, MACHINE = "/v1/scopes/{scope}", "/v1/scopes/{scope}/machines/{name}"
 CALLS: tuple[Call, ...] = (
     _get("/v1/scopes", inventory.list_scopes, bodies.Page[bodies.ScopeOut], "The scopes, by name.", query=Searched),
@@ -203,6 +204,27 @@ CALLS: tuple[Call, ...] = (
     ),
     _get("/v1/tokens/{id}", admin.get_token, bodies.TokenOut, "One token, without its secret.", roles=OWNERS),
     _delete("/v1/tokens/{id}", admin.delete_token, "Revoke a token.", roles=OWNERS),
+    _get("/v1/hooks", hooks.list_hooks, bodies.Page[bodies.HookOut], "The hooks, newest first.", roles=OWNERS, query=Searched),
+    _post(
+        "/v1/hooks", hooks.post_hook, bodies.NewHook, "Create a hook; its secret is shown only in this response.",
+        roles=OWNERS, takes=bodies.HookIn, status=(201,), creates=True, repeat=hooks.repeat_hook,
+    ),
+    _get(HOOK, hooks.get_hook, bodies.HookOut, "One hook, without its secret.", roles=OWNERS),
+    _delete(HOOK, hooks.delete_hook, "Delete a hook.", OWNERS),
+    _post(HOOK + "/test", hooks.try_hook, bodies.HookTestOut, "Send a test message now.", roles=OWNERS),
+    _get(
+        HOOK + "/deliveries", hooks.list_deliveries, bodies.Page[bodies.HookDeliveryOut],
+        "Its last deliveries, newest entry first.", roles=OWNERS, query=Paged,
+    ),
+    _post(
+        HOOK + "/replay", hooks.replay_hook, bodies.HookOut, "Go on with another audit entry.", roles=OWNERS,
+        takes=bodies.ReplayIn,
+    ),
+    _post(
+        HOOK + "/rotate", hooks.rotate_hook, bodies.NewHook, "Give it a new secret, shown only in this response.",
+        roles=OWNERS, takes=bodies.RotateIn, body_optional=True,
+    ),
+    _post(HOOK + "/enable", hooks.enable_hook, bodies.HookOut, "Enable a hook, and try again now.", roles=OWNERS),
     _get(
         "/v1/resolve", admin.resolve, bodies.MatchesOut,
         "What a text may mean: a machine's or scope's name, or the first 8 characters of an id or more.",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from forewarn.core.errors import Invalid, NotFound
+from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.model import Event, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import Identity
@@ -19,6 +19,7 @@ from forewarn.operator.api.snapshot_cache import SnapshotCache
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.decisions import Once
+from forewarn.service.hook_sender import HookSender
 from forewarn.store import AuditQuery, Store, folded
 
 MAX_TIMELINE = 500
@@ -79,12 +80,14 @@ class Api:
         new_id: Callable[[], str],
         random: Callable[[], bytes],
         catch_up: Callable[[], None] = lambda: None,
+        hook_sender: HookSender | None = None,
     ) -> None:
         """`advance` moves the clock, and everything that becomes due happens at its own time.
 
         `catch_up` returns when this node knows everything that other nodes have saved.
         """
         self.catch_up = catch_up
+        self._hook_sender = hook_sender
         self.control = control
         self.store = store
         self.snapshots = SnapshotCache(store)
@@ -92,6 +95,12 @@ class Api:
         self.advance = advance
         self.new_id = new_id
         self.random = random
+
+    @property
+    def hook_sender(self) -> HookSender:
+        if self._hook_sender is None:
+            raise Refused("this service sends no messages to hooks")
+        return self._hook_sender
 
     def event(self, caller: Identity, event_id: str) -> Event:
         """Return the event if the caller may see it."""

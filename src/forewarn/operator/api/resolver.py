@@ -1,7 +1,7 @@
 """Find what people mean by what they type: `web-0`, `shop/web-0`, a whole id or its first characters.
 
 The one resolver for the API, and through it for the command line and the portal. Every search is a seek in an index, named at
-its function. Tokens are the exception: all of them are read, as for every request.
+its function. Tokens and hooks are the exceptions: they are few, and all of them are read.
 """
 
 import re
@@ -27,6 +27,7 @@ class Kind(StrEnum):
     ORDER = "order"
     TOKEN = "token"  # noqa: S105 - a word, no secret
     SCOPE = "scope"
+    HOOK = "hook"
 
 
 class Match(NamedTuple):
@@ -98,6 +99,18 @@ def _tokens(store: Store, caller: Identity, text: str) -> list[Match]:
     ]
 
 
+def _hooks(store: Store, caller: Identity, text: str) -> list[Match]:
+    """Reads every hook: they are few."""
+    prefix = text.upper()
+    if len(prefix) < MIN_PREFIX_CHARS or not caller.sees_hooks:
+        return []
+    return [
+        Match(Kind.HOOK, hook.id, hook.id == prefix)
+        for hook in store.hooks()
+        if hook.id.startswith(prefix) and caller.sees(hook.scope)
+    ]
+
+
 FINDERS: dict[Kind, Callable[[Store, Identity, str], list[Match]]] = {
     Kind.MACHINE: _machines,
     Kind.EVENT: _ids("event"),
@@ -105,4 +118,5 @@ FINDERS: dict[Kind, Callable[[Store, Identity, str], list[Match]]] = {
     Kind.ORDER: _ids("order"),
     Kind.TOKEN: _tokens,
     Kind.SCOPE: _scopes,
+    Kind.HOOK: _hooks,
 }

@@ -12,10 +12,13 @@ from forewarn.core.change import Snapshot
 from forewarn.core.errors import NotFound
 from forewarn.core.estimate import expected_end
 from forewarn.core.fleet_difference import Difference
+from forewarn.core.hooks import hook_state
 from forewarn.core.model import (
     ENDED,
     AuditEntry,
     Event,
+    Hook,
+    HookDelivery,
     Machine,
     Maintenance,
     MaintenanceStatus,
@@ -334,6 +337,29 @@ def token_out(token: Token, last_used: datetime | None = None) -> bodies.TokenOu
     body = body_of(bodies.TokenOut, token)
     body.last_used = last_used
     return body
+
+
+def hook_out(hook: Hook) -> bodies.HookOut:
+    fields = {name: getattr(hook, name) for name in bodies.HookOut.__struct_fields__ if hasattr(hook, name)}
+    return bodies.HookOut(
+        **fields,
+        on=list(hook.kinds),
+        state=hook_state(hook),
+        gap=bodies.HookGap(after=hook.gap_after, until=hook.gap_until) if hook.gap_until else None,
+    )
+
+
+def delivery_out(delivery: HookDelivery) -> bodies.HookDeliveryOut:
+    return bodies.HookDeliveryOut(
+        entry=delivery.audit_id,
+        type=delivery.kind,
+        at=delivery.at,
+        attempts=delivery.attempts,
+        delivered=delivery.delivered,
+        status=delivery.status,
+        error=delivery.error,
+        took_ms=delivery.took_ms,
+    )
 
 
 def store_hold_out(hold: StoreHold | None) -> bodies.StoreHoldOut | None:

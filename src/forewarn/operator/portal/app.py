@@ -29,7 +29,7 @@ from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.doubtful_requests import DoubtfulRequests
 from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
-from forewarn.operator.portal import actions, bulk, inventory_pages, owner_page, pages, plan_form, search
+from forewarn.operator.portal import actions, bulk, hook_pages, inventory_pages, owner_page, pages, plan_form, search
 from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
@@ -94,6 +94,9 @@ DONE = {
     "order-finish": "The work is reported as done.",
     "order-fail": "The work is reported as failed. Now retry, finish or abandon the event.",
     "revoked": "Revoked. The token no longer works.",
+    "hook-enable": "Enabled. What has waited is sent now.",
+    "hook-replay": "The hook goes on with that entry.",
+    "hook-delete": "Deleted. The hook gets no more messages.",
     "store-hold": "Held. Nothing starts and no order is handed out until an operator resumes the store.",
     "store-resume": "Resumed. What is due starts now.",
 }
@@ -117,6 +120,8 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
     ("/history", pages.history),
     ("/audit", pages.audit),
     ("/tokens", pages.tokens),
+    ("/hooks", hook_pages.hooks),
+    ("/hooks/{id}", hook_pages.hook),
     ("/store", pages.store),
     ("/plan", plan_form.form),
 )
@@ -128,6 +133,8 @@ ACTIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/orders/{id}/{verb}", actions.change_order),
     ("/tokens", actions.create_token),
     ("/tokens/{id}/revoke", actions.revoke_token),
+    ("/hooks", hook_pages.create_hook),
+    ("/hooks/{id}/{verb}", hook_pages.change_hook),
     ("/store/hold", actions.hold_store),
     ("/store/resume", actions.resume_store),
 )
@@ -138,6 +145,7 @@ CONFIRMATIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/maintenances/{id}/{verb}", actions.confirm_maintenance),
     ("/orders/{id}/{verb}", actions.go_to_event),
     ("/tokens/{id}/revoke", actions.confirm_token),
+    ("/hooks/{id}/{verb}", hook_pages.confirm_hook),
     ("/store/hold", lambda _: Redirect("/store")),
     ("/store/resume", lambda _: Redirect("/store")),
     ("/logout", lambda _: Redirect("/")),
@@ -157,7 +165,9 @@ def page_of_form(path: str) -> str:
     if kind in ("plan", "tokens", "store"):
         return f"/{kind}"
     kind, thing = "events" if kind == "orders" else kind, rest.partition("/")[0]
-    return f"/{kind}/{quote(thing, safe='')}" if kind in ("events", "maintenances") and thing else "/"
+    if kind in ("events", "maintenances", "hooks") and thing:
+        return f"/{kind}/{quote(thing, safe='')}"
+    return "/hooks" if kind == "hooks" else "/"
 
 
 def page_address(path: str, query: str) -> str:
@@ -168,7 +178,7 @@ def page_address(path: str, query: str) -> str:
 
 def has_typed_fields(path: str) -> bool:
     """Return whether people type into the form with this path; any other form is only a button."""
-    return path in ("/plan", "/tokens") or (path.startswith("/orders/") and path.endswith("/fail"))
+    return path in ("/plan", "/tokens", "/hooks") or (path.startswith("/orders/") and path.endswith("/fail"))
 
 
 def refilled_form(
@@ -180,6 +190,9 @@ def refilled_form(
     if path == "/tokens":
         fields = {**fields, "key": request.api.new_key()}
         return pages.tokens(request, fields=fields, error_message=error_message, status=status)
+    if path == "/hooks":
+        fields = {**fields, "key": request.api.new_key()}
+        return hook_pages.hooks(request, fields=fields, error_message=error_message, status=status)
     page = pages.event(replace(request, path_names={"id": path.split("/")[2]}))
     if isinstance(page, Redirect):
         return page
@@ -361,6 +374,7 @@ class Portal:
             "done": DONE.get(request.query.get("done", ""), ""),
             "store_held": request.store_hold is not None,
             "may_plan": bool(plan_form.kinds_for(request.api)),
+            "may_hooks": request.api.may("GET", "/v1/hooks"),
             "may_tokens": request.api.may("GET", "/v1/tokens") and not self._site.free,
             **page.variables,
         }

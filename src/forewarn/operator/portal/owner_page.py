@@ -6,6 +6,7 @@ Everyone else gets the page Now, and so does an owner who has chosen something t
 from forewarn.core.model import Role
 from forewarn.operator.portal import pages
 from forewarn.operator.portal.buttons import event_buttons
+from forewarn.operator.portal.failures import failures_now
 from forewarn.operator.portal.inventory_pages import coming_events
 from forewarn.operator.portal.now import now
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
@@ -17,8 +18,10 @@ def front_page(request: PageRequest) -> RenderedPage:
         return now(request)
     events, _ = coming_events(api)
     machines = api.get("/v1/machines", limit=pages.ROWS)
+    counts = api.get("/v1/counts")
     variables = {
-        "counts": api.get("/v1/counts"),
+        "counts": counts,
+        "failures": failures_now(request, counts),
         "events": [(event, event_buttons(api, event, None)) for event in events],
         "machines": machines.items,
         "more_machines": machines.next_cursor is not None,

@@ -70,6 +70,8 @@ def _found(api: ApiClient, text: str) -> list[FoundKind]:
         replace(maintenances, items=list(dict.fromkeys([*named, *maintenances.items]))),
         FoundKind("Events", [_event(event) for event in events], f"/history?{query}"),
     ]
+    if api.may("GET", "/v1/hooks"):
+        kinds.append(listed("Hooks", "/hooks", lambda hook: Found(f"/hooks/{quote(hook.id)}", hook.id[:8], hook.url)))
     if api.may("GET", "/v1/tokens"):
         kinds.append(listed("Tokens", "/tokens", lambda token: Found(f"/tokens?{query}", token.name, token.role)))
     return kinds

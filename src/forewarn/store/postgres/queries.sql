@@ -534,6 +534,46 @@ INSERT INTO token_uses
 SELECT id, %(at)s FROM tokens WHERE id = %(token_id)s
 ON CONFLICT (token_id) DO UPDATE SET at = greatest(token_uses.at, excluded.at);
 
+-- name: hooks_all
+-- Return every hook, oldest first.
+SELECT * FROM hooks ORDER BY created, id;
+
+-- name: add_hook
+-- Add a hook. If its id exists, this changes no row, and the store raises Conflict.
+INSERT INTO hooks VALUES (%(id)s, %(url)s, %(scope)s, %(kinds)s, %(shape)s, %(secrets)s, %(old_secrets_until)s,
+    %(created)s, %(created_by)s, %(cursor)s, %(delivered)s, %(failing_since)s, %(failures)s, %(error)s, %(disabled)s,
+    %(gap_after)s, %(gap_until)s, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: update_hook
+-- Save a hook that has not changed since it was read.
+UPDATE hooks SET secrets = %(secrets)s, old_secrets_until = %(old_secrets_until)s, cursor = %(cursor)s,
+    delivered = %(delivered)s, failing_since = %(failing_since)s, failures = %(failures)s, error = %(error)s,
+    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s, version = version + 1
+WHERE id = %(id)s AND version = %(version)s;
+
+-- name: remove_hook
+-- Delete a hook with its deliveries.
+DELETE FROM hooks WHERE id = %(id)s;
+
+-- name: put_delivery
+-- Record the last attempt to deliver an entry.
+INSERT INTO hook_deliveries VALUES (%(hook_id)s, %(audit_id)s, %(kind)s, %(at)s, %(attempts)s, %(delivered)s,
+    %(status)s, %(took_ms)s, %(error)s)
+ON CONFLICT (hook_id, audit_id) DO UPDATE
+SET kind = excluded.kind, at = excluded.at, attempts = excluded.attempts, delivered = excluded.delivered,
+    status = excluded.status, took_ms = excluded.took_ms, error = excluded.error;
+
+-- name: limit_deliveries
+-- Delete the deliveries of a hook except those of the newest entries.
+DELETE FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id <=
+    (SELECT audit_id FROM hook_deliveries WHERE hook_id = %(hook_id)s ORDER BY audit_id DESC LIMIT 1 OFFSET %(keep)s);
+
+-- name: deliveries
+-- Return a page of a hook's deliveries, newest entry first.
+SELECT * FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id < %(before)s
+ORDER BY audit_id DESC LIMIT %(limit)s;
+
 -- name: add_session
 -- Add a login. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO sessions VALUES (%(digest)s, %(token_id)s, %(created)s, %(expires)s) ON CONFLICT DO NOTHING;

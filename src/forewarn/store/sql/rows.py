@@ -19,6 +19,8 @@ from forewarn.core.model import (
     ClockHold,
     Event,
     EventType,
+    Hook,
+    HookDelivery,
     LoginSession,
     Machine,
     Maintenance,
@@ -198,6 +200,8 @@ class Rows:
         self.order = Codec(coders, Order, by_name=by_name)
         self.audit = Codec(coders, AuditEntry, by_name=by_name)
         self.token = Codec(coders, Token, by_name=by_name)
+        self.hook = Codec(coders, Hook, by_name=by_name)
+        self.delivery = Codec(coders, HookDelivery, by_name=by_name)
         self.session = Codec(coders, LoginSession, by_name=by_name)
         self.receipt = Codec(coders, Receipt, by_name=by_name)
         self.hold = Codec(coders, ClockHold, by_name=by_name)

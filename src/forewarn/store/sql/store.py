@@ -19,6 +19,8 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    Hook,
+    HookDelivery,
     LoginSession,
     Machine,
     Maintenance,
@@ -31,6 +33,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.progress import WaveProgress
 from forewarn.store import (
+    MAX_DELIVERIES,
     AuditQuery,
     Backlog,
     Counts,
@@ -56,6 +59,9 @@ from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.sql import lists, writing
 from forewarn.store.sql.rows import Row, read_targets
 from forewarn.store.sql.session import SqlSession
+
+# After every id of the audit.
+NEWEST = 2**62
 
 
 class SqlStore:
@@ -162,6 +168,7 @@ class SqlStore:
                 "wake_maintenance", ({"id": i, "at": writer.rows.time(change.at)} for i in change.wakes)
             )
             writing.write_tokens(writer, change)
+            writing.write_hooks(writer, change)
             writing.write_hold(writer, change)
             writing.write_store_hold(writer, change)
             self._announce(writer, change)
@@ -361,6 +368,26 @@ class SqlStore:
     def forget_receipts(self, before: datetime, limit: int) -> int:
         with self._writing() as writer:
             return writer.execute("forget_receipts", before=writer.rows.time(before), limit=limit)
+
+    # -- hooks
+
+    def hooks(self) -> list[Hook]:
+        with self._reading() as reader:
+            return [reader.rows.hook.decode(row) for row in reader.query("hooks_all")]
+
+    def save_hooks(self, hooks: Collection[Hook], deliveries: Collection[HookDelivery] = ()) -> None:
+        with self._writing() as writer:
+            writing.update_hooks(writer, hooks)
+            by_id = sorted(deliveries, key=attrgetter("hook_id", "audit_id"))
+            writer.execute_many("put_delivery", (writer.rows.delivery.encode(each) for each in by_id))
+            for hook_id in sorted({each.hook_id for each in by_id}):
+                writer.execute("limit_deliveries", hook_id=hook_id, keep=MAX_DELIVERIES)
+
+    def hook_deliveries(self, hook_id: str, limit: int, before: int | None = None) -> list[HookDelivery]:
+        with self._reading() as reader:
+            newest = NEWEST if before is None else before
+            found = reader.query("deliveries", hook_id=hook_id, before=newest, limit=limit)
+            return [reader.rows.delivery.decode(row) for row in found]
 
     # -- housekeeping
 

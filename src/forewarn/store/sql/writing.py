@@ -5,6 +5,7 @@ from operator import attrgetter
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
+from forewarn.core.model import Hook
 from forewarn.store.sql.rows import Row, Values, targets_text
 from forewarn.store.sql.session import SqlSession
 
@@ -81,6 +82,18 @@ def write_tokens(writer: SqlSession, change: Change) -> None:
     writer.execute_many(
         "add_receipt", receipts, error_if_unchanged=Conflict("a request with this key was answered already")
     )
+
+
+def write_hooks(writer: SqlSession, change: Change) -> None:
+    writer.execute_many("remove_hook", ({"id": hook_id} for hook_id in change.removed_hooks))
+    added = [writer.rows.hook.encode(hook) for hook in change.hooks if not hook.version]
+    writer.execute_many("add_hook", added, error_if_unchanged=Conflict("a hook with this id exists already"))
+    update_hooks(writer, (hook for hook in change.hooks if hook.version))
+
+
+def update_hooks(writer: SqlSession, hooks: Iterable[Hook]) -> None:
+    by_id = [writer.rows.hook.encode(hook) for hook in sorted(hooks, key=attrgetter("id"))]
+    writer.execute_many("update_hook", by_id, error_if_unchanged=Conflict("the hook was changed meanwhile"))
 
 
 def write_hold(writer: SqlSession, change: Change) -> None:

@@ -529,6 +529,44 @@ INSERT INTO token_uses
 SELECT id, :at FROM tokens WHERE id = :token_id
 ON CONFLICT (token_id) DO UPDATE SET at = max(token_uses.at, excluded.at);
 
+-- name: hooks_all
+-- Return every hook, oldest first.
+SELECT * FROM hooks INDEXED BY hooks_by_age ORDER BY created, id;
+
+-- name: add_hook
+-- Add a hook. If its id exists, this changes no row, and the store raises Conflict.
+INSERT INTO hooks VALUES (:id, :url, :scope, :kinds, :shape, :secrets, :old_secrets_until, :created, :created_by,
+    :cursor, :delivered, :failing_since, :failures, :error, :disabled, :gap_after, :gap_until, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: update_hook
+-- Save a hook that has not changed since it was read.
+UPDATE hooks SET secrets = :secrets, old_secrets_until = :old_secrets_until, cursor = :cursor, delivered = :delivered,
+    failing_since = :failing_since, failures = :failures, error = :error, disabled = :disabled,
+    gap_after = :gap_after, gap_until = :gap_until, version = version + 1
+WHERE id = :id AND version = :version;
+
+-- name: remove_hook
+-- Delete a hook with its deliveries.
+DELETE FROM hooks WHERE id = :id;
+
+-- name: put_delivery
+-- Record the last attempt to deliver an entry.
+INSERT INTO hook_deliveries VALUES (:hook_id, :audit_id, :kind, :at, :attempts, :delivered, :status, :took_ms, :error)
+ON CONFLICT (hook_id, audit_id) DO UPDATE
+SET kind = excluded.kind, at = excluded.at, attempts = excluded.attempts, delivered = excluded.delivered,
+    status = excluded.status, took_ms = excluded.took_ms, error = excluded.error;
+
+-- name: limit_deliveries
+-- Delete the deliveries of a hook except those of the newest entries.
+DELETE FROM hook_deliveries WHERE hook_id = :hook_id AND audit_id <=
+    (SELECT audit_id FROM hook_deliveries WHERE hook_id = :hook_id ORDER BY audit_id DESC LIMIT 1 OFFSET :keep);
+
+-- name: deliveries
+-- Return a page of a hook's deliveries, newest entry first.
+SELECT * FROM hook_deliveries WHERE hook_id = :hook_id AND audit_id < :before
+ORDER BY audit_id DESC LIMIT :limit;
+
 -- name: add_session
 -- Add a login. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO sessions VALUES (:digest, :token_id, :created, :expires) ON CONFLICT DO NOTHING;

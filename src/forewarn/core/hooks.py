@@ -1,0 +1,309 @@
+"""Hooks: which audit entries a hook gets, the message about an entry, its signature, when to try again, where it may go."""
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+from urllib.parse import urlsplit
+
+from forewarn.core.errors import Refused
+from forewarn.core.model import (
+    MAX_HOOK_SECRETS,
+    MAX_HOOKS,
+    MAX_HOOKS_PER_SCOPE,
+    AuditEntry,
+    Event,
+    Hook,
+    HookShape,
+    require,
+)
+
+# The kinds that `--on` takes, each with the actions of the audit that it stands for.
+KINDS: dict[str, frozenset[str]] = {
+    "submitted": frozenset({"maintenance submitted"}),
+    "published": frozenset({"event published"}),
+    "approved": frozenset({"event approved"}),
+    "started": frozenset({"event started"}),
+    "taken": frozenset({"order taken", "order taken over"}),
+    "failed": frozenset({"order failed"}),
+    "in-doubt": frozenset({"order in doubt"}),
+    "retried": frozenset({"event retry by operator"}),
+    "finished": frozenset({"order finished", "event finish by operator"}),
+    "abandoned": frozenset({"event abandon by operator"}),
+    "completed": frozenset({"event completed"}),
+    "cancelled": frozenset({"event cancelled", "maintenance cancelled"}),
+    "paused": frozenset({"maintenance paused"}),
+    "resumed": frozenset({"maintenance resumed"}),
+    "ended": frozenset({"maintenance ended"}),
+    "enabled": frozenset({"scope enabled"}),
+    "disabled": frozenset({"scope disabled"}),
+    "fleet": frozenset({"fleet changed"}),
+}
+# Every entry of another action: tokens, hooks, the clock, the store.
+OTHER = "other"
+ALL_KINDS = (*KINDS, OTHER)
+USUAL_KINDS = ("published", "started", "completed", "cancelled", "failed", "in-doubt", "abandoned", "ended")
+_KIND_OF_ACTION = {action: kind for kind, actions in KINDS.items() for action in actions}
+
+SECRET_PREFIX = "whsec_"  # noqa: S105 - how a secret begins, not one
+# The last value counts for every further attempt.
+RETRY_S = (1.0, 5.0, 15.0, 60.0, 300.0)
+MAX_RETRY_S = 3_600.0
+MAX_MACHINES_IN_TEXT = 5
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+# -- what a hook gets
+
+
+def kind_of(action: str) -> str:
+    return _KIND_OF_ACTION.get(action, OTHER)
+
+
+def check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
+    """Return the kinds without repetitions, or the usual ones if none is named."""
+    wanted = tuple(dict.fromkeys(kinds))
+    for kind in wanted:
+        require(kind in ALL_KINDS, f"on: {kind!r} is not a kind of entry: use {', '.join(ALL_KINDS)}")
+    return wanted or USUAL_KINDS
+
+
+# -- what operators do with hooks
+
+
+def host_of(hook: Hook) -> str:
+    """Return the host of the URL. The rest of a URL may be secret: it is neither logged nor written into the audit."""
+    return urlsplit(hook.url).hostname or ""
+
+
+def hook_state(hook: Hook) -> Literal["active", "failing", "disabled"]:
+    if hook.disabled is not None:
+        return "disabled"
+    return "failing" if hook.failures else "active"
+
+
+def refuse_more(hooks: Collection[Hook], scope: str) -> None:
+    """Refuse one more hook if the fleet or the scope has as many as it may have."""
+    if len(hooks) >= MAX_HOOKS:
+        raise Refused(f"there are {MAX_HOOKS} hooks already: delete one first")
+    if sum(hook.scope == scope for hook in hooks) >= MAX_HOOKS_PER_SCOPE:
+        whose = f"scope {scope}" if scope else "the fleet"
+        raise Refused(f"{whose} has {MAX_HOOKS_PER_SCOPE} hooks already: delete one first")
+
+
+def rotated(hook: Hook, secret: str, until: datetime) -> Hook:
+    """Return the hook with a new secret. Until then, the secrets before it sign too."""
+    return replace(hook, secrets=(secret, *hook.secrets)[:MAX_HOOK_SECRETS], old_secrets_until=until)
+
+
+def enabled(hook: Hook) -> Hook:
+    """Return the hook as one that has not failed."""
+    return replace(hook, disabled=None, failing_since=None, failures=0, error="")
+
+
+def moved(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
+    """Return the hook so that it goes on with this audit entry: an earlier one is sent again, a later one skips entries."""
+    require(
+        oldest <= entry <= newest + 1,
+        f"from: {entry} is not an entry that the audit log holds: use {oldest} to {newest + 1}",
+    )
+    return replace(enabled(hook), cursor=entry - 1, disabled=hook.disabled)
+
+
+# -- messages
+
+
+@dataclass(frozen=True, slots=True)
+class HookMessage:
+    """What is sent. Every attempt to send it has the same id and the same body."""
+
+    id: str
+    kind: str
+    content_type: str
+    body: bytes
+
+
+def entry_message(hook: Hook, entry: AuditEntry, event: Event | None, source: str) -> HookMessage:
+    """Return the message about an audit entry. Its event, if known, adds only what no longer changes."""
+    # The hash tells entries apart that have the same id, one of them in a database that was restored.
+    mark = f"{entry.id}-{entry.hash[:12]}"
+    data: dict[str, object] = {
+        "entry": entry.id,
+        "action": entry.action,
+        "who": entry.who,
+        "scope": entry.scope,
+        "maintenance_id": entry.maintenance_id,
+        "event_id": entry.event_id,
+        "detail": entry.detail,
+        "event": None if event is None else _event_data(event),
+    }
+    kind = "forewarn." + entry.action.replace(" ", ".")
+    subject = "/".join(part for part in (entry.scope, entry.event_id or entry.maintenance_id) if part)
+    return _message(hook, source, mark, kind, entry.at, subject, data, _sentence(entry, event))
+
+
+def gap_message(hook: Hook, at: datetime, source: str) -> HookMessage:
+    """Return the message that tells the receiver which entries it will never get."""
+    data: dict[str, object] = {"hook": hook.id, "after": hook.gap_after, "until": hook.gap_until}
+    text = f"forewarn deleted audit entries {hook.gap_after + 1} to {hook.gap_until} before it could deliver them here"
+    return _message(hook, source, f"gap-{hook.gap_until}", "forewarn.hook.gap", at, hook.scope, data, text)
+
+
+def trial_message(hook: Hook, at: datetime, source: str, mark: str) -> HookMessage:
+    """Return a message that only shows that the receiver can be reached and accepts the signature."""
+    data: dict[str, object] = {"hook": hook.id}
+    text = "This is a test message of forewarn."
+    return _message(hook, source, f"test-{mark}", "forewarn.hook.test", at, hook.scope, data, text)
+
+
+def _message(
+    hook: Hook, source: str, mark: str, kind: str, at: datetime, subject: str, data: dict[str, object], text: str
+) -> HookMessage:
+    content_type = "application/json"
+    body: dict[str, object]
+    if hook.shape is HookShape.SLACK:
+        body = {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
+    elif hook.shape is HookShape.TEAMS:
+        body = _teams_card(text)
+    else:
+        content_type = "application/cloudevents+json; charset=utf-8"
+        body = {
+            "specversion": "1.0",
+            "id": mark,
+            "source": source,
+            "type": kind,
+            "time": _time_text(at),
+            **({"subject": subject} if subject else {}),
+            "datacontenttype": "application/json",
+            "data": data,
+        }
+    return HookMessage(f"msg_{hook.id[:8]}_{mark}", kind, content_type, json.dumps(body).encode())
+
+
+def _teams_card(text: str) -> dict[str, object]:
+    card = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.2",
+        "body": [{"type": "TextBlock", "text": text, "wrap": True}],
+    }
+    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": card}
+    return {"type": "message", "attachments": [attachment]}
+
+
+def _event_data(event: Event) -> dict[str, object]:
+    return {
+        "type": event.type,
+        "source": event.source,
+        "machines": [f"{event.scope}/{name}" for name in event.resources],
+        "update_domain": event.update_domain,
+        "wave": event.wave,
+        "description": event.description,
+        "duration_s": event.duration_s,
+        "not_before": None if event.not_before is None else _time_text(event.not_before),
+    }
+
+
+def _sentence(entry: AuditEntry, event: Event | None) -> str:
+    where = f"{entry.scope}: " if entry.scope else ""
+    what = f" {entry.maintenance_id[:8]}" if entry.maintenance_id and not entry.event_id else ""
+    if event is not None:
+        shown = ", ".join(event.resources[:MAX_MACHINES_IN_TEXT])
+        more = len(event.resources) - MAX_MACHINES_IN_TEXT
+        begins = f", not before {event.not_before:%Y-%m-%d %H:%M} UTC" if event.not_before is not None else ""
+        what = f": {event.type} of {shown}{f' and {more} more' if more > 0 else ''}{begins}"
+    detail = f" ({entry.detail})" if entry.detail else ""
+    return f"{where}{entry.action}{what}{detail}, by {entry.who}"
+
+
+def _time_text(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+# -- signatures, as in the Standard Webhooks specification
+
+
+def secret_text(random_bytes: bytes) -> str:
+    return SECRET_PREFIX + base64.b64encode(random_bytes).decode()
+
+
+def valid_secrets(hook: Hook, now: datetime) -> tuple[str, ...]:
+    """Return the secrets that sign now: older ones too until their time is over."""
+    if hook.old_secrets_until is not None and now < hook.old_secrets_until:
+        return hook.secrets
+    return hook.secrets[:1]
+
+
+def signed_headers(message: HookMessage, secrets: Iterable[str], unix_s: int) -> dict[str, str]:
+    """Return the headers of a message: what it is, when it was sent, and one signature for each secret."""
+    signed = f"{message.id}.{unix_s}.".encode() + message.body
+    keys = (base64.b64decode(secret.removeprefix(SECRET_PREFIX)) for secret in secrets)
+    signatures = (base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode() for key in keys)
+    return {
+        "content-type": message.content_type,
+        "webhook-id": message.id,
+        "webhook-timestamp": str(unix_s),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
+    }
+
+
+# -- attempts
+
+
+def retry_after_s(failures: int, requested_s: float = 0.0) -> float:
+    """Return how long to wait after so many failures in a row; a receiver may request a longer wait."""
+    return max(RETRY_S[min(failures, len(RETRY_S)) - 1], min(requested_s, MAX_RETRY_S))
+
+
+# -- where messages may go
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedTargets:
+    """The operator's list of targets. If it is empty, a target is any public address, over https only."""
+
+    names: frozenset[str] = frozenset()
+    networks: tuple[Network, ...] = ()
+
+    @property
+    def listed(self) -> bool:
+        return bool(self.names or self.networks)
+
+    def why_not_host(self, scheme: str, host: str) -> str:
+        """Return why no message may go to this host, or "" if that is not known before its name is resolved."""
+        if not self.listed and scheme != "https":
+            return "only https is allowed: for http, list the target in the setting hook_targets"
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            known = not self.listed or host.lower() in self.names or self.networks
+            return "" if known else f"{host} is not in the setting hook_targets"
+        return self.why_not_address(host, address)
+
+    def why_not_address(self, host: str, address: Address) -> str:
+        """Return why no message may go to this address of the host, or ""."""
+        if self.listed:
+            allowed = host.lower() in self.names or any(address in network for network in self.networks)
+            return "" if allowed else f"{host} ({address}) is not in the setting hook_targets"
+        return "" if _is_public(address) else f"{host} is {address}, which is not a public address"
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and (inner := _embedded(address)) is not None:
+        address = inner
+    return address.is_global and not address.is_multicast
+
+
+def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that packets to this address lead to, if any."""
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)

@@ -1,0 +1,550 @@
+"""Hooks get every entry they asked for, in order, at least once: whatever fails, and whoever delivers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from forewarn.app.service import Service
+from forewarn.core.errors import Conflict, Invalid, NotFound, Refused
+from forewarn.core.hooks import ALL_KINDS, secret_text
+from forewarn.core.model import (
+    MAX_HOOKS_PER_SCOPE,
+    AuditEntry,
+    HoldCause,
+    Hook,
+    StoreHold,
+)
+from forewarn.service.hook_sender import BATCH, BATCHES_IN_TURN, MAX_AT_ONCE, DeliveryFailed, HookSender, Reply
+from forewarn.store import AuditQuery, Store
+from forewarn.store.memory import MemoryStore
+from tests.support.records import at, change, entry, hook
+from tests.support.services import OPERATOR, make_service, reboot
+
+DAY_S = 86_400
+SECRET = secret_text(b"s" * 32)
+
+
+@dataclass
+class FakeTransport:
+    """Records what is sent to each URL, and fails as a test says."""
+
+    sent: list[tuple[str, str]] = field(default_factory=list)
+    replies: dict[str, Reply | DeliveryFailed] = field(default_factory=dict)
+    signatures: list[str] = field(default_factory=list)
+
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        del body
+        reply = self.replies.get(url, Reply(200))
+        self.signatures.append(headers["webhook-signature"])
+        if isinstance(reply, DeliveryFailed):
+            raise reply
+        if reply.status < 300:
+            self.sent.append((url, headers["webhook-id"]))
+        return reply
+
+    def why_not(self, url: str) -> str:
+        return "" if url.startswith("https:") else "only https"
+
+    def entries(self, url: str = "https://a.example/in") -> list[int]:
+        """The ids of the entries that a URL accepted, in order."""
+        return [int(message.split("_")[2].split("-")[0]) for to, message in self.sent if to == url]
+
+
+class Site:
+    """A service with a sender on a manual clock and manual real time."""
+
+    def __init__(self, store: Store, **settings: Any) -> None:
+        self.service: Service = make_service(store, scopes=2, **settings)
+        self.store, self.control = store, self.service.control
+        self.transport = FakeTransport()
+        self.real_s = 0.0
+        self.may_send = True
+        self.sender = self.another_node()
+
+    def another_node(self) -> HookSender:
+        return HookSender(
+            self.control,
+            self.store,
+            self.service.clock,
+            self.transport,
+            may_send=lambda: self.may_send,
+            disable_after_s=3 * DAY_S,
+            monotonic=lambda: self.real_s,
+            unix_s=lambda: 1_900_000_000,
+        )
+
+    def add(self, hook_id: str = "H1", **facts: object) -> Hook:
+        given = {"url": "https://a.example/in", "kinds": ALL_KINDS, "secrets": (SECRET,), **facts}
+        return self.control.add_hook(hook(hook_id, **given), OPERATOR)
+
+    def hook(self, hook_id: str = "H1") -> Hook:
+        return self.control.hook(hook_id)
+
+    def note(self, count: int = 1, scope: str = "s-0", action: str = "event started") -> None:
+        entries = [
+            entry(at=self.service.clock.now(), action=action, scope=scope, event_id="", maintenance_id="")
+            for _ in range(count)
+        ]
+        self.store.apply(change(audit=entries))
+
+    def wanted(self, after: int, scope: str = "") -> list[int]:
+        return [e.id for e in self.store.audit(AuditQuery(after=after, scope=scope, limit=1_000))]
+
+    def wait(self, seconds: float) -> None:
+        """Let real time and the service clock go on, and deliver what is due then."""
+        self.real_s += seconds
+        self.service.ticker.advance(seconds)
+        self.sender.cycle()
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site(MemoryStore())
+
+
+def actions(store: Store, name: str) -> list[AuditEntry]:
+    return [e for e in store.audit(AuditQuery(limit=1_000)) if e.action == name]
+
+
+# -- what is delivered
+
+
+def test_a_hook_gets_every_entry_after_its_creation_in_order(store: Store) -> None:
+    """A whole maintenance, from its submission to its end, once and in the order of the audit."""
+    site = Site(store, executor="simulated")
+    begun = site.add().cursor
+    reboot(site.service, "s-0")
+    reboot(site.service, "s-1")
+    site.sender.cycle()
+    site.service.ticker.advance(7_200)
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun)
+    assert len(actions(store, "maintenance ended")) == 2
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun), "nothing is sent twice without need"
+    assert site.hook().cursor == site.wanted(begun)[-1]
+    assert {d.attempts for d in store.hook_deliveries("H1", 100)} == {1}
+
+
+def test_a_hook_gets_only_its_scope_and_its_kinds(site: Site) -> None:
+    """Other entries are passed."""
+    site.add(scope="s-1", kinds=("failed",))
+    for scope, action in (
+        ("s-0", "order failed"),
+        ("s-1", "event started"),
+        ("s-1", "order failed"),
+        ("", "order failed"),
+    ):
+        site.note(1, scope, action)
+    site.sender.cycle()
+    (sent,) = site.transport.entries()
+    (found,) = [e for e in site.store.audit(AuditQuery(scope="s-1", limit=100)) if e.id == sent]
+    assert (found.scope, found.action) == ("s-1", "order failed")
+
+
+def test_a_long_backlog_is_delivered_in_turns(site: Site) -> None:
+    """More than a hook may send in one turn; every entry comes, in order."""
+    begun = site.add().cursor
+    count = BATCH * BATCHES_IN_TURN + 7
+    site.note(count)
+    site.sender.cycle()
+    assert len(site.transport.entries()) == BATCH * BATCHES_IN_TURN
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun)
+
+
+def test_only_so_many_hooks_send_at_once_and_all_get_a_turn() -> None:
+    """The hooks that were served longest ago come first; a failing hook holds up no other."""
+    site = Site(MemoryStore())
+    started: list[object] = []
+    for n in range(MAX_AT_ONCE + 2):
+        site.add(f"H{n:02}", url=f"https://r{n}.example/in", scope=f"x{n}" if n else "", created=at(n))
+    site.sender._start = started.append
+    site.sender.cycle()
+    site.sender.cycle()
+    assert len(started) == MAX_AT_ONCE
+    site.sender._start = lambda work: work()
+    for work in started:
+        work()  # type: ignore[operator]
+    site.real_s += 1
+    site.sender.cycle()
+    assert len(site.sender._busy) == 0
+    assert all(progress.passed for progress in site.sender._progress.values())
+
+
+def test_work_that_cannot_be_started_is_started_later(site: Site) -> None:
+    """Where the system has no thread left, say."""
+    begun = site.add().cursor
+
+    def refuse(work: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    site.sender._start = refuse
+    with pytest.raises(RuntimeError):
+        site.sender.cycle()
+    site.sender._start = lambda work: work()
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun)
+
+
+# -- failures
+
+
+def test_a_failed_message_is_tried_again_and_nothing_overtakes_it(site: Site) -> None:
+    """The schedule is 1, 5, 15, 60, 300 seconds; entries behind it wait; afterwards all come in order."""
+    begun = site.add().cursor
+    site.note(3)
+    site.transport.replies["https://a.example/in"] = DeliveryFailed("refused")
+    attempts = []
+    site.sender.cycle()
+    for second in range(1, 1_000):
+        before = site.sender.failed
+        site.wait(1)
+        if site.sender.failed > before:
+            attempts.append(second)
+    assert attempts == [1, 6, 21, 81, 381, 681, 981]
+    assert site.transport.sent == []
+    failing = site.hook()
+    assert (failing.failures, failing.error, failing.cursor) == (8, "refused", begun)
+    (only,) = site.store.hook_deliveries("H1", 10)
+    assert (only.audit_id, only.attempts, only.delivered, only.status) == (begun + 1, 8, False, 0)
+    site.transport.replies.clear()
+    site.wait(300)
+    assert site.transport.entries() == site.wanted(begun)
+    healed = site.hook()
+    assert (healed.failures, healed.failing_since, healed.error) == (0, None, "")
+
+
+def test_a_receiver_may_ask_for_more_time(site: Site) -> None:
+    """Retry-After counts when it is longer than our own wait."""
+    site.add()
+    site.note()
+    site.transport.replies["https://a.example/in"] = Reply(503, "busy", retry_after_s=30)
+    site.sender.cycle()
+    assert site.hook().error == "the receiver answered 503: busy"
+    site.wait(29)
+    assert site.sender.failed == 1
+    site.wait(1)
+    assert site.sender.failed == 2
+
+
+def test_a_receiver_that_is_away_for_a_day_gets_everything(site: Site) -> None:
+    """A day is shorter than the time after which a hook is disabled."""
+    begun = site.add().cursor
+    site.transport.replies["https://a.example/in"] = DeliveryFailed("refused")
+    for _ in range(96):
+        site.note()
+        site.wait(900)
+    site.transport.replies.clear()
+    site.wait(300)
+    assert site.transport.entries() == site.wanted(begun)
+
+
+def test_a_hook_that_fails_too_long_is_disabled_and_keeps_its_cursor(site: Site) -> None:
+    """The audit says so; it sends nothing more until an operator enables it, and then everything."""
+    begun = site.add().cursor
+    site.note()
+    site.transport.replies["https://a.example/in"] = DeliveryFailed("refused")
+    site.sender.cycle()
+    site.wait(3 * DAY_S - 1)
+    assert site.hook().disabled is None
+    site.wait(300)
+    assert site.hook().disabled == site.service.clock.now()
+    (told,) = actions(site.store, "hook disabled")
+    assert told.who == "service"
+    assert "H1 to a.example: failing since" in told.detail
+    site.transport.replies.clear()
+    site.wait(3_600)
+    assert site.transport.sent == []
+    site.control.enable_hook("H1", OPERATOR)
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun)
+    assert len(actions(site.store, "hook enabled")) == 1
+
+
+def test_a_receiver_that_is_gone_disables_its_hook(site: Site) -> None:
+    """410 means that nobody wants the messages any more."""
+    site.add()
+    site.note()
+    site.transport.replies["https://a.example/in"] = Reply(410)
+    site.sender.cycle()
+    assert site.hook().disabled is not None
+
+
+def test_an_error_of_the_store_is_survived(caplog: pytest.LogCaptureFixture) -> None:
+    """The work of a hook that fails unexpectedly is logged once and tried again."""
+
+    class Broken(MemoryStore):
+        broken = True
+
+        def save_hooks(self, hooks: object, deliveries: object = ()) -> None:
+            if self.broken:
+                raise RuntimeError("no")
+            super().save_hooks(hooks, deliveries)  # type: ignore[arg-type]
+
+    store = Broken()
+    site = Site(store)
+    begun = site.add().cursor
+    site.note()
+    site.sender.cycle()
+    site.wait(2)
+    assert caplog.text.count("messages cannot be delivered") == 1
+    store.broken = False
+    site.wait(2)
+    assert set(site.transport.entries()) == set(site.wanted(begun))
+
+
+# -- who delivers
+
+
+def test_another_node_goes_on_where_the_first_one_was_killed(store: Store) -> None:
+    """What was sent but not saved is sent again under the same id; nothing is left out."""
+    site = Site(store)
+    begun = site.add().cursor
+    site.note(30)
+
+    class Killed(BaseException):
+        """The process ends here."""
+
+    def killed(hooks: object, deliveries: object = ()) -> None:
+        raise Killed
+
+    saving = store.save_hooks
+    store.save_hooks = killed  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        site.sender.cycle()
+    store.save_hooks = saving  # type: ignore[method-assign]
+    first = site.transport.entries()
+    assert first
+    site.another_node().cycle()
+    assert site.transport.entries() == [*first, *site.wanted(begun)]
+    ids = [message for _, message in site.transport.sent]
+    assert ids[: len(first)] == ids[len(first) : 2 * len(first)]
+
+
+def test_a_node_that_may_not_send_sends_nothing(site: Site) -> None:
+    """It stops between two messages, and saves how far it came."""
+    begun = site.add().cursor
+    site.note(3)
+    site.may_send = False
+    site.sender.cycle()
+    assert site.transport.sent == []
+    site.may_send = True
+    post = site.transport.post
+
+    def last(url: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        site.may_send = False
+        return post(url, headers, body)
+
+    site.transport.post = last  # type: ignore[method-assign]
+    site.sender.cycle()
+    assert site.transport.entries() == [begun + 1]
+    assert site.hook().cursor == begun + 1
+
+
+def test_a_node_that_was_replaced_does_not_move_the_cursor_back(site: Site) -> None:
+    """Its save is a conflict: the other node's cursor stays."""
+    site.add()
+    site.note(2)
+    other = site.another_node()
+    post = site.transport.post
+
+    def overtaken(url: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        site.transport.post = post  # type: ignore[method-assign]
+        other.cycle()
+        return post(url, headers, body)
+
+    site.transport.post = overtaken  # type: ignore[method-assign]
+    site.sender.cycle()
+    assert site.hook().cursor == site.wanted(0)[-1]
+    assert site.hook().version == 2, "one save, by the other node"
+
+
+@pytest.mark.parametrize("cause", [HoldCause.RESTORED, HoldCause.REPLACED])
+def test_a_restored_database_sends_nothing_until_it_is_resumed(site: Site, cause: HoldCause) -> None:
+    """It may be a copy while the original is still in use."""
+    begun = site.add().cursor
+    site.note()
+    hold = StoreHold(cause=cause, detail="x", who="y", held=site.service.clock.now())
+    site.store.apply(replace(change(), store_hold=hold))
+    site.sender.cycle()
+    assert site.transport.sent == []
+    site.control.resume_store(hold.held, OPERATOR)
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun)
+
+
+def test_a_hold_on_request_does_not_stop_messages(site: Site) -> None:
+    """People want to hear of it."""
+    begun = site.add().cursor
+    site.control.hold_store("look", OPERATOR)
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun)
+
+
+# -- cursor and gaps
+
+
+def test_entries_that_nobody_wants_are_passed_and_saved_now_and_then(site: Site) -> None:
+    """So their deletion is no gap."""
+    site.add(kinds=("failed",))
+    site.sender.cycle()
+    begun = site.hook().cursor
+    site.note(50)
+    site.sender.cycle()
+    assert site.hook().cursor == begun, "not for every entry"
+    site.wait(60)
+    site.wait(60)
+    assert site.hook().cursor == site.wanted(0)[-1]
+    assert site.transport.sent == []
+    site.store.prune(site.service.clock.now() + timedelta(days=1), 1_000)
+    site.sender.cycle()
+    assert site.hook().gap_until == 0
+
+
+def test_deleted_entries_are_a_gap_that_everybody_hears_of(site: Site) -> None:
+    """The audit names them once, the hook shows them, and the receiver gets a message before what follows."""
+    begun = site.add().cursor
+    site.transport.replies["https://a.example/in"] = Reply(410)
+    site.note(5)
+    site.sender.cycle()
+    site.store.prune(site.service.clock.now() + timedelta(days=1), 1_000)
+    lost = site.store.audit_chain().start.id
+    for _ in range(2):
+        site.sender.cycle()
+    (told,) = actions(site.store, "hook gap")
+    assert f"entries {begun + 1} to {lost} were deleted" in told.detail
+    assert (site.hook().gap_after, site.hook().gap_until, site.hook().cursor) == (begun, lost, begun)
+    site.store.prune(site.service.clock.now() + timedelta(days=1), 1_000)
+    later = site.store.audit_chain().start.id
+    assert later > lost
+    site.sender.cycle()
+    assert len(actions(site.store, "hook gap")) == 0, "pruned, and not said again while the hook is disabled"
+    site.control.enable_hook("H1", OPERATOR)
+    site.transport.replies.clear()
+    site.sender.cycle()
+    site.sender.cycle()
+    assert (site.hook().gap_after, site.hook().gap_until) == (begun, later)
+    (_, first), *rest = site.transport.sent
+    assert first == f"msg_H1_gap-{later}"
+    assert [int(i.split("_")[2].split("-")[0]) for _, i in rest] == site.wanted(later)
+    assert {d.kind for d in site.store.hook_deliveries("H1", 100) if d.audit_id == later} == {"forewarn.hook.gap"}
+
+
+def test_a_gap_message_that_fails_is_tried_again(site: Site) -> None:
+    """Nothing is sent before the receiver knows what is missing."""
+    site.add()
+    site.note(2)
+    site.store.prune(site.service.clock.now() + timedelta(days=1), 1_000)
+    site.transport.replies["https://a.example/in"] = DeliveryFailed("refused")
+    site.sender.cycle()
+    assert site.hook().failures == 1
+    site.transport.replies.clear()
+    site.wait(1)
+    assert site.transport.sent[0][1].startswith("msg_H1_gap-")
+
+
+# -- what operators do
+
+
+def test_a_rotated_hook_signs_with_both_secrets_for_a_while(site: Site) -> None:
+    """Then with the new one alone."""
+    site.add()
+    site.control.rotate_hook("H1", secret_text(b"n" * 32), OPERATOR, keep_s=3_600)
+    site.sender.cycle()
+    assert len(site.transport.signatures[-1].split()) == 2
+    site.note()
+    site.wait(3_600)
+    assert len(site.transport.signatures[-1].split()) == 1
+    (told,) = actions(site.store, "hook secret rotated")
+    assert "whsec_" not in told.detail
+
+
+def test_a_replay_sends_entries_again_or_skips_them(site: Site) -> None:
+    """From an entry that the audit holds; the audit says where the hook was."""
+    begun = site.add().cursor
+    site.note(3)
+    site.sender.cycle()
+    site.transport.sent.clear()
+    site.control.replay_hook("H1", begun + 2, OPERATOR)
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun + 1)
+    assert "from entry" in actions(site.store, "hook replayed")[0].detail
+    with pytest.raises(Invalid, match="not an entry that the audit log holds"):
+        site.control.replay_hook("H1", 10_000, OPERATOR)
+
+
+def test_a_deleted_hook_gets_nothing_more(site: Site) -> None:
+    """It is unknown from then on."""
+    site.add()
+    site.control.remove_hook("H1", OPERATOR)
+    site.note()
+    site.sender.cycle()
+    assert site.transport.sent == []
+    for call in (site.control.remove_hook, site.control.enable_hook):
+        with pytest.raises(NotFound, match="no hook H1"):
+            call("H1", OPERATOR)
+
+
+def test_hooks_are_limited(site: Site) -> None:
+    """Of a scope there are only so many."""
+    for n in range(MAX_HOOKS_PER_SCOPE):
+        site.add(f"H{n}", scope="s-0")
+    with pytest.raises(Refused, match="scope s-0 has 10 hooks"):
+        site.add("H99", scope="s-0")
+
+
+def test_a_hook_that_changed_meanwhile_is_not_overwritten(site: Site) -> None:
+    """The service notes a gap or an end only of the hook that it read."""
+    read = site.add()
+    with pytest.raises(Conflict):
+        site.control.note_hook(replace(read, version=7), "hook disabled", "x")
+
+
+def test_a_test_message_changes_nothing(site: Site) -> None:
+    """It is sent at once, also for a disabled hook, and its result is returned."""
+    known = site.add()
+    assert (site.sender.why_not(known.url), site.sender.why_not("http://x")) == ("", "only https")
+    attempt = site.sender.test(known, "abc")
+    assert (attempt.delivered, attempt.status) == (True, 200)
+    site.transport.replies["https://a.example/in"] = Reply(404)
+    assert site.sender.test(known, "abc").error == "the receiver answered 404"
+    assert site.hook() == replace(known, version=1)
+    assert site.store.hook_deliveries("H1", 10) == []
+
+
+def test_the_loop_ends_when_it_is_told_to(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """An error of a cycle is logged and does not end the loop."""
+    calls = 0
+
+    def hooks() -> list[Hook]:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            site.sender.stop()
+        raise RuntimeError("broken")
+
+    site.store.hooks = hooks  # type: ignore[method-assign]
+    site.sender._nudged.set()
+    site.sender._nudged.clear = lambda: None  # type: ignore[method-assign]
+    site.sender.run()
+    assert calls == 3
+    assert caplog.text.count("messages cannot be delivered") == 1
+
+
+def test_a_sender_that_stops_waits_for_answers_and_saves_them(site: Site) -> None:
+    """So that a restart sends little twice. What fails while it stops is not logged as trouble."""
+    begun = site.add().cursor
+    started: list[Callable[[], None]] = []
+    site.sender._start = started.append
+    site.sender.cycle()
+    site.sender.stop()
+    site.sender._wait = lambda: started.pop()()  # type: ignore[method-assign]
+    site.sender.run()
+    assert (started, site.sender._busy) == ([], set())
+    assert site.transport.sent == [], "it had not begun"
+    site.another_node().cycle()
+    assert site.transport.entries() == site.wanted(begun)
