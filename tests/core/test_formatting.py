@@ -221,3 +221,11 @@ def test_targets_are_named_and_the_rest_is_counted() -> None:
     assert formatting.target_names(count=1, scopes=["shop"], update_domain=0) == "scope shop, update domain 0"
     assert formatting.target_names(count=40, hosts=["a", "b", "c"], most=2) == "hosts a, b and 38 more"
     assert formatting.target_names(count=0) == "hosts, whose names only operators and viewers see"
+
+
+def test_a_maintenance_says_what_is_wrong_with_it() -> None:
+    """Without failed and doubtful orders it has only its status."""
+    state = formatting.maintenance_state
+    assert state("Running", held=False, failed=0, in_doubt=0) == "Running"
+    assert state("Paused", held=True, failed=2, in_doubt=0) == "Held: 2 orders failed"
+    assert state("Running", held=False, failed=1, in_doubt=1) == "Running: 1 order failed, 1 order in doubt"

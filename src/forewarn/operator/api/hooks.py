@@ -19,7 +19,7 @@ from forewarn.operator.api.context import (
     split_page,
 )
 from forewarn.operator.api.receipts import SavedHook, SaveHook
-from forewarn.store import Focus
+from forewarn.store import Focus, folded
 
 
 def list_hooks(api: Api, context: CallContext) -> Result:
@@ -30,7 +30,7 @@ def list_hooks(api: Api, context: CallContext) -> Result:
         for hook in reversed(api.store.hooks())
         if context.caller.sees(hook.scope)
         and (before is None or (hook.created, hook.id) < before)
-        and query.text in " ".join((hook.id, hook.url, hook.scope, hook.shape, hook.created_by)).lower()
+        and query.text in folded(" ".join((hook.id, hook.url, hook.scope, hook.shape, hook.created_by)))
     ]
     page, last = split_page(rows[: query.limit + 1], query.limit)
     return page_of(map(views.hook_out, page), cursor_of(last.created, last.id) if last else None)
