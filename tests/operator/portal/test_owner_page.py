@@ -91,10 +91,13 @@ def test_a_long_list_is_cut_and_says_so(service: RunningService, monkeypatch: py
     """The page stays small however many events are open; the numbers lead to the page Now."""
     monkeypatch.setattr(inventory_pages, "ROWS", 1)
     monkeypatch.setattr(pages, "ROWS", 1)
-    service.schedule("shop/web-0", "shop/web-1")
+    service.schedule("shop/web-1", type_="Freeze")
+    service.schedule("shop/web-0", not_before="2030-01-01T05:00:00Z")
     owner = owner_of(service, "shop")
-    text = page_text(owner.get("/"))
+    page = owner.get("/")
+    text = page_text(page)
     assert "by their start: 1 of 2" in text
+    assert "Freeze of web-1" in rows(page, "coming")[0], "it starts first, though it is not the newest"
     assert "Machines by name: 1 of 2" in text
     assert "All machines" in text
     assert "<h1>Now</h1>" in owner.get("/?status=Planned").raw.decode()

@@ -11,6 +11,8 @@ from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 from forewarn.operator.portal.pages import ENDED_FIRST, MACHINE_ROWS, ROWS
 from forewarn.operator.portal.paging import first, older
 
+READ = 100
+
 
 def machine(request: PageRequest) -> RenderedPage:
     api, scope, name = request.api, request.path_names["scope"], request.path_names["name"]
@@ -52,15 +54,16 @@ def host(request: PageRequest) -> RenderedPage:
 
 
 def coming_events(api: ApiClient, **selected: str) -> tuple[list[EventOut], bool]:
-    """Return open events, started ones first and each status by NotBefore, and whether there are more."""
+    """Return open events, started ones first and each status by NotBefore, and whether there are more.
+
+    The API lists the newest first, so more are read than shown: the next to start may be an old one.
+    """
     events: list[EventOut] = []
     for status in OPEN_FIRST:
-        if len(events) == ROWS:
-            return events, True
-        page = api.get("/v1/events", status=status, limit=ROWS - len(events), **selected)
+        page = api.get("/v1/events", status=status, limit=READ, **selected)
         events += sorted(page.items, key=lambda event: (str(event.not_before or ""), event.wave))
-        if page.next_cursor is not None:
-            return events, True
+        if page.next_cursor is not None or len(events) > ROWS:
+            return events[:ROWS], True
     return events, False
 
 
