@@ -238,6 +238,8 @@ def _targets(machines: list[str], scopes: list[str], update_domain: int | None, 
 
 def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     session.out.say(plan_text.summary(plan))
+    session.out.say(f"targets: {target_names(plan)}")
+    session.out.say(f"estimated end: {when(plan['estimated_end'], now) or 'unknown'}")
     if request["not_before"]:
         session.out.say(f"not before {when(request['not_before'], now)}, unless approved")
     if request["earliest"]:
@@ -245,6 +247,8 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     session.out.table(plan_text.COLUMNS, plan_text.rows(plan))
     for warning in plan["warnings"]:
         session.out.say(f"! {warning['message']}")
+    for message in plan_text.blockers(plan):
+        session.out.say(f"! blocked: {message}")
 
 
 def _wait(session: Session, maintenance_id: str, until: Until, timeout_s: int | None) -> None:
