@@ -1,4 +1,4 @@
-"""The plan of a maintenance as text: waves, machines, hosts, notice, and what blocks it. It is shown before the user confirms it."""
+"""The plan of a maintenance as text: waves, machines, hosts, notice, and what blocks it. It is shown before the confirmation."""
 
 from forewarn.cli.client import Json
 from forewarn.cli.output import Rows
