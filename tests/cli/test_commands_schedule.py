@@ -91,6 +91,7 @@ def test_times_are_on_the_services_clock(cli: CommandLine) -> None:
     [
         ("--type Reboot", "exactly one way: --machine M"),
         ("--type Reboot --scope shop --host rack0", "exactly one way: --machine M"),
+        ("--type Reboot --host rack0,rack1", "--host: 'rack0,rack1' is a list: write one name per --host, and repeat"),
         ("--type Reboot --host rack0 --update-domain 1", "--update-domain: it needs exactly one --scope"),
         ("--type Reboot --scope shop --not-before soon", "--not-before: 'soon' is not a time"),
         (

@@ -12,9 +12,9 @@ from forewarn.cli.formatting import (
     full_time,
     maintenance_state,
     progress,
-    reasons,
     target_names,
     update_domain_name,
+    waits_for,
     when,
 )
 from forewarn.cli.hints import maintenance_hints
@@ -223,6 +223,10 @@ def resume(session: Session, maintenance: Id) -> None:
 
 
 def _targets(machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
+    for option, names in (("--machine", machines), ("--scope", scopes), ("--host", hosts)):
+        for name in names:
+            if "," in name:
+                raise usage(f"{option}: {name!r} is a list: write one name per {option}, and repeat the option")
     if sum((bool(machines), bool(scopes), bool(hosts))) != 1:
         raise usage("choose the machines in exactly one way: --machine M, --scope S or --host H; each may be repeated")
     if update_domain is not None and len(scopes) != 1:
@@ -337,7 +341,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ", ".join(event["resources"]),
             full_time(event["not_before"]),
             ", ".join(approval["who"] for approval in event["approved_by"]),
-            reasons(event, now) or event["reason"],
+            waits_for(event, now),
         )
         for event in events
     ]

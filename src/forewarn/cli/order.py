@@ -46,12 +46,15 @@ OutputFile = Annotated[
 @command(app, "list")
 def list_orders(
     session: Session,
-    state: Annotated[OrderStateOption, typer.Option(help="Only orders in this state.")] = OrderStateOption.OPEN,
+    state: Annotated[
+        OrderStateOption | None, typer.Option(help="Only orders in this state. [default: open; with --match all]")
+    ] = None,
     match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List the open orders, which can be taken, or those in another state."""
+    state = state or (OrderStateOption.OPEN if match is None else OrderStateOption.ALL)
     query = {"state": None if state is OrderStateOption.ALL else state.value, "q": match}
     page = session.api.page("/v1/orders", query, limit=limit, cursor=cursor)
     empty = "no orders" if state is OrderStateOption.ALL else f"no {state} orders"
