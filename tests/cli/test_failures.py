@@ -55,8 +55,12 @@ def test_forty_hosts_in_the_command_line_alone(service: RunningService, forewarn
     assert "its order failed (simulated failure of attempt 1)" in errors
     assert f"`forewarn maintenance retry-failed {maintenance_id}`" in errors
     _, status, _ = forewarn("status")
+    failing_hosts = {host for order in service.get("/v1/orders?state=failed")["items"] for host in order["hosts"]}
+    assert failing_hosts <= set(forty_hosts.HOSTS)
+    assert len(failing_hosts) == 3
     assert "now: 3 failed, 0 in progress" in status
     assert all(machine in status for machine in forty_hosts.FAILING)
+    assert all(host in status for host in failing_hosts)
     assert f"Held: 3 orders failed  forewarn maintenance retry-failed {maintenance_id[:8]}" in status
     assert "Held: 3 orders failed" in forewarn("maintenance", "show", maintenance_id)[1]
     assert "Held: 3 orders failed" in forewarn("maintenance", "list")[1]

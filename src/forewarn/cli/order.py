@@ -16,7 +16,7 @@ from forewarn.core.formatting import names
 
 app = group("order", "Take the orders of started events and report how the work ended.")
 
-COLUMNS = ("order", "state", "type", "scope", "machines", "issued", "deadline", "attempt", "by", "reason")
+COLUMNS = ("order", "state", "type", "scope", "machines", "hosts", "issued", "deadline", "attempt", "by", "reason")
 MAX_OUTPUT_CHARS = 65_536
 
 
@@ -125,6 +125,7 @@ def _rows(session: Session, orders: list[Json]) -> Rows:
             order["type"],
             order["scope"],
             ", ".join(order["machines"]),
+            ", ".join(order["hosts"]),
             full_time(order["issued"]),
             full_time(order["deadline"]),
             order["attempt"],

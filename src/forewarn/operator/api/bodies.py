@@ -433,7 +433,10 @@ class MaintenanceRow(ResponseBody):
 
 
 class OrderOut(ResponseBody):
-    """The work of one started event; its id is the event's id."""
+    """The work of one started event; its id is the event's id.
+
+    `hosts` are the hosts of its machines now. What resuming the store would do is listed without them.
+    """
 
     id: str
     maintenance_id: str
@@ -449,6 +452,7 @@ class OrderOut(ResponseBody):
     ended: datetime | None
     reason: str
     output: str
+    hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AuditOut(ResponseBody):
