@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from forewarn.core.errors import Refused
 from forewarn.core.model import (
-    MAX_HOOK_SECRETS,
     MAX_HOOKS,
     MAX_HOOKS_PER_SCOPE,
     AuditEntry,
@@ -99,9 +98,10 @@ def refuse_more(hooks: Collection[Hook], scope: str) -> None:
         raise Refused(f"{whose} has {MAX_HOOKS_PER_SCOPE} hooks already: delete one first")
 
 
-def rotated(hook: Hook, secret: str, until: datetime) -> Hook:
-    """Return the hook with a new secret. Until then, the secrets before it sign too."""
-    return replace(hook, secrets=(secret, *hook.secrets)[:MAX_HOOK_SECRETS], old_secrets_until=until)
+def rotated(hook: Hook, secret: str, until: datetime | None) -> Hook:
+    """Return the hook with a new secret. The secret before it signs too until then; None ends it. Older ones are dropped."""
+    former = hook.secrets[:1] if until is not None else ()
+    return replace(hook, secrets=(secret, *former), old_secrets_until=until)
 
 
 def enabled(hook: Hook) -> Hook:
@@ -236,9 +236,9 @@ def secret_text(random_bytes: bytes) -> str:
 
 
 def valid_secrets(hook: Hook, now: datetime) -> tuple[str, ...]:
-    """Return the secrets that sign now: older ones too until their time is over."""
+    """Return the secrets that sign now: the newest, and the one before it until its time is over."""
     if hook.old_secrets_until is not None and now < hook.old_secrets_until:
-        return hook.secrets
+        return hook.secrets[:2]
     return hook.secrets[:1]
 
 
