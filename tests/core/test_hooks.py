@@ -65,11 +65,12 @@ def test_what_no_kind_names_is_other() -> None:
 
 def test_kinds_are_checked_and_have_a_default() -> None:
     """Without a choice a hook gets the usual kinds; an unknown kind is refused with the known ones."""
-    assert check_kinds(()) == USUAL_KINDS
+    assert check_kinds((), "") == USUAL_KINDS
+    assert check_kinds((), "shop") == tuple(kind for kind in USUAL_KINDS if kind != "ended")  # it belongs to no scope
     assert set(USUAL_KINDS) < set(ALL_KINDS)
-    assert check_kinds(["failed", "started", "failed"]) == ("failed", "started")
+    assert check_kinds(["failed", "started", "failed"], "") == ("failed", "started")
     with pytest.raises(Invalid, match=r"'finish' is not a kind of entry: use submitted, published, .*, other"):
-        check_kinds(["finish"])
+        check_kinds(["finish"], "")
 
 
 # -- what a hook may be

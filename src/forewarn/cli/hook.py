@@ -18,7 +18,8 @@ app = group("hook", "Send messages to other programs: webhooks, Slack, Teams.")
 HookArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The hook's id, or its first 8 characters or more.", show_default=False)
 ]
-ON_HELP = f"What to send, separated by commas: {', '.join(ALL_KINDS)} [default: {','.join(USUAL_KINDS)}]"
+USUAL = f"{','.join(USUAL_KINDS)}; with --scope without ended"
+ON_HELP = f"What to send, separated by commas: {', '.join(ALL_KINDS)} [default: {USUAL}]"
 COLUMNS = ("id", "state", "scope", "url", "on", "shape", "last delivered", "error")
 DELIVERY_COLUMNS = ("entry", "type", "delivered", "status", "attempts", "at", "took", "error")
 

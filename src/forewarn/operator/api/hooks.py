@@ -55,7 +55,7 @@ def post_hook(api: Api, context: CallContext) -> Result:
         id=api.new_id(),
         url=body.url,
         scope=body.scope,
-        kinds=check_kinds(body.on),
+        kinds=check_kinds(body.on, body.scope),
         shape=body.shape,
         secrets=(secret_text(secret),),
         created=api.clock.now(),
