@@ -17,7 +17,7 @@ from bench.size import Size
 from forewarn.core.model import EventType, OrderState, Role, Status
 from forewarn.operator.api import admin, events, inventory, maintenances, orders
 from forewarn.operator.api.access import Identity
-from forewarn.operator.api.context import Api, CallContext, Paged, Result
+from forewarn.operator.api.context import Api, CallContext, Paged, Result, Searched
 from forewarn.service.clock import ManualClock
 from forewarn.service.control import Control
 from forewarn.store import AuditQuery, EventQuery, MachineQuery, MaintenanceQuery, OrderQuery, ScopeQuery, Store
@@ -79,7 +79,7 @@ PAGES: dict[str, Page] = {
     "events, one scope, a status": _events(scope=FIVE[2], statuses=(Status.COMPLETED,)),
     "events, one machine": _events(scope=FIVE[2], machine="vm-00"),
     "events, within five scopes": _events(within=FIVE),
-    "GET /v1/scopes?limit=5": _call(inventory.list_scopes, Paged(limit=5)),
+    "GET /v1/scopes?limit=5": _call(inventory.list_scopes, Searched(limit=5)),
     "GET /v1/machines": _call(inventory.list_machines, inventory.MachinesQuery()),
     "GET /v1/maintenances": _call(maintenances.list_maintenances, maintenances.MaintenancesQuery()),
     "GET /v1/events": _call(events.list_events, events.EventsQuery()),
