@@ -143,7 +143,7 @@ def _exported(path: Path) -> tuple[Json, Iterator[Json]]:
 
 def _exported_chain(text: str) -> Json:
     try:
-        chain = json.loads(text)["chain"]
+        chain: Json = json.loads(text)["chain"]
         _chain_of(chain)
     except (ValueError, KeyError, TypeError):
         raise ValueError("this is not the first line of an export, which has the start and the head") from None
