@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
@@ -188,6 +188,13 @@ class HookSender:
     def test(self, hook: Hook, mark: str) -> Attempt:
         """Send a test message, also for a hook that is disabled. It changes nothing that is saved."""
         return self._send(hook, trial_message(hook, self._clock.now(), self._source(), mark))
+
+    def next_attempt(self, hook: Hook) -> datetime | None:
+        """Return when this node tries a failing hook again, or None if this node does not know it."""
+        progress = self._progress.get(hook.id)
+        if not hook.failures or hook.disabled is not None or progress is None or progress.version != hook.version:
+            return None
+        return self._clock.now() + timedelta(seconds=max(0.0, progress.retry_at_s - self._monotonic()))
 
     # -- what is due
 

@@ -84,8 +84,10 @@ SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') 
   count(*) FILTER (WHERE e.status IN ('Planned', 'Scheduled')) AS "left",
   count(*) FILTER (WHERE e.status IN ('Cancelled', 'Abandoned')) AS undone,
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
-  max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed
-FROM events e LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+  max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed,
+  count(*) FILTER (WHERE e.status = 'Abandoned' OR o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason))
+    AS resolved
+FROM events e LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
 WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 

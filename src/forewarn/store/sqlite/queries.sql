@@ -86,9 +86,10 @@ SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
   sum(coalesce(o.state = 'failed', 0)) AS failed, sum(coalesce(o.state = 'in-doubt', 0)) AS in_doubt,
   sum(e.status IN ('Planned', 'Scheduled')) AS "left", sum(e.status IN ('Cancelled', 'Abandoned')) AS undone,
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
-  max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed
+  max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed,
+  sum(e.status = 'Abandoned' OR coalesce(o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason), 0)) AS resolved
 FROM json_each(:ids) i CROSS JOIN events e ON e.maintenance_id = i.value
-LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
 WHERE :scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
