@@ -98,6 +98,7 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
         views.maintenance_row(
             each,
             seen.get(each.id, ()),
+            waves.get(each.id, ()),
             within=within,
             estimated_end=expected_end(each, waves.get(each.id, ()), held=held, now=now),
             max_targets=MAX_LISTED_TARGETS,
