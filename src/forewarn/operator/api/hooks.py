@@ -23,14 +23,14 @@ from forewarn.store import Focus, folded
 
 
 def list_hooks(api: Api, context: CallContext) -> Result:
-    query = context.query
+    query, text = context.query, context.query.text
     before = read_cursor(query.cursor, tuple[Moment, str])
     rows = [
         hook
         for hook in reversed(api.store.hooks())
         if context.caller.sees(hook.scope)
         and (before is None or (hook.created, hook.id) < before)
-        and query.text in folded(" ".join((hook.id, hook.url, hook.scope, hook.shape, hook.created_by)))
+        and text in folded("\n".join((hook.id, hook.url, hook.scope, hook.shape, hook.created_by)))
     ]
     page, last = split_page(rows[: query.limit + 1], query.limit)
     return page_of([_with_next_attempt(api, hook) for hook in page], cursor_of(last.created, last.id) if last else None)

@@ -160,17 +160,20 @@ class EventBodies:
 def maintenance_row(
     maintenance: Maintenance,
     waves: Iterable[WaveProgress],
+    all_waves: Iterable[WaveProgress],
     *,
     within: Collection[str] | None,
     estimated_end: datetime | None,
     max_targets: int | None = None,
 ) -> bodies.MaintenanceRow:
-    """Show a maintenance without its events; `waves` are the progress that the caller may see."""
-    progress = body_of(bodies.ProgressOut, total(waves))
+    """Show a maintenance without its events; `waves` are the progress that the caller may see.
+
+    A failure in any scope holds the whole maintenance, so `held` follows from `all_waves`.
+    """
     derived: dict[str, Any] = {
         "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
-        "progress": progress,
-        "held": maintenance.on_failure is OnFailure.HOLD and progress.failed > 0,
+        "progress": body_of(bodies.ProgressOut, total(waves)),
+        "held": maintenance.on_failure is OnFailure.HOLD and any(wave.failed for wave in all_waves),
         "estimated_end": estimated_end,
     }
     stored = {
@@ -227,6 +230,7 @@ def maintenance_out(
     row = maintenance_row(
         maintenance,
         wave_progress(events, snapshot.orders),
+        all_waves,
         within=within,
         estimated_end=expected_end(maintenance, all_waves, held=held, now=now),
     )
