@@ -266,7 +266,7 @@ def test_a_hook_can_go_on_elsewhere() -> None:
 # -- where messages may go
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "2606:4700::1111", "64:ff9b::5db8:d822", "::ffff:93.184.216.34"])
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:4700::1111", "64:ff9b::5db8:d822", "2002:5db8:d822::1"])
 def test_public_addresses_are_allowed(address: str) -> None:
     """Also those that carry a public IPv4 address inside."""
     assert AllowedTargets().why_not_address("name", ipaddress.ip_address(address)) == ""
@@ -298,10 +298,23 @@ def test_public_addresses_are_allowed(address: str) -> None:
         "2002:7f00:1::1",
         "2001:0:4136:e378:8000:63bf:3fff:fdd2",
         "2001:db8::1",
+        "::ffff:93.184.216.34",
+        "::127.0.0.1",
+        "::ffff:0:127.0.0.1",
+        "64:ff9b:1::5db8:d822",
+        "100::1",
+        "3fff::1",
+        "3fff:fff::1",
+        "4000::1",
+        "5f00::1",
+        "fec0::1",
+        "192.88.99.1",
+        "64:ff9b::c058:6301",
+        "2002:c058:6301::1",
     ],
 )
 def test_other_addresses_are_refused(address: str) -> None:
-    """Loopback, link-local, private, shared, multicast, reserved, and IPv6 addresses that lead to such."""
+    """Loopback, link-local, private, shared, multicast, reserved, IPv6 outside 2000::/3, and IPv6 addresses that lead to such."""
     if address.startswith("2001:0:"):  # Teredo to 192.0.2.45, which is for documentation
         assert ipaddress.IPv6Address(address).teredo is not None
     assert "not a public address" in AllowedTargets().why_not_address("name", ipaddress.ip_address(address))
