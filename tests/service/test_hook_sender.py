@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.app.service import Service
-from forewarn.core.errors import Conflict, Invalid, NotFound, Refused
+from forewarn.core.errors import Conflict, Invalid, NotFound, Refused, TooManyRequests
 from forewarn.core.hooks import ALL_KINDS, secret_text
 from forewarn.core.model import (
     MAX_HOOKS_PER_SCOPE,
@@ -17,7 +17,17 @@ from forewarn.core.model import (
     Hook,
     StoreHold,
 )
-from forewarn.service.hook_sender import BATCH, BATCHES_IN_TURN, MAX_AT_ONCE, DeliveryFailed, HookSender, Reply
+from forewarn.service.hook_sender import (
+    BATCH,
+    BATCHES_IN_TURN,
+    MAX_AT_ONCE,
+    MAX_AT_ONCE_PER_SCOPE,
+    MAX_TESTS_AT_ONCE,
+    TURN_S,
+    DeliveryFailed,
+    HookSender,
+    Reply,
+)
 from forewarn.store import AuditQuery, Store
 from forewarn.store.memory import MemoryStore
 from tests.support.records import at, change, entry, hook
@@ -34,9 +44,11 @@ class FakeTransport:
     sent: list[tuple[str, str]] = field(default_factory=list)
     replies: dict[str, Reply | DeliveryFailed] = field(default_factory=dict)
     signatures: list[str] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
         del body
+        self.meanwhile()
         reply = self.replies.get(url, Reply(200))
         self.signatures.append(headers["webhook-signature"])
         if isinstance(reply, DeliveryFailed):
@@ -173,6 +185,68 @@ def test_only_so_many_hooks_send_at_once_and_all_get_a_turn() -> None:
     site.sender.cycle()
     assert len(site.sender._busy) == 0
     assert all(progress.passed for progress in site.sender._progress.values())
+
+
+def test_a_slow_receiver_gives_others_their_turn(site: Site) -> None:
+    """A turn ends after a few seconds; what was sent is saved, and the next turn goes on behind it."""
+    begun = site.add().cursor
+    site.note(5)
+
+    def answer_slowly() -> None:
+        site.real_s += TURN_S / 2
+
+    site.transport.meanwhile = answer_slowly
+    site.sender.cycle()
+    first = site.wanted(begun)[:2]
+    assert site.transport.entries() == first
+    assert site.hook().cursor == first[-1]
+    site.sender.cycle()
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun)
+
+
+def test_the_hooks_of_one_scope_leave_room_for_others(site: Site) -> None:
+    """However long its receivers take, other scopes and the fleet send."""
+    for n in range(MAX_HOOKS_PER_SCOPE):
+        site.add(f"A{n}", scope="s-0", created=at(n))
+    site.add("B", scope="s-1", created=at(100))
+    site.add("C", created=at(101))
+    site.note(1, "s-0")
+    site.note(1, "s-1")
+    works: list[Callable[[], None]] = []
+    site.sender._start = works.append
+    site.sender.cycle()
+    site.sender.cycle()
+    assert sorted(site.sender._busy.values()) == ["", *["s-0"] * MAX_AT_ONCE_PER_SCOPE, "s-1"]
+    for work in works:
+        work()
+    site.sender._start = lambda work: work()
+    for _ in range(2):
+        site.real_s += 1
+        site.sender.cycle()
+    assert all(site.hook(f"A{n}").delivered for n in range(MAX_HOOKS_PER_SCOPE))
+
+
+def test_only_a_few_tests_are_under_way(site: Site) -> None:
+    """One of each hook, and few in all: each holds a thread of the API. When one has ended, the next may begin."""
+    hooks = [site.add(f"H{n}") for n in range(MAX_TESTS_AT_ONCE + 1)]
+    begun: list[Hook] = []
+
+    def test_more() -> None:
+        with pytest.raises(TooManyRequests, match="a test of this hook is under way"):
+            site.sender.test(hooks[len(begun)], "again")
+        begun.append(hooks[len(begun)])
+        if len(begun) < MAX_TESTS_AT_ONCE:
+            site.sender.test(hooks[len(begun)], "meanwhile")
+        else:
+            with pytest.raises(TooManyRequests, match="4 tests of hooks are under way"):
+                site.sender.test(hooks[-1], "one too many")
+
+    site.transport.meanwhile = test_more
+    site.sender.test(hooks[0], "first")
+    assert len(site.transport.sent) == MAX_TESTS_AT_ONCE
+    site.transport.meanwhile = lambda: None
+    assert site.sender.test(hooks[-1], "last").delivered
 
 
 def test_work_that_cannot_be_started_is_started_later(site: Site) -> None:
@@ -544,7 +618,7 @@ def test_a_sender_that_stops_waits_for_answers_and_saves_them(site: Site) -> Non
     site.sender.stop()
     site.sender._wait = lambda: started.pop()()  # type: ignore[method-assign]
     site.sender.run()
-    assert (started, site.sender._busy) == ([], set())
+    assert (started, site.sender._busy) == ([], {})
     assert site.transport.sent == [], "it had not begun"
     site.another_node().cycle()
     assert site.transport.entries() == site.wanted(begun)
