@@ -747,6 +747,9 @@ def test_a_hook_keeps_its_newest_deliveries(store: Store) -> None:
     many = [delivery(n) for n in range(10, 10 + MAX_DELIVERIES)]
     store.save_hooks([hook("H1", version=3)], many)
     assert store.hook_deliveries("H1", 500) == many[::-1]
+    again = delivery(4, at=at(900), delivered=False, error="refused")  # an attempt of a replay
+    store.save_hooks([hook("H1", version=4)], [again])
+    assert store.hook_deliveries("H1", 500) == [*many[:0:-1], again]
     store.apply(change(removed_hooks=["H1"]))
     assert store.hook_deliveries("H1", 500) == []
     assert store.hook_deliveries("H2", 500) == [delivery(1, "H2")]

@@ -573,9 +573,10 @@ SET kind = excluded.kind, at = excluded.at, attempts = excluded.attempts, delive
     status = excluded.status, took_ms = excluded.took_ms, error = excluded.error;
 
 -- name: limit_deliveries
--- Delete the deliveries of a hook except those of the newest entries.
-DELETE FROM hook_deliveries WHERE hook_id = :hook_id AND audit_id <=
-    (SELECT audit_id FROM hook_deliveries WHERE hook_id = :hook_id ORDER BY audit_id DESC LIMIT 1 OFFSET :keep);
+-- Delete the deliveries of a hook except those that were attempted last.
+DELETE FROM hook_deliveries WHERE hook_id = :hook_id AND audit_id IN
+    (SELECT audit_id FROM hook_deliveries WHERE hook_id = :hook_id
+     ORDER BY at DESC, audit_id DESC LIMIT -1 OFFSET :keep);
 
 -- name: deliveries
 -- Return a page of a hook's deliveries, newest entry first.
