@@ -26,6 +26,7 @@ from forewarn.core.hooks import (
     hook_state,
     host_of,
     kind_of,
+    lost_owner,
     moved,
     refuse_more,
     retry_after_s,
@@ -37,7 +38,7 @@ from forewarn.core.hooks import (
 )
 from forewarn.core.model import MAX_HOOKS, MAX_HOOKS_PER_SCOPE, HookShape
 from forewarn.core.transitions import Verb
-from tests.support.records import at, entry, event, hook
+from tests.support.records import at, entry, event, hook, token
 
 OLD, NEW = secret_text(b"o" * 32), secret_text(b"n" * 32)
 STARTED = entry(
@@ -240,7 +241,18 @@ def test_attempts_come_less_and_less_often() -> None:
 def test_an_enabled_hook_has_not_failed() -> None:
     """Its cursor and its gap stay."""
     broken = hook(failing_since=at(0), failures=3, error="x", disabled=at(9), cursor=5, gap_after=1, gap_until=3)
-    assert enabled(broken) == hook(cursor=5, gap_after=1, gap_until=3)
+    assert enabled(broken, "") == hook(cursor=5, gap_after=1, gap_until=3)
+    assert enabled(replace(broken, owner_token="T1"), "T2").owner_token == "T2"
+
+
+def test_a_hook_of_an_owner_needs_the_owners_token() -> None:
+    """One that is revoked or over will not do; an operator's hook needs none."""
+    mine = hook(owner_token="T1")
+    assert lost_owner(mine, [], at(0))
+    assert not lost_owner(mine, [token("T2"), token("T1")], at(0))
+    assert not lost_owner(mine, [token("T1", expires=at(9))], at(8))
+    assert lost_owner(mine, [token("T1", expires=at(9))], at(9))
+    assert not lost_owner(hook(), [], at(0))
 
 
 def test_a_hook_is_active_failing_or_disabled() -> None:

@@ -9,12 +9,14 @@ import pytest
 
 from forewarn.app.service import Service
 from forewarn.core.errors import Conflict, Invalid, NotFound, Refused, TooManyRequests
+from forewarn.core.fleet import Fleet
 from forewarn.core.hooks import ALL_KINDS, secret_text
 from forewarn.core.model import (
     MAX_HOOKS_PER_SCOPE,
     AuditEntry,
     HoldCause,
     Hook,
+    Role,
     StoreHold,
 )
 from forewarn.service.hook_sender import (
@@ -30,7 +32,7 @@ from forewarn.service.hook_sender import (
 )
 from forewarn.store import AuditQuery, Store
 from forewarn.store.memory import MemoryStore
-from tests.support.records import at, change, entry, hook
+from tests.support.records import at, change, entry, hook, token
 from tests.support.services import OPERATOR, make_service, reboot
 
 DAY_S = 86_400
@@ -247,6 +249,66 @@ def test_only_a_few_tests_are_under_way(site: Site) -> None:
     assert len(site.transport.sent) == MAX_TESTS_AT_ONCE
     site.transport.meanwhile = lambda: None
     assert site.sender.test(hooks[-1], "last").delivered
+
+
+def test_a_hook_ends_with_the_token_of_its_owner(site: Site) -> None:
+    """It is disabled, says why, and sends nothing more; somebody who may enables it again."""
+    for name, expires in (("T1", None), ("T2", site.service.clock.now() + timedelta(seconds=60))):
+        site.control.add_token(token(name, role=Role.OWNER, scopes=("s-0",), expires=expires), OPERATOR)
+        site.add(f"of {name}", scope="s-0", owner_token=name, kinds=("started",))
+    site.add("other", scope="s-0", kinds=("started",))
+    site.note()
+    site.sender.cycle()
+    assert [site.hook(h).disabled for h in ("of T1", "of T2", "other")] == [None, None, None]
+    site.control.revoke_token("T1", OPERATOR)
+    site.wait(60)
+    site.note()
+    site.sender.cycle()
+    assert [bool(site.hook(h).disabled) for h in ("of T1", "of T2", "other")] == [True, True, False]
+    assert len(site.transport.sent) == 4
+    assert site.hook("of T1").error == "the token of its owner has ended"
+    noted = actions(site.store, "hook disabled")
+    assert [(e.scope, e.who, "the token of its owner has ended" in e.detail) for e in noted] == [
+        ("s-0", "service", True)
+    ] * 2
+    site.control.enable_hook("of T1", OPERATOR)
+    site.sender.cycle()
+    assert len(site.transport.sent) == 5
+    assert (site.hook("of T1").disabled, site.hook("of T1").error) == (None, "")
+
+
+def test_a_hook_that_changes_meanwhile_is_disabled_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next cycle reads it again."""
+    site.add(owner_token="T1")
+
+    def lose(*_: object) -> None:
+        raise Conflict("changed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.control, "note_hook", lose)
+        site.sender.cycle()
+    assert site.hook().disabled is None
+    site.sender.cycle()
+    assert site.hook().disabled is not None
+    assert site.transport.sent == []
+
+
+def test_the_hooks_of_a_removed_scope_are_deleted_with_it(store: Store) -> None:
+    """In the same change, with an entry for each; a dry run deletes none, and other hooks stay."""
+    site = Site(store)
+    for name, scope in (("A", "s-0"), ("B", "s-0"), ("C", "s-1"), ("D", "")):
+        site.add(name, scope=scope)
+    nothing = Fleet({}, {})
+    site.control.apply_fleet(nothing, OPERATOR, prune=True, dry_run=True)
+    assert len(store.hooks()) == 4
+    for machine in list(store.inventory().machines):
+        site.control.remove_machine(machine, OPERATOR)
+    site.control.remove_scope("s-0", OPERATOR)
+    assert {h.id for h in store.hooks()} == {"C", "D"}
+    assert [e.scope for e in actions(store, "hook deleted")] == ["s-0", "s-0"]
+    assert all("its scope is removed" in e.detail for e in actions(store, "hook deleted"))
+    site.control.apply_fleet(nothing, OPERATOR, prune=True)
+    assert [h.id for h in store.hooks()] == ["D"]
 
 
 def test_work_that_cannot_be_started_is_started_later(site: Site) -> None:

@@ -20,6 +20,7 @@ from forewarn.core.model import (
     Event,
     Hook,
     HookShape,
+    Token,
     require,
 )
 
@@ -108,9 +109,15 @@ def rotated(hook: Hook, secret: str, until: datetime) -> Hook:
     return replace(hook, secrets=(secret, *hook.secrets)[:MAX_HOOK_SECRETS], old_secrets_until=until)
 
 
-def enabled(hook: Hook) -> Hook:
-    """Return the hook as one that has not failed."""
-    return replace(hook, disabled=None, failing_since=None, failures=0, error="")
+def enabled(hook: Hook, owner_token: str) -> Hook:
+    """Return the hook as one that has not failed, and that ends with this token of an owner, if any."""
+    return replace(hook, disabled=None, failing_since=None, failures=0, error="", owner_token=owner_token)
+
+
+def lost_owner(hook: Hook, tokens: Iterable[Token], now: datetime) -> bool:
+    """Return whether an owner's token created or enabled the hook, and this token has ended."""
+    valid = (token.id for token in tokens if token.expires is None or now < token.expires)
+    return hook.owner_token != "" and hook.owner_token not in valid
 
 
 def moved(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
@@ -119,7 +126,7 @@ def moved(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
         oldest <= entry <= newest + 1,
         f"from: {entry} is not an entry that the audit log holds: use {oldest} to {newest + 1}",
     )
-    return replace(enabled(hook), cursor=entry - 1, disabled=hook.disabled)
+    return replace(enabled(hook, hook.owner_token), cursor=entry - 1, disabled=hook.disabled)
 
 
 # -- messages

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -20,6 +21,7 @@ from forewarn.core.hooks import (
     gap_message,
     host_of,
     kind_of,
+    lost_owner,
     retry_after_s,
     signed_headers,
     trial_message,
@@ -173,6 +175,7 @@ class HookSender:
         hooks = [hook for hook in self._store.hooks() if hook.id not in busy]
         if not hooks or self._is_copy():
             return
+        hooks = self._with_owners(hooks)
         chain = self._store.audit_chain()
         for hook in hooks:
             if self._progress_of(hook).version != hook.version:
@@ -192,6 +195,18 @@ class HookSender:
                 self._busy.pop(hook.id, None)
                 raise
         self._save_passed(hooks)
+
+    def _with_owners(self, hooks: list[Hook]) -> list[Hook]:
+        """Disable the hooks of owners whose token has ended. Return the others."""
+        active = any(hook.owner_token and hook.disabled is None for hook in hooks)
+        tokens, now = self._store.tokens() if active else [], self._clock.now()
+        lost = [hook for hook in hooks if hook.disabled is None and lost_owner(hook, tokens, now)]
+        for hook in lost:
+            why = "the token of its owner has ended"
+            with suppress(Conflict):  # somebody changed it: the next cycle reads it again
+                self._control.note_hook(replace(hook, disabled=now, error=why), "hook disabled", why)
+                log.warning("hook %s to %s is disabled: %s", hook.id[:8], host_of(hook), why)
+        return [hook for hook in hooks if hook not in lost]
 
     def why_not(self, url: str) -> str:
         """Return why no message may go to this URL, or "" if that is not known yet."""

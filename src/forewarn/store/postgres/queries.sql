@@ -558,14 +558,15 @@ SELECT * FROM hooks ORDER BY created, id;
 -- Add a hook. If its id exists, this changes no row, and the store raises Conflict.
 INSERT INTO hooks VALUES (%(id)s, %(url)s, %(scope)s, %(kinds)s, %(shape)s, %(secrets)s, %(old_secrets_until)s,
     %(created)s, %(created_by)s, %(cursor)s, %(delivered)s, %(failing_since)s, %(failures)s, %(error)s, %(disabled)s,
-    %(gap_after)s, %(gap_until)s, 1)
+    %(gap_after)s, %(gap_until)s, 1, %(owner_token)s)
 ON CONFLICT DO NOTHING;
 
 -- name: update_hook
 -- Save a hook that has not changed since it was read.
 UPDATE hooks SET secrets = %(secrets)s, old_secrets_until = %(old_secrets_until)s, cursor = %(cursor)s,
     delivered = %(delivered)s, failing_since = %(failing_since)s, failures = %(failures)s, error = %(error)s,
-    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s, version = version + 1
+    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s,
+    owner_token = %(owner_token)s, version = version + 1
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: remove_hook
