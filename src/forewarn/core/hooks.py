@@ -19,6 +19,7 @@ from forewarn.core.model import (
     Event,
     Hook,
     HookShape,
+    Token,
     require,
 )
 
@@ -57,7 +58,11 @@ RETRY_S = (1.0, 5.0, 15.0, 60.0, 300.0)
 MAX_RETRY_S = 3_600.0
 MAX_MACHINES_IN_TEXT = 5
 
+# All IPv6 addresses that are public are in the first range. The second one leads to IPv4 addresses.
+_GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# For documentation, and the relays of 6to4: not every release of Python knows that they are not public.
+_NOT_PUBLIC = (ipaddress.ip_network("3fff::/20"), ipaddress.ip_network("192.88.99.0/24"))
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -106,9 +111,15 @@ def rotated(hook: Hook, secret: str, until: datetime | None) -> Hook:
     return replace(hook, secrets=(secret, *former), old_secrets_until=until)
 
 
-def enabled(hook: Hook) -> Hook:
-    """Return the hook as one that has not failed."""
-    return replace(hook, disabled=None, failing_since=None, failures=0, error="")
+def enabled(hook: Hook, owner_token: str) -> Hook:
+    """Return the hook as one that has not failed, and that ends with this token of an owner, if any."""
+    return replace(hook, disabled=None, failing_since=None, failures=0, error="", owner_token=owner_token)
+
+
+def lost_owner(hook: Hook, tokens: Iterable[Token], now: datetime) -> bool:
+    """Return whether an owner's token created or enabled the hook, and this token has ended."""
+    valid = (token.id for token in tokens if token.expires is None or now < token.expires)
+    return hook.owner_token != "" and hook.owner_token not in valid
 
 
 def moved(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
@@ -117,7 +128,7 @@ def moved(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
         oldest <= entry <= newest + 1,
         f"from: {entry} is not an entry that the audit log holds: use {oldest} to {newest + 1}",
     )
-    return replace(enabled(hook), cursor=entry - 1, disabled=hook.disabled)
+    return replace(enabled(hook, hook.owner_token), cursor=entry - 1, disabled=hook.disabled)
 
 
 # -- messages
@@ -299,13 +310,11 @@ class AllowedTargets:
 
 
 def _is_public(address: Address) -> bool:
-    if isinstance(address, ipaddress.IPv6Address) and (inner := _embedded(address)) is not None:
-        address = inner
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return _is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if address not in _GLOBAL_IPV6 or (address.sixtofour is not None and not _is_public(address.sixtofour)):
+            return False
     return address.is_global and not address.is_multicast
-
-
-def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that packets to this address lead to, if any."""
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)

@@ -190,5 +190,11 @@ def test_an_owner_manages_the_hooks_of_its_own_scopes_only(service: RunningServi
         assert {service.request(*call, token=owner).status for call in calls} == {404}
         assert service.request("POST", f"{path}/replay", {"from_entry": 1}, token=owner).status == 404
     assert service.post(f"/v1/hooks/{mine['id']}/rotate", token=owner)["secret"]
+    (owner_token,) = [t["id"] for t in service.get("/v1/tokens")["items"] if t["role"] == "owner"]
+    second = service.token_of("owner", "shop")
+    assert service.request("DELETE", f"/v1/tokens/{owner_token}").status == 204
+    until(lambda: service.get(f"/v1/hooks/{mine['id']}")["error"] == "the token of its owner has ended")
+    assert service.post(f"/v1/hooks/{mine['id']}/enable", token=second)["state"] == "active"
+    owner = second
     assert service.request("DELETE", f"/v1/hooks/{mine['id']}", token=owner).status == 204
     assert service.request("GET", "/v1/hooks", token=viewer).status == 403

@@ -4,7 +4,7 @@ import msgspec
 
 from forewarn.core.errors import Forbidden, Invalid, NotFound, Refused
 from forewarn.core.hooks import check_kinds, secret_text
-from forewarn.core.model import Hook
+from forewarn.core.model import Hook, Role
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import digest, sealed
 from forewarn.operator.api.context import (
@@ -60,6 +60,7 @@ def post_hook(api: Api, context: CallContext) -> Result:
         secrets=(secret_text(secret),),
         created=api.clock.now(),
         created_by=context.caller.name,
+        owner_token=_owner_token(context),
     )
     if why_not := api.hook_sender.why_not(hook.url):
         raise Invalid(f"url: {why_not}")
@@ -110,7 +111,12 @@ def rotate_hook(api: Api, context: CallContext) -> Result:
 
 
 def enable_hook(api: Api, context: CallContext) -> Result:
-    return Result(200, views.hook_out(api.control.enable_hook(_hook(api, context).id, context.caller.actor)))
+    hook_id, owner_token = _hook(api, context).id, _owner_token(context)
+    return Result(200, views.hook_out(api.control.enable_hook(hook_id, context.caller.actor, owner_token=owner_token)))
+
+
+def _owner_token(context: CallContext) -> str:
+    return context.caller.token_id if context.caller.role is Role.OWNER else ""
 
 
 def _hook(api: Api, context: CallContext) -> Hook:

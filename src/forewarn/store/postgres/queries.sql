@@ -564,14 +564,15 @@ SELECT * FROM hooks ORDER BY created, id;
 -- Add a hook. If its id exists, this changes no row, and the store raises Conflict.
 INSERT INTO hooks VALUES (%(id)s, %(url)s, %(scope)s, %(kinds)s, %(shape)s, %(secrets)s, %(old_secrets_until)s,
     %(created)s, %(created_by)s, %(cursor)s, %(delivered)s, %(failing_since)s, %(failures)s, %(error)s, %(disabled)s,
-    %(gap_after)s, %(gap_until)s, 1)
+    %(gap_after)s, %(gap_until)s, 1, %(owner_token)s)
 ON CONFLICT DO NOTHING;
 
 -- name: update_hook
 -- Save a hook that has not changed since it was read.
 UPDATE hooks SET secrets = %(secrets)s, old_secrets_until = %(old_secrets_until)s, cursor = %(cursor)s,
     delivered = %(delivered)s, failing_since = %(failing_since)s, failures = %(failures)s, error = %(error)s,
-    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s, version = version + 1
+    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s,
+    owner_token = %(owner_token)s, version = version + 1
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: remove_hook
@@ -587,9 +588,10 @@ SET kind = excluded.kind, at = excluded.at, attempts = excluded.attempts, delive
     status = excluded.status, took_ms = excluded.took_ms, error = excluded.error;
 
 -- name: limit_deliveries
--- Delete the deliveries of a hook except those of the newest entries.
-DELETE FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id <=
-    (SELECT audit_id FROM hook_deliveries WHERE hook_id = %(hook_id)s ORDER BY audit_id DESC LIMIT 1 OFFSET %(keep)s);
+-- Delete the deliveries of a hook except those that were attempted last.
+DELETE FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id IN
+    (SELECT audit_id FROM hook_deliveries WHERE hook_id = %(hook_id)s
+     ORDER BY at DESC, audit_id DESC OFFSET %(keep)s);
 
 -- name: deliveries
 -- Return a page of a hook's deliveries, newest entry first.
