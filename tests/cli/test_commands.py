@@ -34,7 +34,7 @@ def test_the_audit_is_exported_and_verified(cli: CommandLine, tmp_path: Path) ->
         (exported[:-1], "the newest entries are missing"),
         ([*exported[:2], *exported[3:]], "changed, removed or moved"),
         ([exported[0], exported[1].replace('"who": "', '"who": "x'), *exported[2:]], "was changed"),
-        (["{}"], "cannot be read as an export"),
+        (["{}"], "line 1: this is not the first line of an export"),
     ):
         file.write_text("\n".join(lines))
         seen = cli.run("audit", "verify", str(file))

@@ -443,6 +443,20 @@ def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> 
     assert service.get("/v1/hosts", token=owner)["items"] == [{"name": "rack1-a", "machines": 1}]
     for path in ("machines?q=web", "scopes?q=shop", "maintenances?q=kernel", "events?q=web", "orders?q=web"):
         assert found(f"/v1/{path}", "name" if "/" in path else "id", owner) == [], path
+    for kind in (
+        "scopes",
+        "machines",
+        "hosts",
+        "maintenances",
+        "events",
+        "waves",
+        "orders",
+        "audit",
+        "tokens",
+        "hooks",
+    ):
+        refused = service.request("GET", f"/v1/{kind}?q=we%00b")
+        assert (refused.status, refused.message) == (400, "q: it contains a control character: search for plain text")
 
 
 def test_a_search_reads_a_bounded_part_and_its_cursor_continues(

@@ -74,7 +74,7 @@ def list_audit(api: Api, context: CallContext) -> Result:
 
 def _entry_text(entry: AuditEntry) -> str:
     """Return what a search finds an audit entry by: not where the request came from, which owners do not see."""
-    return " ".join((entry.who, entry.action, entry.scope, entry.maintenance_id, entry.event_id, entry.detail))
+    return "\n".join((entry.who, entry.action, entry.scope, entry.maintenance_id, entry.event_id, entry.detail))
 
 
 def export_audit(api: Api, context: CallContext) -> Result:
@@ -111,7 +111,7 @@ def list_tokens(api: Api, context: CallContext) -> Result:
 
 
 def _token_text(token: Token) -> str:
-    return folded(" ".join((token.id, token.name, token.role, token.created_by, *token.scopes)))
+    return folded("\n".join((token.id, token.name, token.role, token.created_by, *token.scopes)))
 
 
 def get_token(api: Api, context: CallContext) -> Result:

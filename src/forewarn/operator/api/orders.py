@@ -60,12 +60,12 @@ def _text(order: bodies.OrderOut | None) -> str:
     """Return what a search finds an order by."""
     if order is None:
         return ""
-    return " ".join((order.id, order.type, order.reason, order.node, *order.machines))
+    return "\n".join((order.id, order.type, order.reason, order.node, *order.machines))
 
 
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
     """Return one page: a maintenance has at most as many orders as events."""
-    query, caller = context.query, context.caller
+    query, text, caller = context.query, context.query.text, context.caller
     snapshot = api.snapshots.around(maintenances=[query.maintenance])
     states = _offered(api, query.state)
     items = [
@@ -76,7 +76,7 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         and not (query.state and event.status is Status.ABANDONED)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
-    return page_of(_with_hosts(api, [item for item in items if query.text in folded(_text(item))]), None)
+    return page_of(_with_hosts(api, [item for item in items if text in folded(_text(item))]), None)
 
 
 def _with_hosts(api: Api, orders: list[bodies.OrderOut]) -> list[bodies.OrderOut]:
