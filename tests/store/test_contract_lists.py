@@ -585,7 +585,7 @@ def test_progress_is_counted_by_wave_and_scope(fleet: Store) -> None:
 
 
 def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
-    """Two waves with an event of each status, and a Started event with an order of each state."""
+    """Two waves with an event of each status, a Started event with an order of each state, and completed orders."""
     moments = {"published": at(0), "not_before": at(900)}
     statuses = [
         _event(
@@ -601,13 +601,24 @@ def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
         event(f"S{n}", position=20 + n, status=Status.STARTED, resources=(f"vm-{20 + n}",))
         for n in range(len(OrderState))
     ]
+    done = [
+        event(f"D{n}", position=30 + n, wave=3, status=Status.COMPLETED, resources=(f"vm-{30 + n}",), reason="done")
+        for n in range(4)
+    ]
     statuses = [replace(e, maintenance_id="M0", scope="shop") for e in statuses]
-    events = [replace(e, maintenance_id="M0") for e in (*statuses, *over, *begun)]
+    events = [replace(e, maintenance_id="M0") for e in (*statuses, *over, *begun, *done)]
     orders = [order(e.id, state=state) for e, state in zip(begun, OrderState, strict=True)]
+    by_itself, retried, finished_by_operator = (
+        replace(order(e.id), state=OrderState.DONE, reason="done") for e in done[:3]
+    )
+    orders += [by_itself, replace(retried, attempt=2), replace(finished_by_operator, reason="it burnt")]
     store.apply(change(scopes=[scope()], maintenances=[maintenance("M0")], events=events, orders=orders))
     counted = wave_progress(events, {o.id: o for o in orders})
     assert store.wave_progress(["M0"], None) == {"M0": counted}
     assert (counted[0].running, counted[0].failed, counted[0].in_doubt, counted[0].undone) == (3, 1, 1, 2)
+    assert [wave.resolved for wave in counted] == [1, 0, 2]
+    snapshot = store.snapshot(Focus(maintenances=("M0",)))
+    assert wave_progress(snapshot.events.values(), snapshot.orders) == counted
 
 
 # -- searches

@@ -504,7 +504,9 @@ class MemoryStore:
         for each in deliveries:
             kept = self._deliveries.setdefault(each.hook_id, {})
             kept[each.audit_id] = each
-            for audit_id in heapq.nsmallest(len(kept) - MAX_DELIVERIES, kept):
+            for audit_id in heapq.nsmallest(
+                len(kept) - MAX_DELIVERIES, kept, key=lambda entry: (kept[entry].at, entry)
+            ):
                 del kept[audit_id]
 
     @_locked

@@ -255,11 +255,15 @@ def test_an_owner_manages_the_calendars_of_its_own_scopes(service: RunningServic
         "token"
     ]
     others = service.post("/v1/tokens", {"name": "all", "role": "calendar"}, 201)["id"]
-    for body in (
-        {"role": "viewer"}, {"role": "owner", "scopes": ["shop"]}, {"role": "calendar"},
-        {"role": "calendar", "scopes": ["blog"]}, {"role": "calendar", "scopes": ["none"]},
-    ):  # fmt: skip
-        assert service.request("POST", "/v1/tokens", {"name": "n", **body}, token=owner).status == 403
+    for body, message in (
+        ({"role": "viewer"}, "use the role calendar"),
+        ({"role": "owner", "scopes": ["shop"]}, "use the role calendar"),
+        ({"role": "calendar"}, "with --scope; yours are shop"),
+        ({"role": "calendar", "scopes": ["blog"]}, "scope blog is not among yours: shop"),
+        ({"role": "calendar", "scopes": ["none"]}, "scope none is not among yours: shop"),
+    ):
+        refused = service.request("POST", "/v1/tokens", {"name": "n", **body}, token=owner)
+        assert (refused.status, message in refused.message) == (403, True), refused.message
     for valid_for_s, expires in ((None, "01:00"), (60, "00:01"), (86_400, "01:00")):
         wanted = {"name": "mine", "role": "calendar", "scopes": ["shop"], "valid_for_s": valid_for_s}
         made = service.post("/v1/tokens", wanted, 201, token=owner)

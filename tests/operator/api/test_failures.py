@@ -99,10 +99,11 @@ def test_a_maintenance_tells_a_pause_from_a_failure(service: RunningService) -> 
 def test_a_failure_of_another_maintenance_is_named_and_hidden_from_strangers(service: RunningService) -> None:
     """The event that waits for the update domain names the failed event, also in a plan."""
     _, (failed,) = started(service, "shop/web-0")
+    request = {"type": "Reboot", "targets": {"machines": ["shop/web-1"]}, "duration_s": 60}
+    assert service.post("/v1/maintenances?dry_run=true", request, 200)["estimated_end"] is not None
     fail(service, failed)
-    plan = service.post(
-        "/v1/maintenances?dry_run=true", {"type": "Reboot", "targets": {"machines": ["shop/web-1"]}}, 200
-    )
+    plan = service.post("/v1/maintenances?dry_run=true", request, 200)
+    assert plan["estimated_end"] is None  # an operator must act, and nobody knows when
     assert [reason["code"] for reason in plan["waves"][0]["events"][0]["waiting_for"]] == ["unresolved"]
     assert plan["needs_operator"] == []
     other, (event_id,) = started(service, "shop/web-1")

@@ -144,9 +144,12 @@ def post_token(api: Api, context: CallContext) -> Result:
         expires=_end(api, context, None if body.valid_for_s is None else now + timedelta(seconds=body.valid_for_s)),
     )
     if not context.caller.manages(token):
-        raise Forbidden(
-            "an owner creates only tokens for the calendar of its own scopes: use the role calendar, and name scopes"
-        )
+        if token.role is not Role.CALENDAR:
+            raise Forbidden("an owner creates only tokens for the calendar: use the role calendar")
+        for scope in scopes:
+            context.caller.require_scope(scope)
+        yours = ", ".join(context.caller.within or ())
+        raise Forbidden(f"name the scopes of the calendar, on the command line with --scope; yours are {yours}")
     for missing in (
         set(scopes)
         - api.store.snapshot(

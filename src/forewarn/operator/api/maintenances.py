@@ -88,7 +88,7 @@ def _text(maintenance: Maintenance, within: tuple[str, ...] | None) -> str:
 
 
 def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | None) -> list[bodies.MaintenanceRow]:
-    """Show maintenances with their progress, from sums per wave: their events are not read."""
+    """Show maintenances with their progress: the store counts the events of the whole page in one query and returns sums."""
     ids = [each.id for each in maintenances]
     waves = api.store.wave_progress(ids, None)
     seen = waves if within is None else api.store.wave_progress(ids, within)

@@ -15,6 +15,7 @@ from forewarn.core.fleet_difference import Difference
 from forewarn.core.hooks import hook_state
 from forewarn.core.model import (
     ENDED,
+    UNSTARTED,
     AuditEntry,
     Event,
     Hook,
@@ -135,6 +136,10 @@ class EventBodies:
             self._notice_s[wave] = due_notice_s(self._waves.get(wave, ()), self._snapshot.scopes)
         return self._notice_s[wave]
 
+    def waits_for_failure(self, event: Event) -> bool:
+        """Whether the event waits until an operator resolves a failure, maybe one of another maintenance."""
+        return any(reason.code == "unresolved" for reason in self._waiting[event.id])
+
     def reason(self, reason: Waiting) -> bodies.WaitingOut:
         """Show a reason; an owner does not learn what happens outside the owner's scopes."""
         if self._within is not None and not self._all_within(reason):
@@ -210,20 +215,24 @@ def maintenance_out(
     if maintenance is None or not events:
         raise NotFound(f"there is no maintenance {maintenance_id}")
     events.sort(key=lambda event: event.position)
-    builder = EventBodies(snapshot, [event.id for event in events[part]], within=within, now=now)
+    all_events = [event for event in snapshot.events.values() if event.maintenance_id == maintenance_id]
+    unstarted = min(
+        (event for event in all_events if event.status in UNSTARTED), key=lambda e: e.position, default=None
+    )
+    explained = [*events[part], unstarted] if unstarted is not None else events[part]
+    builder = EventBodies(snapshot, [event.id for event in explained], within=within, now=now)
     waves: dict[int, list[bodies.EventOut]] = {}
     for event in events[part]:
         waves.setdefault(event.wave, []).append(builder.event(event))
-    all_events = (event for event in snapshot.events.values() if event.maintenance_id == maintenance_id)
     all_waves = wave_progress(all_events, snapshot.orders)
+    held = snapshot.hold is not None or snapshot.store_hold is not None
+    held = held or (unstarted is not None and builder.waits_for_failure(unstarted))
     row = maintenance_row(
         maintenance,
         wave_progress(events, snapshot.orders),
         all_waves,
         within=within,
-        estimated_end=expected_end(
-            maintenance, all_waves, held=snapshot.hold is not None or snapshot.store_hold is not None, now=now
-        ),
+        estimated_end=expected_end(maintenance, all_waves, held=held, now=now),
     )
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},

@@ -84,8 +84,10 @@ SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') 
   count(*) FILTER (WHERE e.status IN ('Planned', 'Scheduled')) AS "left",
   count(*) FILTER (WHERE e.status IN ('Cancelled', 'Abandoned')) AS undone,
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
-  max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed
-FROM events e LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+  max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed,
+  count(*) FILTER (WHERE e.status = 'Abandoned' OR o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason))
+    AS resolved
+FROM events e LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
 WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
@@ -562,14 +564,15 @@ SELECT * FROM hooks ORDER BY created, id;
 -- Add a hook. If its id exists, this changes no row, and the store raises Conflict.
 INSERT INTO hooks VALUES (%(id)s, %(url)s, %(scope)s, %(kinds)s, %(shape)s, %(secrets)s, %(old_secrets_until)s,
     %(created)s, %(created_by)s, %(cursor)s, %(delivered)s, %(failing_since)s, %(failures)s, %(error)s, %(disabled)s,
-    %(gap_after)s, %(gap_until)s, 1)
+    %(gap_after)s, %(gap_until)s, 1, %(owner_token)s)
 ON CONFLICT DO NOTHING;
 
 -- name: update_hook
 -- Save a hook that has not changed since it was read.
 UPDATE hooks SET secrets = %(secrets)s, old_secrets_until = %(old_secrets_until)s, cursor = %(cursor)s,
     delivered = %(delivered)s, failing_since = %(failing_since)s, failures = %(failures)s, error = %(error)s,
-    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s, version = version + 1
+    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s,
+    owner_token = %(owner_token)s, version = version + 1
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: remove_hook
@@ -585,9 +588,10 @@ SET kind = excluded.kind, at = excluded.at, attempts = excluded.attempts, delive
     status = excluded.status, took_ms = excluded.took_ms, error = excluded.error;
 
 -- name: limit_deliveries
--- Delete the deliveries of a hook except those of the newest entries.
-DELETE FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id <=
-    (SELECT audit_id FROM hook_deliveries WHERE hook_id = %(hook_id)s ORDER BY audit_id DESC LIMIT 1 OFFSET %(keep)s);
+-- Delete the deliveries of a hook except those that were attempted last.
+DELETE FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id IN
+    (SELECT audit_id FROM hook_deliveries WHERE hook_id = %(hook_id)s
+     ORDER BY at DESC, audit_id DESC OFFSET %(keep)s);
 
 -- name: deliveries
 -- Return a page of a hook's deliveries, newest entry first.
