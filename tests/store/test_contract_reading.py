@@ -102,6 +102,12 @@ def test_without_open_events_only_the_named_events_come(fleet: Store) -> None:
     assert named(fleet.snapshot(replace(alone, machines=(("shop", "web-1"),)))) == holds("shop", "shop/web-1")
 
 
+def test_a_maintenance_without_open_events_of_its_scopes_is_whole(fleet: Store) -> None:
+    """Its own events come, open ones too; the other events of their scopes do not."""
+    seen = fleet.snapshot(Focus(maintenances=("M1",), open_events=False))
+    assert (set(seen.maintenances), set(seen.events)) == ({"M1"}, {"E0", "E1", "E2"})
+
+
 def test_a_snapshot_brings_the_other_maintenances_of_its_scopes(fleet: Store) -> None:
     """Whoever decides about a scope sees everyone who waits there, with approvals and orders."""
     seen = fleet.snapshot(Focus(scopes=("blog",)))

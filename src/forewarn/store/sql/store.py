@@ -466,7 +466,8 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> tuple[dict[str
     found = [*(reader.query("events_open_in_scopes", names=listed) if focus.open_events else ()), *named]
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
     if focus.whole_maintenances:
-        found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=listed)
+        read = listed if focus.open_events else reader.as_list([])
+        found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
     return {row["id"]: row for row in found}, maintenance_ids, scopes
 
 
