@@ -69,11 +69,12 @@ def test_what_no_kind_names_is_other() -> None:
 
 def test_kinds_are_checked_and_have_a_default() -> None:
     """Without a choice a hook gets the usual kinds; an unknown kind is refused with the known ones."""
-    assert check_kinds(()) == USUAL_KINDS
+    assert check_kinds((), "") == USUAL_KINDS
+    assert check_kinds((), "shop") == tuple(kind for kind in USUAL_KINDS if kind != "ended")  # it belongs to no scope
     assert set(USUAL_KINDS) < set(ALL_KINDS)
-    assert check_kinds(["failed", "started", "failed"]) == ("failed", "started")
+    assert check_kinds(["failed", "started", "failed"], "") == ("failed", "started")
     with pytest.raises(Invalid, match=r"'finish' is not a kind of entry: use submitted, published, .*, other"):
-        check_kinds(["finish"])
+        check_kinds(["finish"], "")
 
 
 def test_a_hook_of_a_scope_asks_for_kinds_that_scopes_have() -> None:
@@ -273,14 +274,24 @@ def test_signatures_are_those_of_the_specification() -> None:
 
 
 def test_an_old_secret_signs_until_its_time_is_over() -> None:
-    """A rotation puts the new secret first; at most three are kept."""
+    """A rotation puts the new secret first and keeps the one before it; older ones are dropped."""
     one = hook(secrets=(OLD,))
     assert valid_secrets(one, at(0)) == (OLD,)
     two = rotated(one, NEW, at(60))
     assert valid_secrets(two, at(59)) == (NEW, OLD)
     assert valid_secrets(two, at(60)) == (NEW,)
-    third, fourth = secret_text(b"3"), secret_text(b"4")
-    assert rotated(rotated(two, third, at(70)), fourth, at(80)).secrets == (fourth, third, NEW)
+    third = secret_text(b"3")
+    assert rotated(two, third, at(70)).secrets == (third, NEW)
+    stored_before = replace(two, secrets=(third, NEW, OLD))
+    assert valid_secrets(stored_before, at(59)) == (third, NEW)
+
+
+def test_an_ended_secret_never_signs_again() -> None:
+    """Neither one that was ended at once nor one whose time was over returns with a later rotation."""
+    ended = rotated(rotated(hook(secrets=(OLD,)), NEW, at(60)), secret_text(b"3"), None)
+    assert (ended.secrets, ended.old_secrets_until) == ((secret_text(b"3"),), None)
+    again = rotated(ended, secret_text(b"4"), at(1_000))
+    assert valid_secrets(again, at(0)) == (secret_text(b"4"), secret_text(b"3"))
 
 
 # -- attempts

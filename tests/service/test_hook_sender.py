@@ -361,7 +361,11 @@ def test_a_receiver_may_ask_for_more_time(site: Site) -> None:
     site.transport.replies["https://a.example/in"] = Reply(503, "busy", retry_after_s=30)
     site.sender.cycle()
     assert site.hook().error == "the receiver answered 503: busy"
+    assert site.sender.next_attempt(site.hook()) == site.service.clock.now() + timedelta(seconds=30)
     site.wait(29)
+    assert site.sender.next_attempt(site.hook()) == site.service.clock.now() + timedelta(seconds=1)
+    site.control.enable_hook("H1", OPERATOR)
+    assert site.sender.next_attempt(site.hook()) is None
     assert site.sender.failed == 1
     site.wait(1)
     assert site.sender.failed == 2

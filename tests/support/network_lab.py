@@ -157,7 +157,8 @@ class Lab:
 
     def serve(self, host: Namespace, command: list[str], **variables: str) -> "subprocess.Popen[str]":
         """Start a service without a rate limit and wait until it is ready."""
-        process = self.start(host, command, FOREWARN_RATE_LIMIT="0", **variables)
+        state = {"XDG_STATE_HOME": str(self.folder / "state")}
+        process = self.start(host, command, FOREWARN_RATE_LIMIT="0", **{**state, **variables})
         assert process.stdout is not None
         output = []
         for line in process.stdout:

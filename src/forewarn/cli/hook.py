@@ -1,5 +1,6 @@
 """`forewarn hook`: messages to other programs about what happens. A hook's secret is shown once, on creation or rotation."""
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -24,7 +25,8 @@ HookArgument = Annotated[
         autocompletion=completion.hooks,
     ),
 ]
-ON_HELP = f"What to send, separated by commas: {', '.join(ALL_KINDS)} [default: {','.join(USUAL_KINDS)}]"
+USUAL = f"{','.join(USUAL_KINDS)}; with --scope without ended"
+ON_HELP = f"What to send, separated by commas: {', '.join(ALL_KINDS)} [default: {USUAL}]"
 COLUMNS = ("id", "state", "scope", "url", "on", "shape", "last delivered", "error")
 DELIVERY_COLUMNS = ("entry", "type", "delivered", "status", "attempts", "at", "took", "error")
 
@@ -74,11 +76,13 @@ def show(session: Session, hook: HookArgument) -> None:
     if found["failures"]:
         facts.append(("failing since", f"{when(found['failing_since'], now)}, {found['failures']} attempt(s)"))
         facts.append(("error", found["error"]))
+    if found["next_attempt"]:
+        facts.append(("next attempt", when(found["next_attempt"], now)))
     if found["disabled"]:
         facts.append(("disabled", f"{when(found['disabled'], now)}; `forewarn hook enable` sends what has waited"))
     if found["gap"]:
         facts.append(("gap", f"entries {_gap(found)} were deleted before they could be delivered"))
-    if found["old_secrets_until"]:
+    if found["old_secrets_until"] and datetime.fromisoformat(found["old_secrets_until"]) > datetime.fromisoformat(now):
         facts.append(("old secret", f"signs too until {when(found['old_secrets_until'], now)}"))
     session.out.facts(found, facts)
 

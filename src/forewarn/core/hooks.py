@@ -14,7 +14,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.errors import Refused
 from forewarn.core.model import (
-    MAX_HOOK_SECRETS,
     MAX_HOOKS,
     MAX_HOOKS_OF_OWNERS,
     MAX_HOOKS_PER_SCOPE,
@@ -26,6 +25,8 @@ from forewarn.core.model import (
     require,
 )
 
+# An entry of a whole maintenance, which belongs to no scope.
+ENDED = "ended"
 # The kinds that `--on` takes, each with the actions of the audit that it stands for.
 KINDS: dict[str, frozenset[str]] = {
     "submitted": frozenset({"maintenance submitted"}),
@@ -42,7 +43,7 @@ KINDS: dict[str, frozenset[str]] = {
     "cancelled": frozenset({"event cancelled", "maintenance cancelled"}),
     "paused": frozenset({"maintenance paused"}),
     "resumed": frozenset({"maintenance resumed"}),
-    "ended": frozenset({"maintenance ended"}),
+    ENDED: frozenset({"maintenance ended"}),
     "enabled": frozenset({"scope enabled"}),
     "disabled": frozenset({"scope disabled"}),
     "fleet": frozenset({"fleet changed"}),
@@ -50,9 +51,9 @@ KINDS: dict[str, frozenset[str]] = {
 # Every entry of another action: tokens, hooks, the clock, the store.
 OTHER = "other"
 ALL_KINDS = (*KINDS, OTHER)
-USUAL_KINDS = ("published", "started", "completed", "cancelled", "failed", "in-doubt", "abandoned", "ended")
+USUAL_KINDS = ("published", "started", "completed", "cancelled", "failed", "in-doubt", "abandoned", ENDED)
 # Entries of these kinds belong to no scope.
-FLEET_KINDS = ("submitted", "paused", "resumed", "ended", "fleet")
+FLEET_KINDS = ("submitted", "paused", "resumed", ENDED, "fleet")
 _KIND_OF_ACTION = {action: kind for kind, actions in KINDS.items() for action in actions}
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how a secret begins, not one
@@ -81,12 +82,12 @@ def kind_of(action: str) -> str:
     return _KIND_OF_ACTION.get(action, OTHER)
 
 
-def check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
-    """Return the kinds without repetitions, or the usual ones if none is named."""
+def check_kinds(kinds: Iterable[str], scope: str) -> tuple[str, ...]:
+    """Return the kinds without repetitions. If none is named, return the usual ones that a hook of this scope can get."""
     wanted = tuple(dict.fromkeys(kinds))
     for kind in wanted:
         require(kind in ALL_KINDS, f"on: {kind!r} is not a kind of entry: use {', '.join(ALL_KINDS)}")
-    return wanted or USUAL_KINDS
+    return wanted or tuple(kind for kind in USUAL_KINDS if kind != ENDED or not scope)
 
 
 def refuse_fleet_kinds(kinds: Collection[str]) -> None:
@@ -139,9 +140,10 @@ def refuse_more(hooks: Collection[Hook], scope: str, *, of_owner: bool = False) 
         raise Refused(f"owners have {MAX_HOOKS_OF_OWNERS} hooks already: delete one, or ask an operator to create it")
 
 
-def rotated(hook: Hook, secret: str, until: datetime) -> Hook:
-    """Return the hook with a new secret. Until then, the secrets before it sign too."""
-    return replace(hook, secrets=(secret, *hook.secrets)[:MAX_HOOK_SECRETS], old_secrets_until=until)
+def rotated(hook: Hook, secret: str, until: datetime | None) -> Hook:
+    """Return the hook with a new secret. The secret before it signs too until then; None ends it. Older ones are dropped."""
+    former = hook.secrets[:1] if until is not None else ()
+    return replace(hook, secrets=(secret, *former), old_secrets_until=until)
 
 
 def enabled(hook: Hook, owner_token: str) -> Hook:
@@ -282,9 +284,9 @@ def secret_text(random_bytes: bytes) -> str:
 
 
 def valid_secrets(hook: Hook, now: datetime) -> tuple[str, ...]:
-    """Return the secrets that sign now: older ones too until their time is over."""
+    """Return the secrets that sign now: the newest, and the one before it until its time is over."""
     if hook.old_secrets_until is not None and now < hook.old_secrets_until:
-        return hook.secrets
+        return hook.secrets[:2]
     return hook.secrets[:1]
 
 

@@ -336,11 +336,12 @@ class Control(Decisions):
         self._decide(Focus(), decide)
 
     def rotate_hook(self, hook_id: str, secret: str, actor: Actor, *, keep_s: int) -> Hook:
-        """Give the hook a new secret; the secrets before it sign for `keep_s` more seconds."""
+        """Give the hook a new secret; the secret before it signs for `keep_s` more seconds."""
 
         def rotate(hook: Hook, now: datetime) -> tuple[Hook, str]:
-            until = now + timedelta(seconds=keep_s)
-            return hooks.rotated(hook, secret, until), f"the old secret signs until {until:%Y-%m-%dT%H:%M:%SZ}"
+            until = now + timedelta(seconds=keep_s) if keep_s else None
+            detail = f"the old secret signs until {until:%Y-%m-%dT%H:%M:%SZ}" if until else "the old secret has ended"
+            return hooks.rotated(hook, secret, until), detail
 
         return self._change_hook(hook_id, "hook secret rotated", rotate, actor)
 

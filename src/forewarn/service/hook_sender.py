@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
@@ -227,6 +227,13 @@ class HookSender:
             return self._send(hook, trial_message(hook, self._clock.now(), self._source(), mark))
         finally:
             self._tests.discard(hook.id)
+
+    def next_attempt(self, hook: Hook) -> datetime | None:
+        """Return when this node tries a failing hook again, or None if this node does not know it."""
+        progress = self._progress.get(hook.id)
+        if not hook.failures or hook.disabled is not None or progress is None or progress.version != hook.version:
+            return None
+        return self._clock.now() + timedelta(seconds=max(0.0, progress.retry_at_s - self._monotonic()))
 
     # -- what is due
 

@@ -711,8 +711,9 @@ def _shown(event: Event) -> Event:
 
 
 def _event_text(event: Event) -> str:
+    """Return what a search finds an event by, each part on its own line: a searched text has no line feed."""
     machines = (f"{event.scope}/{name}" for name in event.resources)
-    return folded(" ".join((event.id, event.maintenance_id, event.type, event.description, *machines)))
+    return folded("\n".join((event.id, event.maintenance_id, event.type, event.description, *machines)))
 
 
 def _contains(machine: Machine, text: str) -> bool:

@@ -1,19 +1,20 @@
 """A cached snapshot is never older than the last change, whichever node made the change."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forewarn.app.service import Service
+from forewarn.app.service import Service, new_id
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
-from forewarn.operator.api.snapshot_cache import SnapshotCache
+from forewarn.core.model import Actor, AuditEntry, EventType, Hook, MaintenanceRequest, Role, Source, Targets, Token
+from forewarn.operator.api.snapshot_cache import UNRELATED, SnapshotCache
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
-from forewarn.store import EventQuery, Focus, MaintenanceQuery
+from forewarn.store import AuditQuery, EventQuery, Focus, MaintenanceQuery
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import play
 from tests.support.running_service import FLEET, OPERATOR, START, RunningService, running_service
@@ -22,15 +23,32 @@ STORIES = sorted((Path(__file__).parents[2] / "stories").glob("*.txt"))
 
 
 class ComparingStore(MemoryStore):
-    """After every change, read everything through the cache and anew; `stale` lists what differs."""
+    """After every so many changes, read everything through the cache and anew; `stale` lists what differs."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int = 1) -> None:
         super().__init__()
+        self.every = every
+        self.changes = 0
         self.cache = SnapshotCache(self)
         self.stale: list[str] = []
 
     def apply(self, change: Change) -> None:
         super().apply(change)
+        if change.audit and all(entry.action in UNRELATED for entry in change.audit):
+            only = Change(
+                at=change.at,
+                audit=change.audit,
+                tokens=change.tokens,
+                removed_tokens=change.removed_tokens,
+                hooks=change.hooks,
+                removed_hooks=change.removed_hooks,
+            )
+            assert change == only
+        self.changes += 1
+        if self.changes % self.every == 0:
+            self.compare()
+
+    def compare(self) -> None:
         page = self.events(EventQuery(limit=1_000)).events
         wanted: list[dict[str, Any]] = [{"maintenances": [m.id]} for m in self.maintenances(MaintenanceQuery())]
         wanted += [{"events": page}, *({"events": [event]} for event in page)]
@@ -68,6 +86,56 @@ def test_a_cached_snapshot_equals_a_fresh_one(story: Path) -> None:
     store = ComparingStore()
     play(story.read_text("utf-8"), store)
     assert store.stale == []
+
+
+@pytest.mark.parametrize("every", [1, 3, 8])
+def test_a_cached_snapshot_equals_a_fresh_one_beside_other_work(every: int, tmp_path: Path) -> None:
+    """Submissions into other scopes, into the same, into both; and every action that saves nothing of a snapshot."""
+    store = ComparingStore(every)
+    settings = load({"store": "memory:", "state_dir": str(tmp_path), "executor": "simulated"}, {})
+    service = Service(settings, clock=ManualClock(START), store=store)
+    control = service.control
+    control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)
+    for scope in ("shop", "blog"):
+        control.enable(scope, OPERATOR)
+    targets = (
+        Targets(machines=(("shop", "web-0"),)),
+        Targets(scope="blog"),
+        Targets(scope="shop"),
+        Targets(hosts=("rack1-a",)),
+    )
+    for each in targets:
+        control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=each), OPERATOR)
+        _change_unrelated(service)
+        service.ticker.cycle_until_idle()
+    user = MaintenanceRequest(type=EventType.REDEPLOY, targets=Targets(scopes=("shop", "blog")), source=Source.USER)
+    control.cancel_maintenance(control.submit(user, OPERATOR), OPERATOR)
+    for _ in range(20):
+        service.ticker.advance(1_000)
+    assert not any(maintenance.ended is None for maintenance in store.maintenances(MaintenanceQuery()))
+    assert {entry.action for entry in store.audit(AuditQuery(limit=1_000))} >= UNRELATED
+    assert store.stale == []
+    service.close()
+
+
+def _change_unrelated(service: Service) -> None:
+    """Make a change of every action in UNRELATED."""
+    control = service.control
+    for number, scope in enumerate(("", "shop")):
+        token = Token(id=new_id(), name=f"token {number}", role=Role.VIEWER, digest="0" * 64, created=START)
+        control.add_token(token, OPERATOR)
+        control.revoke_token(token.id, OPERATOR)
+        control.record_failed_authentication("1 request")
+        hook = Hook(
+            id=new_id(), url="https://example.org/", scope=scope, kinds=("started",), secrets=("secret",), created=START
+        )
+        hook = control.add_hook(hook, OPERATOR)
+        control.rotate_hook(hook.id, "another", OPERATOR, keep_s=60)
+        control.note_hook(control.hook(hook.id), "hook gap", "entries are missing")
+        control.note_hook(replace(control.hook(hook.id), disabled=START), "hook disabled", "it fails")
+        control.enable_hook(hook.id, OPERATOR)
+        control.replay_hook(hook.id, service.store.audit_chain().head.id, OPERATOR)
+        control.remove_hook(hook.id, OPERATOR)
 
 
 class CountingStore(MemoryStore):
@@ -115,7 +183,10 @@ def test_a_snapshot_is_cached_until_something_changes(service: RunningService, s
 
 
 def test_after_a_change_only_what_changed_is_read(store: CountingStore, tmp_path: Path) -> None:
-    """An approval reads one event, a pause the maintenance through an event, and a change elsewhere nothing of it."""
+    """An approval reads one event, a pause the maintenance through an event, a submission the new maintenance.
+
+    A change elsewhere, or of what no snapshot holds, reads nothing of it. An entry of an unknown action reads everything.
+    """
     settings = load({"store": "memory:", "state_dir": str(tmp_path)}, {})
     service = Service(settings, clock=ManualClock(START), store=store)
     control = service.control
@@ -146,6 +217,20 @@ def test_after_a_change_only_what_changed_is_read(store: CountingStore, tmp_path
     snapshot = cache.around(events=events)
     assert snapshot.maintenances[ids[0]].paused
     assert len(snapshot.events[events[0].id].approvals) == 1
+    _change_unrelated(service)
+    assert parts_read() == [()]
+    control.submit(MaintenanceRequest(type=EventType.FREEZE, targets=Targets(scope="blog")), OPERATOR)
+    assert parts_read() == [()]
+    added = control.submit(MaintenanceRequest(type=EventType.FREEZE, targets=Targets(scope="shop")), OPERATOR)
+    assert parts_read() == [(), ()]
+    assert [read.maintenances for read in store.reads] == [(), (added,)]
+    assert added in cache.around(events=events).maintenances
+    service.ticker.cycle_until_idle()
+    cache.around(events=events)
+    store.reads.clear()
+    store.apply(Change(at=START, audit=(AuditEntry(at=START, who="service", action="something new"),)))
+    cache.around(events=events)
+    assert [read.open_events for read in store.reads] == [True]
     service.close()
 
 

@@ -126,6 +126,10 @@ def test_the_first_page_has_the_failures_on_top(fresh_service: RunningService) -
     assert "1 order failed, 1 order in doubt" in text
     assert f"Maintenance {made['id'][:8]} Held: 1 order failed, 1 order in doubt" in text
     assert "its node is gone" in text
+    host = fresh_service.get("/v1/scopes/shop/machines/web-0")["host"]
+    assert f"on <bdi>{host}</bdi>, attempt 1" in html
+    assert '<li><a href="/orders">Orders</a></li>' in html
+    assert '<li><a href="/orders" aria-current="page">Orders</a></li>' in operator.get("/orders").raw.decode()
     assert "<script>alert" not in html
     assert buttons(operator, "/") == ["retry-failed", *["retry", "finish", "abandon"] * 2]
     for role, scopes in (("viewer", ()), ("owner", ("shop", "blog"))):

@@ -1,14 +1,15 @@
 """Cache of snapshots for reading: a page of a large maintenance is requested more often than it changes.
 
 Every change of an event or an order adds an audit entry, whichever node made it. So the audit entries since a snapshot was read
-name what has changed, and only that is read again: the cost of a page after a change does not grow with the maintenance. A
-maintenance may change without an entry, so maintenances themselves are compared. What depends on the time, such as what an
-event waits for, is not cached.
+name what has changed, and only that is read again: the cost of a page after a change does not grow with the maintenance. An
+entry that names nothing, of an action not listed here, may have changed anything: then everything is read again. A maintenance
+may change without an entry, so maintenances themselves are compared. What depends on the time, such as what an event waits
+for, is not cached.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from forewarn.core.change import Snapshot
@@ -18,6 +19,21 @@ from forewarn.store import AuditQuery, Focus, Store
 MAX_SNAPSHOTS = 64
 MAX_EVENTS = 50_000  # in all snapshots together
 SUBMITTED = "maintenance submitted"
+# Actions whose changes save nothing that a snapshot holds. Entries of every other action are examined.
+UNRELATED = frozenset(
+    {
+        "token created",
+        "token revoked",
+        "authentication failed",
+        "hook created",
+        "hook deleted",
+        "hook secret rotated",
+        "hook enabled",
+        "hook disabled",
+        "hook replayed",
+        "hook gap",
+    }
+)
 MAX_ENTRIES = 200  # after more changes than these the whole snapshot is read again
 
 
@@ -73,12 +89,27 @@ class SnapshotCache:
     def _caught_up(self, focus: Focus, known: Snapshot, known_id: int, audit_id: int) -> Snapshot | None:
         """Return the snapshot with what the entries after `known_id` changed; None if the whole must be read again."""
         entries = self._store.audit(AuditQuery(after=known_id, limit=MAX_ENTRIES + 1)) if audit_id > known_id else []
-        part = _changed_part(focus, known, entries)
+        submitted = {entry.maintenance_id for entry in entries if entry.action == SUBMITTED}
+        part = _changed_part(focus, known, entries, submitted)
         if part is None or not 0 < len(entries) <= MAX_ENTRIES:
             return None
-        fresh = self._store.snapshot(part)
+        fresh = self._with_submitted(self._store.snapshot(part), submitted, tuple(known.scopes))
         # The part and the rest must show the same moment.
         return _merged(focus, known, part, fresh) if self._newest_audit_id() == audit_id else None
+
+    def _with_submitted(self, fresh: Snapshot, submitted: Collection[str], scopes: tuple[str, ...]) -> Snapshot:
+        """Add the submitted maintenances that have events in these scopes, with all their events."""
+        ids = tuple(self._store.wave_progress(tuple(submitted), scopes)) if submitted else ()
+        if not ids:
+            return fresh
+        added = self._store.snapshot(Focus(maintenances=ids, open_events=False))
+        return replace(
+            fresh,
+            scopes={**fresh.scopes, **added.scopes},
+            maintenances={**fresh.maintenances, **added.maintenances},
+            events={**fresh.events, **added.events},
+            orders={**fresh.orders, **added.orders},
+        )
 
     def _with_maintenances(self, snapshot: Snapshot, ids: Iterable[str]) -> Snapshot | None:
         """Return the snapshot with these maintenances as they are now; None if one was removed."""
@@ -94,19 +125,24 @@ class SnapshotCache:
             self._cached.popitem(last=False)
 
 
-def _changed_part(focus: Focus, known: Snapshot, entries: Iterable[AuditEntry]) -> Focus | None:
-    """Return what the entries changed in the snapshot; None if they do not say it."""
+def _changed_part(
+    focus: Focus, known: Snapshot, entries: Iterable[AuditEntry], submitted: Collection[str]
+) -> Focus | None:
+    """Return what the entries changed in the snapshot, without the submitted maintenances; None if they do not say it."""
+    if not known.maintenances.keys() >= set(focus.maintenances):  # a maintenance submitted later may be among them
+        return None
     events: set[str] = set()
     scopes: set[str] = set()
     for entry in entries:
+        is_read = entry.maintenance_id in submitted and entry.event_id not in known.events
+        if is_read or entry.action in UNRELATED:
+            continue
         if entry.event_id and entry.event_id in known.events:
             events.add(entry.event_id)
         elif entry.event_id:
             if entry.scope in known.scopes or entry.maintenance_id in known.maintenances:
                 return None
         elif entry.maintenance_id:
-            if entry.action == SUBMITTED:  # perhaps in these scopes
-                return None
             if entry.maintenance_id in known.maintenances:
                 events.add(_any_event(known, entry.maintenance_id))
         elif entry.scope:
@@ -132,7 +168,7 @@ def _any_event(snapshot: Snapshot, maintenance_id: str) -> str:
 
 def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snapshot | None:
     """Return the known snapshot with its changed part, which covers what `focus` covers now; None if it covers more now."""
-    if fresh.events.keys() != set(part.events):
+    if not fresh.events.keys() >= set(part.events):
         return None
     events = {**known.events, **fresh.events}
     names = {scope for scope, _ in (*focus.machines, *fresh.machines)}.union(focus.scopes)

@@ -14,7 +14,6 @@ from forewarn.operator.portal.pages import typed_text
 from forewarn.operator.portal.paging import first, older
 
 ROWS = 25
-USUAL = ",".join(USUAL_KINDS)
 TEST = Button("test", "Send a test message", "the receiver gets one message now, and this page shows its answer")
 ENABLE = Button("enable", "Enable", "everything that has waited is sent now, in order")
 DELETE = Button("delete", "Delete", "it gets no more messages, and its deliveries are forgotten", irreversible=True)
@@ -26,7 +25,7 @@ def hooks(
     """Return the hooks, and the form for a new one, empty or with these fields."""
     search = {"q": typed_text(request)}
     page = request.api.get("/v1/hooks", limit=ROWS, cursor=request.query.get("cursor"), **search)
-    form = {"url": "", "scope": "", "shape": "", "on": USUAL, "key": request.api.new_key()}
+    form = {"url": "", "scope": "", "shape": "", "on": "", "key": request.api.new_key()}
     variables = {
         "items": page.items,
         "search": search,
@@ -34,6 +33,7 @@ def hooks(
         "first": first(request),
         "shapes": list(HookShape),
         "kinds": ALL_KINDS,
+        "usual_kinds": USUAL_KINDS,
         "fields": {**form, **(fields or {})},
         "error_message": error_message,
     }
@@ -63,8 +63,7 @@ def create_hook(request: PageRequest) -> RenderedPage:
         "url": fields["url"],
         "scope": fields["scope"],
         "shape": fields["shape"],
-        # The form as it was shown asks for the usual kinds.
-        "on": [] if fields["on"] == USUAL else fields["on"].replace(",", " ").split(),
+        "on": fields["on"].replace(",", " ").split(),
     }
     try:
         made = request.api.call("POST", "/v1/hooks", body, key=fields["key"])

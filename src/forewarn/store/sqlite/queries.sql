@@ -86,9 +86,10 @@ SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
   sum(coalesce(o.state = 'failed', 0)) AS failed, sum(coalesce(o.state = 'in-doubt', 0)) AS in_doubt,
   sum(e.status IN ('Planned', 'Scheduled')) AS "left", sum(e.status IN ('Cancelled', 'Abandoned')) AS undone,
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
-  max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed
+  max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed,
+  sum(e.status = 'Abandoned' OR coalesce(o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason), 0)) AS resolved
 FROM json_each(:ids) i CROSS JOIN events e ON e.maintenance_id = i.value
-LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
 WHERE :scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
@@ -193,10 +194,13 @@ ORDER BY issued DESC, id DESC LIMIT :limit;
 SELECT e.* FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value ORDER BY e.number DESC;
 
 -- name: events_matching
--- Return, of these numbers, those of events whose ids, type, description or machines are like a pattern, newest first.
+-- Return, of these numbers, those of events that contain a text, newest first. The text has no line feed, so it is found in one
+-- id, the type, the description or the scope/name of one machine.
 SELECT e.number FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value
-WHERE e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
-  OR e.description LIKE :pattern ESCAPE '\' OR replace(e.resources, '"', e.scope || '/') LIKE :pattern ESCAPE '\'
+WHERE instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
+  OR EXISTS (
+    SELECT 1 FROM event_machines x
+    WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0)
 ORDER BY e.number DESC;
 
 -- name: event_numbers
@@ -257,7 +261,8 @@ LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
 -- name: open_waves
--- Count the open events that match by maintenance, wave and status. Reads every open event: they are few.
+-- Count the open events that match by maintenance, wave and status. Reads every open event: they are few. Finds a text as
+-- events_matching does.
 SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
 FROM (
   SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
@@ -267,7 +272,8 @@ FROM (
     AND (:host = '' OR EXISTS (
       SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
       WHERE x.event_number = e.number AND h.host = :host))
-    AND (:text = '' OR instr(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), :text) > 0
+    AND (:text = ''
+      OR instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
       OR EXISTS (
         SELECT 1 FROM event_machines x
         WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
@@ -284,7 +290,8 @@ WHERE e.ended IS NULL AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM jso
   AND (:host = '' OR EXISTS (
     SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
     WHERE x.event_number = e.number AND h.host = :host))
-  AND (:text = '' OR instr(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), :text) > 0
+  AND (:text = ''
+    OR instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
     OR EXISTS (
       SELECT 1 FROM event_machines x
       WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
