@@ -411,8 +411,8 @@ class Hook:
 
     `secrets` sign the messages, newest first: the first always, the second until `old_secrets_until`, no other. Entries up to
     `cursor` are delivered or not of these kinds. `failing_since` is the first of the `failures` since the last delivery,
-    `error` the last one. Entries after `gap_after` up to `gap_until` were deleted before they could be delivered.
-    `owner_token` is the id of the token of the owner who created or enabled it, if any: the hook is disabled when it ends.
+    `error` the last one. Entries after `gap_after` up to `gap_until` were deleted before they could be delivered. `owner_token`
+    is the id of the token of the owner who created or enabled it, if it was an owner: the hook is disabled when this token ends.
     """
 
     id: str
