@@ -309,7 +309,9 @@ def test_an_enabled_hook_has_not_failed() -> None:
     """Its cursor and its gap stay."""
     broken = hook(failing_since=at(0), failures=3, error="x", disabled=at(9), cursor=5, gap_after=1, gap_until=3)
     assert enabled(broken, "") == hook(cursor=5, gap_after=1, gap_until=3)
-    assert enabled(replace(broken, owner_token="T1"), "T2").owner_token == "T2"
+    taken_over = [enabled(replace(broken, owner_token="T1"), token_id).owner_token for token_id in ("T2", "")]
+    assert taken_over == ["T2", ""]
+    assert enabled(broken, "T2").owner_token == "", "an operator's hook does not become an owner's"
 
 
 def test_a_hook_of_an_owner_needs_the_owners_token() -> None:

@@ -147,7 +147,8 @@ def rotated(hook: Hook, secret: str, until: datetime | None) -> Hook:
 
 
 def enabled(hook: Hook, owner_token: str) -> Hook:
-    """Return the hook as one that has not failed, and that ends with this token of an owner, if any."""
+    """Return the hook as one that has not failed. An owner's hook ends with this token from now on; "" is an operator's."""
+    owner_token = owner_token if hook.owner_token else ""
     return replace(hook, disabled=None, failing_since=None, failures=0, error="", owner_token=owner_token)
 
 

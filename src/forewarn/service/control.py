@@ -346,7 +346,7 @@ class Control(Decisions):
         return self._change_hook(hook_id, "hook secret rotated", rotate, actor)
 
     def enable_hook(self, hook_id: str, actor: Actor, *, owner_token: str = "") -> Hook:
-        """Enable the hook. From now on it ends with the token of the owner who enables it; an operator's hook has no end."""
+        """Enable the hook. One of an owner ends with the token of the owner who enables it, or never if an operator does."""
         return self._change_hook(hook_id, "hook enabled", lambda hook, _: (hooks.enabled(hook, owner_token), ""), actor)
 
     def replay_hook(self, hook_id: str, entry: int, actor: Actor) -> Hook:
