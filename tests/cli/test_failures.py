@@ -105,6 +105,8 @@ def test_why_names_the_failure_of_another_maintenance(
     failing = first_event(service.schedule(forty_hosts.FAILING[0]))["id"]
     service.post("/v1/clock/advance", {"seconds": forty_hosts.WORK_S})
     assert failing in forewarn("order", "list", "--state", "failed")[1]
+    plan = forewarn(*SCHEDULE, "--machine", "s1/vm-0", "--dry-run")[1]
+    assert plan.count(f"! blocked: event {failing} has started in update domain 1 of s1, and its order failed") == 1
     other = service.schedule("s1/vm-0")
     event_id, retry = first_event(other)["id"], f"`forewarn event retry {failing}`"
     _, why, hints = forewarn("event", "why", event_id)
