@@ -54,6 +54,7 @@ def shell(cli: CommandLine, complete: Complete, monkeypatch: pytest.MonkeyPatch)
         (("maintenance", "schedule", "--type", "Reboot", "--scope", "shop", "--scope", "d"), ["db"]),
         (("maintenance", "schedule", "--type", "Reboot", "--type", "Freeze", "--host", "rack2"), ["rack2"]),
         (("token", "create", "x", "--scope", "q"), ["quiet"]),
+        (("hook", "create", "--scope", "q"), ["quiet"]),
     ],
     ids=str,
 )
@@ -71,6 +72,16 @@ def test_ids_are_completed(shell: Complete, planned: dict[str, Any]) -> None:
     assert shell("maintenance", "show", maintenance_id[:35].lower()) == [maintenance_id.lower()]
     assert shell("order", "start", "zz") == []
     assert f'"{event_id}":"Scheduled Reboot in shop"' in "".join(shell("event", "why", event_id[:6], shell="zsh"))
+
+
+def test_hooks_are_completed(shell: Complete, scripted: Callable[..., ScriptedServer]) -> None:
+    """By their ids; the description says of which scope they are, and in which state."""
+    ids = ("1C6A3B70-0000-4000-8000-000000000001", "1C6A3B70-0000-4000-8000-000000000002")
+    items = [{"id": ids[0], "state": "active", "scope": "shop"}, {"id": ids[1], "state": "failing", "scope": ""}]
+    server = scripted(response(200, {"items": items, "next_cursor": None}))
+    offered = "".join(shell("hook", "show", "--server", server.url, "1C6A", shell="zsh"))
+    assert f'"{ids[0]}":"active for shop"' in offered
+    assert f'"{ids[1]}":"failing for the whole fleet"' in offered
 
 
 def test_the_options_of_the_command_line_name_the_server(

@@ -14,12 +14,14 @@ import forewarn.core
 from forewarn.core.errors import Invalid, Refused
 from forewarn.core.hooks import (
     ALL_KINDS,
+    FLEET_KINDS,
     KINDS,
     MAX_RETRY_S,
     OTHER,
     USUAL_KINDS,
     AllowedTargets,
     check_kinds,
+    check_url,
     enabled,
     entry_message,
     gap_message,
@@ -28,6 +30,7 @@ from forewarn.core.hooks import (
     kind_of,
     lost_owner,
     moved,
+    refuse_fleet_kinds,
     refuse_more,
     retry_after_s,
     rotated,
@@ -74,6 +77,16 @@ def test_kinds_are_checked_and_have_a_default() -> None:
         check_kinds(["finish"], "")
 
 
+def test_a_hook_of_a_scope_asks_for_kinds_that_scopes_have() -> None:
+    """It would never get the others: they are refused by name."""
+    assert set(FLEET_KINDS) == {
+        kind for kind, noted in KINDS.items() if all(action.startswith(("maintenance ", "fleet ")) for action in noted)
+    }
+    refuse_fleet_kinds([kind for kind in ALL_KINDS if kind not in FLEET_KINDS])
+    with pytest.raises(Invalid, match=r"the kind paused, ended belong to no scope: leave it out, or create a hook for"):
+        refuse_fleet_kinds(["ended", "started", "paused"])
+
+
 # -- what a hook may be
 
 
@@ -109,6 +122,39 @@ def test_another_url_is_refused(url: str) -> None:
         hook(url=url)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "example.com",
+        "Hooks-1.example.com.:65535",
+        "a_b.c:1",
+        "localhost",
+        "10.0.0.1:80",
+        "[2001:db8::1]:443",
+        "1.example",
+        "x" * 63,
+    ],
+)
+def test_a_host_and_a_port_that_can_be_reached(host: str) -> None:
+    """Names, also with a dot at the end, and addresses."""
+    for rest in ("", "/in", "?a=b"):
+        check_url(f"https://{host}{rest}")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "-", "a..b", ".", ".a", "a-.b", "-a.b", "a.b..", "x" * 64,
+        "0", "127.1", "0x7f000001", "1.2.3", "1.2.3.4.5", "256.1.1.1", "127.0.0.1.", "a.0", "[1:2]", "[::::]",
+        "example.com:0", "example.com:65536", "example.com:99999",
+    ],
+)  # fmt: skip
+def test_a_host_or_a_port_that_nobody_has_is_refused(host: str) -> None:
+    """Also a number that a resolver would take for an address."""
+    with pytest.raises(Invalid, match="url needs the name or the address of a host, and a port from 1 to 65535"):
+        check_url(f"https://{host}/in")
+
+
 def test_a_hook_has_secrets_and_a_scope_or_none() -> None:
     """A hook without a secret could not sign; a scope has a name."""
     with pytest.raises(Invalid, match="1 to 3 secrets"):
@@ -129,6 +175,16 @@ def test_the_fleet_and_each_scope_have_a_limited_number() -> None:
         refuse_more([hook(f"H{n}") for n in range(MAX_HOOKS_PER_SCOPE)], "")
     with pytest.raises(Refused, match="there are 200 hooks"):
         refuse_more([hook(f"H{n}", scope=f"s{n}") for n in range(MAX_HOOKS)], "shop")
+
+
+def test_owners_leave_half_of_the_hooks_to_operators() -> None:
+    """However many scopes they own."""
+    half = [hook(f"H{n}", scope=f"s{n}", owner_token="T1") for n in range(MAX_HOOKS // 2)]
+    operators = [hook(f"O{n}", scope=f"s{n}") for n in range(50)]
+    refuse_more([*half[1:], *operators], "shop", of_owner=True)
+    refuse_more(half, "shop")
+    with pytest.raises(Refused, match="owners have 100 hooks already: delete one, or ask an operator"):
+        refuse_more(half, "shop", of_owner=True)
 
 
 # -- messages
@@ -253,7 +309,9 @@ def test_an_enabled_hook_has_not_failed() -> None:
     """Its cursor and its gap stay."""
     broken = hook(failing_since=at(0), failures=3, error="x", disabled=at(9), cursor=5, gap_after=1, gap_until=3)
     assert enabled(broken, "") == hook(cursor=5, gap_after=1, gap_until=3)
-    assert enabled(replace(broken, owner_token="T1"), "T2").owner_token == "T2"
+    taken_over = [enabled(replace(broken, owner_token="T1"), token_id).owner_token for token_id in ("T2", "")]
+    assert taken_over == ["T2", ""]
+    assert enabled(broken, "T2").owner_token == "", "an operator's hook does not become an owner's"
 
 
 def test_a_hook_of_an_owner_needs_the_owners_token() -> None:

@@ -57,6 +57,10 @@ def orders(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     return _ids(ctx, incomplete, "orders", lambda order: f"{order['state']} {order['type']} in {order['scope']}")
 
 
+def hooks(ctx: typer.Context, incomplete: str) -> list[Candidate]:
+    return _ids(ctx, incomplete, "hooks", lambda hook: f"{hook['state']} for {hook['scope'] or 'the whole fleet'}")
+
+
 def tokens(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     """Complete the names of tokens, which commands take in place of ids."""
     return _ask(ctx, lambda api: ((token["name"], token["role"]) for token in _search(api, "tokens", incomplete)))

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from forewarn.cli import completion
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.formatting import full_time, when
@@ -16,7 +17,13 @@ from forewarn.core.model import HookShape
 app = group("hook", "Send messages to other programs: webhooks, Slack, Teams.")
 
 HookArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The hook's id, or its first 8 characters or more.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The hook's id, or its first 8 characters or more.",
+        show_default=False,
+        autocompletion=completion.hooks,
+    ),
 ]
 USUAL = f"{','.join(USUAL_KINDS)}; with --scope without ended"
 ON_HELP = f"What to send, separated by commas: {', '.join(ALL_KINDS)} [default: {USUAL}]"
@@ -29,7 +36,10 @@ def create(
     session: Session,
     url: Annotated[str, typer.Option(help="Where to send messages, https://HOST/PATH.", show_default=False)],
     scope: Annotated[
-        str | None, typer.Option(help="Only what happens in this scope. [default: the whole fleet]")
+        str | None,
+        typer.Option(
+            help="Only what happens in this scope. [default: the whole fleet]", autocompletion=completion.scopes
+        ),
     ] = None,
     on: Annotated[str | None, typer.Option(metavar="KINDS", help=ON_HELP)] = None,
     shape: Annotated[HookShape, typer.Option(help="The form of the messages.")] = HookShape.CLOUDEVENTS,

@@ -5,15 +5,17 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.errors import Refused
 from forewarn.core.model import (
     MAX_HOOKS,
+    MAX_HOOKS_OF_OWNERS,
     MAX_HOOKS_PER_SCOPE,
     AuditEntry,
     Event,
@@ -50,6 +52,8 @@ KINDS: dict[str, frozenset[str]] = {
 OTHER = "other"
 ALL_KINDS = (*KINDS, OTHER)
 USUAL_KINDS = ("published", "started", "completed", "cancelled", "failed", "in-doubt", "abandoned", ENDED)
+# Entries of these kinds belong to no scope.
+FLEET_KINDS = ("submitted", "paused", "resumed", ENDED, "fleet")
 _KIND_OF_ACTION = {action: kind for kind, actions in KINDS.items() for action in actions}
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how a secret begins, not one
@@ -63,6 +67,10 @@ _GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 # For documentation, and the relays of 6to4: not every release of Python knows that they are not public.
 _NOT_PUBLIC = (ipaddress.ip_network("3fff::/20"), ipaddress.ip_network("192.88.99.0/24"))
+_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
+# What resolvers take as a part of an IPv4 address, also in forms like 127.1 or 0x7f000001.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -82,7 +90,32 @@ def check_kinds(kinds: Iterable[str], scope: str) -> tuple[str, ...]:
     return wanted or tuple(kind for kind in USUAL_KINDS if kind != ENDED or not scope)
 
 
+def refuse_fleet_kinds(kinds: Collection[str]) -> None:
+    """Refuse kinds that a hook of a scope would never get."""
+    never = ", ".join(kind for kind in FLEET_KINDS if kind in kinds)
+    require(
+        not never,
+        f"on: entries of the kind {never} belong to no scope: leave it out, or create a hook for the whole fleet",
+    )
+
+
 # -- what operators do with hooks
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL whose host or port no receiver can have."""
+    try:
+        fits = _is_reachable(urlsplit(url))
+    except ValueError:  # not an address, or a port that is too large
+        fits = False
+    require(fits, "url needs the name or the address of a host, and a port from 1 to 65535 if it names one")
+
+
+def _is_reachable(parts: SplitResult) -> bool:
+    host = parts.hostname or ""
+    if ":" in host or _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
+        ipaddress.ip_address(host)
+    return parts.port != 0 and (":" in host or _HOST_NAME.fullmatch(host) is not None)
 
 
 def host_of(hook: Hook) -> str:
@@ -96,13 +129,15 @@ def hook_state(hook: Hook) -> Literal["active", "failing", "disabled"]:
     return "failing" if hook.failures else "active"
 
 
-def refuse_more(hooks: Collection[Hook], scope: str) -> None:
-    """Refuse one more hook if the fleet or the scope has as many as it may have."""
+def refuse_more(hooks: Collection[Hook], scope: str, *, of_owner: bool = False) -> None:
+    """Refuse one more hook if the fleet, the scope or all owners together have as many as they may have."""
     if len(hooks) >= MAX_HOOKS:
         raise Refused(f"there are {MAX_HOOKS} hooks already: delete one first")
     if sum(hook.scope == scope for hook in hooks) >= MAX_HOOKS_PER_SCOPE:
         whose = f"scope {scope}" if scope else "the fleet"
         raise Refused(f"{whose} has {MAX_HOOKS_PER_SCOPE} hooks already: delete one first")
+    if of_owner and sum(hook.owner_token != "" for hook in hooks) >= MAX_HOOKS_OF_OWNERS:
+        raise Refused(f"owners have {MAX_HOOKS_OF_OWNERS} hooks already: delete one, or ask an operator to create it")
 
 
 def rotated(hook: Hook, secret: str, until: datetime | None) -> Hook:
@@ -112,7 +147,8 @@ def rotated(hook: Hook, secret: str, until: datetime | None) -> Hook:
 
 
 def enabled(hook: Hook, owner_token: str) -> Hook:
-    """Return the hook as one that has not failed, and that ends with this token of an owner, if any."""
+    """Return the hook as one that has not failed. An owner's hook ends with this token from now on; "" is an operator's."""
+    owner_token = owner_token if hook.owner_token else ""
     return replace(hook, disabled=None, failing_since=None, failures=0, error="", owner_token=owner_token)
 
 

@@ -19,6 +19,8 @@ from forewarn.core.fleet_difference import Difference, apply_difference, differe
 from forewarn.core.formatting import names
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
+    MAX_CALENDAR_TOKENS,
+    MAX_CALENDAR_TOKENS_PER_SCOPE,
     UNFINISHED,
     Actor,
     AuditEntry,
@@ -29,6 +31,7 @@ from forewarn.core.model import (
     MaintenanceRequest,
     Order,
     OrderState,
+    Role,
     Scope,
     StoreHold,
     Targets,
@@ -277,6 +280,8 @@ class Control(Decisions):
         detail = f"{token.name}: {token.role}{scopes}"
 
         def decide(_: Snapshot, now: datetime) -> tuple[Change, Token]:
+            if token.role is Role.CALENDAR:
+                _refuse_more_calendars(self._store.tokens(), token.scopes)
             entry = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="token created", detail=detail)
             return Change(at=now, tokens=(token,), audit=(entry,)), token
 
@@ -316,7 +321,7 @@ class Control(Decisions):
         """Save a new hook. It gets the entries that follow; return it as saved."""
 
         def decide(_: Snapshot, now: datetime) -> tuple[Change, Hook]:
-            hooks.refuse_more(self._store.hooks(), hook.scope)
+            hooks.refuse_more(self._store.hooks(), hook.scope, of_owner=hook.owner_token != "")
             new = replace(hook, created=now, cursor=self._store.audit_chain().head.id)
             detail = f"{new.shape}, on {', '.join(new.kinds)}"
             return Change(at=now, hooks=(new,), audit=(_hook_entry(new, now, actor, "hook created", detail),)), new
@@ -341,7 +346,7 @@ class Control(Decisions):
         return self._change_hook(hook_id, "hook secret rotated", rotate, actor)
 
     def enable_hook(self, hook_id: str, actor: Actor, *, owner_token: str = "") -> Hook:
-        """Enable the hook. From now on it ends with the token of the owner who enables it; an operator's hook has no end."""
+        """Enable the hook. One of an owner ends with the token of the owner who enables it, or never if an operator does."""
         return self._change_hook(hook_id, "hook enabled", lambda hook, _: (hooks.enabled(hook, owner_token), ""), actor)
 
     def replay_hook(self, hook_id: str, entry: int, actor: Actor) -> Hook:
@@ -570,6 +575,17 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},
         store_hold=snapshot.store_hold,
     )
+
+
+def _refuse_more_calendars(tokens: Iterable[Token], scopes: Iterable[str]) -> None:
+    """Refuse one more token for the calendar if the fleet or one of the scopes has as many as it may have."""
+    calendars = [token for token in tokens if token.role is Role.CALENDAR]
+    if len(calendars) >= MAX_CALENDAR_TOKENS:
+        raise Refused(f"there are {MAX_CALENDAR_TOKENS} tokens for the calendar already: revoke one first")
+    for scope in scopes:
+        if sum(scope in token.scopes for token in calendars) >= MAX_CALENDAR_TOKENS_PER_SCOPE:
+            most = MAX_CALENDAR_TOKENS_PER_SCOPE
+            raise Refused(f"scope {scope} has {most} tokens for the calendar already: revoke one first")
 
 
 def _hook_entry(hook: Hook, now: datetime, actor: Actor, action: str, detail: str = "") -> AuditEntry:

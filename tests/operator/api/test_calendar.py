@@ -14,6 +14,7 @@ from forewarn.core.model import Role, Status
 from forewarn.operator.api import calendar
 from forewarn.operator.api.calendar import KEPT_DAYS, MAX_ENTRIES, MAX_NAMES, calendar_of, entries_of
 from forewarn.operator.api.icalendar import EntryStatus
+from forewarn.service import control
 from forewarn.store.memory import MemoryStore
 from tests.support.records import at, change, event, maintenance, scope
 from tests.support.running_service import START, Reply, RunningService, running_service
@@ -276,6 +277,28 @@ def test_an_owner_manages_the_calendars_of_its_own_scopes(service: RunningServic
     assert service.get("/v1/resolve?text=all&kind=token", token=owner)["matches"] == []
     assert service.request("DELETE", f"/v1/tokens/{made['id']}", token=owner).status == 204
     assert read(service, made["token"]).status == 401
+
+
+def test_tokens_for_the_calendar_are_limited(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each scope, whoever creates them, and in all; a revoked one makes room."""
+    monkeypatch.setattr(control, "MAX_CALENDAR_TOKENS_PER_SCOPE", 2)
+    monkeypatch.setattr(control, "MAX_CALENDAR_TOKENS", 4)
+    owner = service.token_of("owner", "shop", "blog")
+    body = {"name": "c", "role": "calendar", "scopes": ["shop"]}
+    first = service.post("/v1/tokens", body, 201, token=owner)
+    service.post("/v1/tokens", {**body, "scopes": ["blog", "shop"]}, 201, token=owner)
+    for token in (owner, service.token):
+        refused = service.request("POST", "/v1/tokens", body, token=token)
+        assert (refused.status, refused.message) == (
+            409, "scope shop has 2 tokens for the calendar already: revoke one first",
+        )  # fmt: skip
+    assert service.request("DELETE", f"/v1/tokens/{first['id']}", token=owner).status == 204
+    service.post("/v1/tokens", body, 201, token=owner)
+    for _ in range(2):
+        service.post("/v1/tokens", {**body, "scopes": []}, 201)
+    refused = service.request("POST", "/v1/tokens", {**body, "scopes": ["blog"]}, token=owner)
+    assert (refused.status, "there are 4 tokens for the calendar already" in refused.message) == (409, True)
+    service.post("/v1/tokens", {"name": "v", "role": "viewer"}, 201)
 
 
 def test_without_tokens_everybody_here_reads_it() -> None:

@@ -146,6 +146,13 @@ def test_a_repeated_request_makes_one_hook_and_shows_its_secret(service: Running
         ({"url": "https://user@receiver.invalid/"}, 400, "url is not like https://"),
         ({"url": "https://10.0.0.1/"}, 400, "not in the setting hook_targets"),
         ({"url": "https://receiver.invalid/", "on": ["nothing"]}, 400, "'nothing' is not a kind"),
+        (
+            {"url": "https://receiver.invalid/", "scope": "shop", "on": ["ended", "failed"]},
+            400,
+            "kind ended belong to no",
+        ),
+        ({"url": "https://receiver.invalid:0/"}, 400, "a port from 1 to 65535"),
+        ({"url": "https://[::::]/"}, 400, "the address of a host"),
         ({"url": "https://receiver.invalid/", "scope": "none"}, 404, "no scope"),
         ({"url": "https://receiver.invalid/" + "x" * 1_024}, 422, "url"),
         ({"url": "https://receiver.invalid/", "shape": "fax"}, 422, "use one of cloudevents, slack, teams"),

@@ -104,6 +104,8 @@ def test_an_owner_has_hooks_of_its_scopes_and_a_viewer_none(service: RunningServ
     assert "One of" in page_text(owner.get("/hooks"))
     assert owner.post("/hooks", {**FORM, "key": "1"}).status == 403
     assert secret_of(owner.post("/hooks", {**FORM, "scope": "shop", "key": "2"}).raw.decode())
+    unchanged = {**FORM, "scope": "shop", "on": "", "key": "3"}
+    assert secret_of(owner.post("/hooks", unchanged).raw.decode()), "the form as it is shown fits a scope, too"
     assert 'href="/hooks"' in owner.get("/").raw.decode()
     assert viewer.get("/hooks").status == 403
     assert 'href="/hooks"' not in viewer.get("/").raw.decode()

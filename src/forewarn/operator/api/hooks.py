@@ -3,7 +3,7 @@
 import msgspec
 
 from forewarn.core.errors import Forbidden, Invalid, NotFound, Refused
-from forewarn.core.hooks import check_kinds, secret_text
+from forewarn.core.hooks import check_kinds, check_url, refuse_fleet_kinds, secret_text
 from forewarn.core.model import Hook, Role
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import digest, sealed
@@ -50,6 +50,7 @@ def post_hook(api: Api, context: CallContext) -> Result:
         focus = Focus(scopes=(body.scope,), whole_maintenances=False, open_events=False, document_only=True)
         if body.scope not in api.store.snapshot(focus).scopes:
             raise NotFound(f"there is no scope {body.scope!r}")
+        refuse_fleet_kinds(body.on)
     secret = api.random()
     hook = Hook(
         id=api.new_id(),
@@ -62,6 +63,7 @@ def post_hook(api: Api, context: CallContext) -> Result:
         created_by=context.caller.name,
         owner_token=_owner_token(context),
     )
+    check_url(hook.url)
     if why_not := api.hook_sender.why_not(hook.url):
         raise Invalid(f"url: {why_not}")
     once = context.once(SaveHook(sealed(context.caller, hook.id, secret)))
