@@ -49,6 +49,7 @@ def order(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
         "scope": "shop",
         "type": "Reboot",
         "machines": ["shop/web-0"],
+        "hosts": ["rack0"],
         "attempt": 1,
         "reason": "disk on fire",
         **changed,

@@ -31,7 +31,7 @@ def test_a_token_is_shown_once_and_works_until_it_is_revoked(cli: CommandLine) -
     assert refused.returncode == FAILED
     assert "FOREWARN_TOKEN" in refused.stderr
     assert secret not in refused.stderr
-    cli.output("token", "revoke", token_id[0])
+    cli.output("token", "revoke", token_id[0], "--yes")
     gone = cli.run("status", FOREWARN_TOKEN=secret)
     assert gone.returncode == FAILED
     assert f"{cli.url} does not accept the token from FOREWARN_TOKEN" in gone.stderr

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.cli.fleet import check
 from tests.cli.command_line import (
     DONE,
     FAILED,
@@ -177,6 +178,21 @@ def test_a_fleet_file_is_checked_without_a_server(cli: CommandLine, tmp_path: Pa
     assert refused.returncode == USAGE
     assert f"{broken}: this is not TOML: " in refused.stderr
     assert "(at line 3, column 5)" in refused.stderr
+
+
+def test_a_checked_fleet_file_warns_like_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A host with several update domains of a scope is allowed, but its maintenance takes several waves."""
+    file = tmp_path / "fleet.toml"
+    machines = (f'[[machines]]\nname = "m{n}"\nscope = "shop"\nupdate_domain = {n}\nhost = "h1"\n' for n in range(2))
+    file.write_text('[[scopes]]\nname = "shop"\nkind = "availability-set"\n' + "".join(machines))
+    warning = "host h1 carries update domains 0, 1 of scope shop: maintenance of the host takes 2 waves"
+    check(str(file))
+    printed = capsys.readouterr()
+    assert printed.out == f"{file}: no errors; it has 1 scope and 2 machines\n"
+    assert printed.err == f"! {warning}\n"
+    check(str(file), as_json=True)
+    printed = capsys.readouterr()
+    assert (json.loads(printed.out)["warnings"], printed.err) == ([warning], "")
 
 
 def test_a_dry_run_shows_what_pruning_would_remove(cli: CommandLine, tmp_path: Path) -> None:

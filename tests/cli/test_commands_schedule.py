@@ -15,12 +15,14 @@ from tests.cli.command_line import (
 
 
 def test_a_dry_run_shows_the_plan_and_schedules_nothing(cli: CommandLine) -> None:
-    """The plan has waves, machines and notice; as JSON it has no ids."""
+    """The plan has targets, the estimated end, waves, machines, hosts and notice; as JSON it has no ids."""
     before = len(cli.json("maintenance", "list")["items"])
     arguments = ["maintenance", "schedule", "--type", "reboot", "--scope", "shop", "--dry-run"]
     lines = cli.output(*arguments).splitlines()
     assert lines[0] == "Reboot of 3 machines in 1 scope, 3 waves, one after the other"
-    assert lines[2].split() == ["1", "shop", "0", "web-0", "15m"]
+    assert lines[1:3] == ["targets: scope shop", "estimated end: unknown"]
+    assert lines[3].split() == ["WAVE", "SCOPE", "UPDATE", "DOMAIN", "MACHINES", "HOSTS", "NOTICE"]
+    assert lines[4].split() == ["1", "shop", "0", "web-0", "rack0", "15m"]
     assert cli.json(*arguments)["id"] is None
     assert len(cli.json("maintenance", "list")["items"]) == before
 
@@ -89,6 +91,7 @@ def test_times_are_on_the_services_clock(cli: CommandLine) -> None:
     [
         ("--type Reboot", "exactly one way: --machine M"),
         ("--type Reboot --scope shop --host rack0", "exactly one way: --machine M"),
+        ("--type Reboot --host rack0,rack1", "--host: 'rack0,rack1' is a list: write one name per --host, and repeat"),
         ("--type Reboot --host rack0 --update-domain 1", "--update-domain: it needs exactly one --scope"),
         ("--type Reboot --scope shop --not-before soon", "--not-before: 'soon' is not a time"),
         (

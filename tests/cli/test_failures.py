@@ -42,7 +42,7 @@ def forewarn(service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: p
     return command
 
 
-def test_forty_hosts_in_the_command_line_alone(forewarn: Command) -> None:
+def test_forty_hosts_in_the_command_line_alone(service: RunningService, forewarn: Command) -> None:
     """`wait` ends with 1 and says why; `status` shows what failed and the command that retries all; then it completes."""
     hosts = [option for host in forty_hosts.HOSTS for option in ("--host", host)]
     code, output, _ = forewarn(*SCHEDULE, *hosts)
@@ -55,11 +55,19 @@ def test_forty_hosts_in_the_command_line_alone(forewarn: Command) -> None:
     assert "its order failed (simulated failure of attempt 1)" in errors
     assert f"`forewarn maintenance retry-failed {maintenance_id}`" in errors
     _, status, _ = forewarn("status")
+    failing_hosts = {host for order in service.get("/v1/orders?state=failed")["items"] for host in order["hosts"]}
+    assert failing_hosts <= set(forty_hosts.HOSTS)
+    assert len(failing_hosts) == 3
     assert "now: 3 failed, 0 in progress" in status
     assert all(machine in status for machine in forty_hosts.FAILING)
+    assert all(host in status for host in failing_hosts)
     assert f"Held: 3 orders failed  forewarn maintenance retry-failed {maintenance_id[:8]}" in status
     assert "Held: 3 orders failed" in forewarn("maintenance", "show", maintenance_id)[1]
     assert "Held: 3 orders failed" in forewarn("maintenance", "list")[1]
+    held = service.get("/v1/events?status=Planned&limit=1")["items"][0]["id"]
+    assert f"`forewarn maintenance retry-failed {maintenance_id}`" in forewarn("event", "why", held)[2]
+    assert forty_hosts.FAILING[0] in forewarn("order", "list", "--match", forty_hosts.FAILING[0])[1]
+    assert forewarn("order", "list", "--match", "failure", "--state", "open")[1] == "no open orders\n"
     retried = forewarn("maintenance", "retry-failed", maintenance_id[:8])
     assert retried == (DONE, f"maintenance {maintenance_id} is Running\n", "")
     assert forewarn("clock", "advance", "40m")[0] == DONE
@@ -97,6 +105,8 @@ def test_why_names_the_failure_of_another_maintenance(
     failing = first_event(service.schedule(forty_hosts.FAILING[0]))["id"]
     service.post("/v1/clock/advance", {"seconds": forty_hosts.WORK_S})
     assert failing in forewarn("order", "list", "--state", "failed")[1]
+    plan = forewarn(*SCHEDULE, "--machine", "s1/vm-0", "--dry-run")[1]
+    assert plan.count(f"! blocked: event {failing} has started in update domain 1 of s1, and its order failed") == 1
     other = service.schedule("s1/vm-0")
     event_id, retry = first_event(other)["id"], f"`forewarn event retry {failing}`"
     _, why, hints = forewarn("event", "why", event_id)

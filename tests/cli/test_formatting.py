@@ -75,3 +75,10 @@ def test_a_failed_order_is_found_among_the_reasons() -> None:
         formatting.order_failure(event(waiting_for=[waiting("order-failed", "its order failed")])) == "its order failed"
     )
     assert formatting.order_failure(event()) == ""
+
+
+def test_an_event_that_is_completed_waits_for_nothing() -> None:
+    """How its work ended is not a wait; why an event was cancelled or abandoned is shown in the same column."""
+    assert formatting.waits_for(event(status="Completed", reason="exit code 0"), NOW) == ""
+    assert formatting.waits_for(event(status="Abandoned", reason="exit code 1"), NOW) == "exit code 1"
+    assert formatting.waits_for(event(waiting_for=[waiting("ticker", "nothing holds it back")]), NOW)

@@ -97,6 +97,15 @@ def test_each_hint_is_given_once() -> None:
     assert event_hints(twice, Role.VIEWER) == []
 
 
+def test_several_failures_are_retried_together() -> None:
+    """Only where more than one order failed, and only for operators."""
+    held = event(waiting_for=[api_bodies.waiting("unresolved", "…", events=[FIRST_ID, SECOND_ID])])
+    found = [command for line in event_hints(held, Role.OPERATOR, failed=2) for command in commands(line)]
+    assert found == [f"forewarn maintenance retry-failed {MAINTENANCE_ID}", RETRY]
+    assert len(event_hints(held, Role.OPERATOR, failed=1)) == 1
+    assert event_hints(held, Role.VIEWER, failed=2) == []
+
+
 def test_the_hints_of_a_maintenance() -> None:
     """Failures are retried together, a pause is ended, and a hold or a doubt is resolved by its own command."""
     needs = [

@@ -68,6 +68,8 @@ def test_a_hook_from_its_creation_to_its_end(service: RunningService, cli: Cli) 
         receiver.secrets.append(new.strip())
         assert cli("hook", "test", hook_id)[0] == DONE
         assert "signs too until" in cli("hook", "show", hook_id)[1]
+        service.post("/v1/clock/advance", {"seconds": 3_601})
+        assert "signs too until" not in cli("hook", "show", hook_id)[1]
         receiver.status = 500
         code, _, error = cli("hook", "test", hook_id)
         assert (code, "the receiver answered 500" in error) == (FAILED, True)
@@ -84,8 +86,10 @@ def test_a_hook_from_its_creation_to_its_end(service: RunningService, cli: Cli) 
 def test_a_hook_that_failed_is_shown_and_enabled(cli: Cli) -> None:
     """`show` says since when and why, and what to do."""
     with receiving() as receiver:
-        receiver.status = 410
+        receiver.status = 500
         made = json.loads(cli("hook", "create", "--url", receiver.url, "--on", "other", "--json")[1])
+        until(lambda: re.search(r"^next attempt +2\d{3}-", cli("hook", "show", made["id"])[1], re.MULTILINE))
+        receiver.status = 410
         until(lambda: json.loads(cli("hook", "show", made["id"], "--json")[1])["state"] == "disabled")
         shown = cli("hook", "show", made["id"])[1]
         assert "failing since" in shown

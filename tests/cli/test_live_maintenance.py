@@ -56,6 +56,10 @@ def test_why_only_an_operator_can_move_it() -> None:
     assert why_operator(maintenance(needs_operator=failures)).endswith("event E2: its order failed (fire 2); and more")
     held = [waiting("store-held", "the store is held: bob", events=[f"E{n}"]) for n in range(2)]
     assert why_operator(maintenance(needs_operator=held)) == "the store is held: bob"
+    outside = [{"code": "order-failed", "message": "it waits for something outside your scopes"}] * 4
+    assert why_operator(maintenance(needs_operator=[*outside, *failures[:1]])) == (
+        "it waits for something outside your scopes; event E0: its order failed (fire 0)"
+    )
 
 
 def test_the_picture_has_a_bar_per_wave() -> None:

@@ -95,6 +95,7 @@ def test_what_failed_comes_first_with_the_commands_that_resolve_it(
     ]
     assert f"forewarn event retry|finish|abandon {FIRST_ID[:8]}" in text
     assert "its node is gone" in text
+    assert text.count("shop/web-0  rack0 ") == 3
     assert f"{held}  Held: 2 orders failed  forewarn maintenance retry-failed {held[:8]}" in text
     assert f"forewarn maintenance resume {paused[:8]}" in text
     assert text.count("DDDDDDDD") == 1

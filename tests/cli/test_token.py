@@ -67,6 +67,8 @@ def test_a_wrong_end_or_name_is_refused(service: RunningService, cli: Cli) -> No
     assert cli("token", "create", "ci", "--role", "viewer", "--expires", "soon")[0] == USAGE
     code, _, error = cli("token", "create", "ticker", "--role", "viewer")
     assert (code, "reserved" in error) == (FAILED, True)
+    code, _, error = cli("token", "create", "bob", "--role", "owner")
+    assert (code, "add --scope SCOPE" in error) == (USAGE, True)
     assert list(tokens(service)) == ["operator"]
 
 
@@ -80,14 +82,21 @@ def test_a_token_for_the_calendar_comes_with_its_address(service: RunningService
 
 
 def test_a_token_is_revoked_by_id_or_name(service: RunningService, cli: Cli) -> None:
-    """Also by the first characters of its id."""
+    """Also by the first characters of its id; after a question, whose answer is no without a terminal."""
     for name in ("one", "two", "three"):
         service.token_of("viewer", name=name)
     known = tokens(service)
+    code, _, error = cli("token", "revoke", "one")
+    assert (code, "Revoke token one? [y/N]" in error, "--yes revokes without a question" in error) == (
+        FAILED,
+        True,
+        True,
+    )
+    assert tokens(service) == known
     for text in ("one", known["two"]["id"][:8], known["three"]["id"]):
-        assert cli("token", "revoke", text)[0] == DONE
+        assert cli("token", "revoke", text, "--yes")[0] == DONE
     assert list(tokens(service)) == ["operator"]
-    assert cli("token", "revoke", "one")[0] == FAILED
+    assert "matches no token" in cli("token", "revoke", "one", "--yes")[2]
 
 
 def test_all_tokens_but_the_own_are_revoked_at_once(service: RunningService, cli: Cli) -> None:

@@ -142,6 +142,12 @@ def test_who_has_not_approved() -> None:
     assert formatting.missing_approvals([NOTICE]) == ""
 
 
+def test_equal_reasons_are_named_once() -> None:
+    """An owner sees one text for everything outside the own scopes."""
+    hidden = [Waiting(code=code, message="it waits for something outside your scopes") for code in ("machine", "queue")]
+    assert formatting.reasons(hidden, in_minutes(0)) == "it waits for something outside your scopes"
+
+
 def test_a_failed_order_is_found_among_the_reasons() -> None:
     """Its sentence, or no text."""
     failed = Waiting(code="order-failed", message="its order failed: no disk")
@@ -229,3 +235,7 @@ def test_a_maintenance_says_what_is_wrong_with_it() -> None:
     assert state("Running", held=False, failed=0, in_doubt=0) == "Running"
     assert state("Paused", held=True, failed=2, in_doubt=0) == "Held: 2 orders failed"
     assert state("Running", held=False, failed=1, in_doubt=1) == "Running: 1 order failed, 1 order in doubt"
+    assert state("Paused", held=True, failed=0, in_doubt=0) == "Held: an order outside your scopes failed"
+    assert state("Paused", held=True, failed=0, in_doubt=1) == (
+        "Held: an order outside your scopes failed, 1 order in doubt"
+    )

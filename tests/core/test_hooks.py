@@ -26,6 +26,7 @@ from forewarn.core.hooks import (
     hook_state,
     host_of,
     kind_of,
+    lost_owner,
     moved,
     refuse_more,
     retry_after_s,
@@ -37,7 +38,7 @@ from forewarn.core.hooks import (
 )
 from forewarn.core.model import MAX_HOOKS, MAX_HOOKS_PER_SCOPE, HookShape
 from forewarn.core.transitions import Verb
-from tests.support.records import at, entry, event, hook
+from tests.support.records import at, entry, event, hook, token
 
 OLD, NEW = secret_text(b"o" * 32), secret_text(b"n" * 32)
 STARTED = entry(
@@ -65,11 +66,12 @@ def test_what_no_kind_names_is_other() -> None:
 
 def test_kinds_are_checked_and_have_a_default() -> None:
     """Without a choice a hook gets the usual kinds; an unknown kind is refused with the known ones."""
-    assert check_kinds(()) == USUAL_KINDS
+    assert check_kinds((), "") == USUAL_KINDS
+    assert check_kinds((), "shop") == tuple(kind for kind in USUAL_KINDS if kind != "ended")  # it belongs to no scope
     assert set(USUAL_KINDS) < set(ALL_KINDS)
-    assert check_kinds(["failed", "started", "failed"]) == ("failed", "started")
+    assert check_kinds(["failed", "started", "failed"], "") == ("failed", "started")
     with pytest.raises(Invalid, match=r"'finish' is not a kind of entry: use submitted, published, .*, other"):
-        check_kinds(["finish"])
+        check_kinds(["finish"], "")
 
 
 # -- what a hook may be
@@ -216,14 +218,24 @@ def test_signatures_are_those_of_the_specification() -> None:
 
 
 def test_an_old_secret_signs_until_its_time_is_over() -> None:
-    """A rotation puts the new secret first; at most three are kept."""
+    """A rotation puts the new secret first and keeps the one before it; older ones are dropped."""
     one = hook(secrets=(OLD,))
     assert valid_secrets(one, at(0)) == (OLD,)
     two = rotated(one, NEW, at(60))
     assert valid_secrets(two, at(59)) == (NEW, OLD)
     assert valid_secrets(two, at(60)) == (NEW,)
-    third, fourth = secret_text(b"3"), secret_text(b"4")
-    assert rotated(rotated(two, third, at(70)), fourth, at(80)).secrets == (fourth, third, NEW)
+    third = secret_text(b"3")
+    assert rotated(two, third, at(70)).secrets == (third, NEW)
+    stored_before = replace(two, secrets=(third, NEW, OLD))
+    assert valid_secrets(stored_before, at(59)) == (third, NEW)
+
+
+def test_an_ended_secret_never_signs_again() -> None:
+    """Neither one that was ended at once nor one whose time was over returns with a later rotation."""
+    ended = rotated(rotated(hook(secrets=(OLD,)), NEW, at(60)), secret_text(b"3"), None)
+    assert (ended.secrets, ended.old_secrets_until) == ((secret_text(b"3"),), None)
+    again = rotated(ended, secret_text(b"4"), at(1_000))
+    assert valid_secrets(again, at(0)) == (secret_text(b"4"), secret_text(b"3"))
 
 
 # -- attempts
@@ -240,7 +252,18 @@ def test_attempts_come_less_and_less_often() -> None:
 def test_an_enabled_hook_has_not_failed() -> None:
     """Its cursor and its gap stay."""
     broken = hook(failing_since=at(0), failures=3, error="x", disabled=at(9), cursor=5, gap_after=1, gap_until=3)
-    assert enabled(broken) == hook(cursor=5, gap_after=1, gap_until=3)
+    assert enabled(broken, "") == hook(cursor=5, gap_after=1, gap_until=3)
+    assert enabled(replace(broken, owner_token="T1"), "T2").owner_token == "T2"
+
+
+def test_a_hook_of_an_owner_needs_the_owners_token() -> None:
+    """One that is revoked or over will not do; an operator's hook needs none."""
+    mine = hook(owner_token="T1")
+    assert lost_owner(mine, [], at(0))
+    assert not lost_owner(mine, [token("T2"), token("T1")], at(0))
+    assert not lost_owner(mine, [token("T1", expires=at(9))], at(8))
+    assert lost_owner(mine, [token("T1", expires=at(9))], at(9))
+    assert not lost_owner(hook(), [], at(0))
 
 
 def test_a_hook_is_active_failing_or_disabled() -> None:
@@ -266,7 +289,7 @@ def test_a_hook_can_go_on_elsewhere() -> None:
 # -- where messages may go
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "2606:4700::1111", "64:ff9b::5db8:d822", "::ffff:93.184.216.34"])
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:4700::1111", "64:ff9b::5db8:d822", "2002:5db8:d822::1"])
 def test_public_addresses_are_allowed(address: str) -> None:
     """Also those that carry a public IPv4 address inside."""
     assert AllowedTargets().why_not_address("name", ipaddress.ip_address(address)) == ""
@@ -298,10 +321,23 @@ def test_public_addresses_are_allowed(address: str) -> None:
         "2002:7f00:1::1",
         "2001:0:4136:e378:8000:63bf:3fff:fdd2",
         "2001:db8::1",
+        "::ffff:93.184.216.34",
+        "::127.0.0.1",
+        "::ffff:0:127.0.0.1",
+        "64:ff9b:1::5db8:d822",
+        "100::1",
+        "3fff::1",
+        "3fff:fff::1",
+        "4000::1",
+        "5f00::1",
+        "fec0::1",
+        "192.88.99.1",
+        "64:ff9b::c058:6301",
+        "2002:c058:6301::1",
     ],
 )
 def test_other_addresses_are_refused(address: str) -> None:
-    """Loopback, link-local, private, shared, multicast, reserved, and IPv6 addresses that lead to such."""
+    """Loopback, link-local, private, shared, multicast, reserved, IPv6 outside 2000::/3, and IPv6 addresses that lead to such."""
     if address.startswith("2001:0:"):  # Teredo to 192.0.2.45, which is for documentation
         assert ipaddress.IPv6Address(address).teredo is not None
     assert "not a public address" in AllowedTargets().why_not_address("name", ipaddress.ip_address(address))

@@ -59,7 +59,7 @@ def test_a_wave_has_the_times_of_its_events() -> None:
     ]
     assert wave_progress(events, {}) == (
         WaveProgress(
-            wave=1, done=1, running=1, undone=1, notice_s=960,
+            wave=1, done=1, running=1, undone=1, resolved=1, notice_s=960,
             published=at(0), not_before=at(16), started=at(16), completed=at(20),
         ),
         WaveProgress(wave=2, left=1),
@@ -83,6 +83,33 @@ def test_a_wave_that_ended_replaces_the_requested_duration() -> None:
     current = WaveProgress(wave=4, left=1, notice_s=900, published=at(50), not_before=at(65))
     assert end_of(ended, shorter, cancelled, current, minutes=50, duration_s=-1) == at(65 + 7)
     assert end_of(cancelled, current, minutes=50) == at(65 + 5)
+
+
+@pytest.mark.parametrize("verb", [Verb.RETRY, Verb.FINISH, Verb.ABANDON])
+@pytest.mark.parametrize("doubted", [False, True])
+def test_the_wait_for_an_operator_is_no_work(verb: Verb, *, doubted: bool) -> None:
+    """A wave in which an operator resolved a failure does not replace the requested duration."""
+    world = shop(2)
+    first, second = world.submit("shop/web-0", "shop/web-1", duration_s=300)
+    world.start(first.id)
+    world.take(first.id)
+    if doubted:
+        world.doubt(first.id)
+    else:
+        world.fail(first.id)
+    world.now += timedelta(hours=9)
+    world.resolve_failure(first.id, verb)
+    if verb is Verb.RETRY:
+        world.take(first.id)
+        world.finish(first.id)
+    world.tick()
+    snapshot = world.snapshot()
+    waves = wave_progress(snapshot.events.values(), snapshot.orders)
+    assert [wave.resolved for wave in waves] == [1, 0]
+    not_before = world.event(second.id).not_before
+    assert not_before is not None
+    expected = not_before + timedelta(seconds=300)
+    assert expected_end(world.maintenance(first.id), waves, held=False, now=world.now) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,31 @@ from typing import Any
 import pytest
 
 from forewarn.app.service import Service
-from forewarn.core.errors import Conflict, Invalid, NotFound, Refused
+from forewarn.core.errors import Conflict, Invalid, NotFound, Refused, TooManyRequests
+from forewarn.core.fleet import Fleet
 from forewarn.core.hooks import ALL_KINDS, secret_text
 from forewarn.core.model import (
     MAX_HOOKS_PER_SCOPE,
     AuditEntry,
     HoldCause,
     Hook,
+    Role,
     StoreHold,
 )
-from forewarn.service.hook_sender import BATCH, BATCHES_IN_TURN, MAX_AT_ONCE, DeliveryFailed, HookSender, Reply
+from forewarn.service.hook_sender import (
+    BATCH,
+    BATCHES_IN_TURN,
+    MAX_AT_ONCE,
+    MAX_AT_ONCE_PER_SCOPE,
+    MAX_TESTS_AT_ONCE,
+    TURN_S,
+    DeliveryFailed,
+    HookSender,
+    Reply,
+)
 from forewarn.store import AuditQuery, Store
 from forewarn.store.memory import MemoryStore
-from tests.support.records import at, change, entry, hook
+from tests.support.records import at, change, entry, hook, token
 from tests.support.services import OPERATOR, make_service, reboot
 
 DAY_S = 86_400
@@ -34,9 +46,11 @@ class FakeTransport:
     sent: list[tuple[str, str]] = field(default_factory=list)
     replies: dict[str, Reply | DeliveryFailed] = field(default_factory=dict)
     signatures: list[str] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
         del body
+        self.meanwhile()
         reply = self.replies.get(url, Reply(200))
         self.signatures.append(headers["webhook-signature"])
         if isinstance(reply, DeliveryFailed):
@@ -175,6 +189,128 @@ def test_only_so_many_hooks_send_at_once_and_all_get_a_turn() -> None:
     assert all(progress.passed for progress in site.sender._progress.values())
 
 
+def test_a_slow_receiver_gives_others_their_turn(site: Site) -> None:
+    """A turn ends after a few seconds; what was sent is saved, and the next turn goes on behind it."""
+    begun = site.add().cursor
+    site.note(5)
+
+    def answer_slowly() -> None:
+        site.real_s += TURN_S / 2
+
+    site.transport.meanwhile = answer_slowly
+    site.sender.cycle()
+    first = site.wanted(begun)[:2]
+    assert site.transport.entries() == first
+    assert site.hook().cursor == first[-1]
+    site.sender.cycle()
+    site.sender.cycle()
+    assert site.transport.entries() == site.wanted(begun)
+
+
+def test_the_hooks_of_one_scope_leave_room_for_others(site: Site) -> None:
+    """However long its receivers take, other scopes and the fleet send."""
+    for n in range(MAX_HOOKS_PER_SCOPE):
+        site.add(f"A{n}", scope="s-0", created=at(n))
+    site.add("B", scope="s-1", created=at(100))
+    site.add("C", created=at(101))
+    site.note(1, "s-0")
+    site.note(1, "s-1")
+    works: list[Callable[[], None]] = []
+    site.sender._start = works.append
+    site.sender.cycle()
+    site.sender.cycle()
+    assert sorted(site.sender._busy.values()) == ["", *["s-0"] * MAX_AT_ONCE_PER_SCOPE, "s-1"]
+    for work in works:
+        work()
+    site.sender._start = lambda work: work()
+    for _ in range(2):
+        site.real_s += 1
+        site.sender.cycle()
+    assert all(site.hook(f"A{n}").delivered for n in range(MAX_HOOKS_PER_SCOPE))
+
+
+def test_only_a_few_tests_are_under_way(site: Site) -> None:
+    """One of each hook, and few in all: each holds a thread of the API. When one has ended, the next may begin."""
+    hooks = [site.add(f"H{n}") for n in range(MAX_TESTS_AT_ONCE + 1)]
+    begun: list[Hook] = []
+
+    def test_more() -> None:
+        with pytest.raises(TooManyRequests, match="a test of this hook is under way"):
+            site.sender.test(hooks[len(begun)], "again")
+        begun.append(hooks[len(begun)])
+        if len(begun) < MAX_TESTS_AT_ONCE:
+            site.sender.test(hooks[len(begun)], "meanwhile")
+        else:
+            with pytest.raises(TooManyRequests, match="4 tests of hooks are under way"):
+                site.sender.test(hooks[-1], "one too many")
+
+    site.transport.meanwhile = test_more
+    site.sender.test(hooks[0], "first")
+    assert len(site.transport.sent) == MAX_TESTS_AT_ONCE
+    site.transport.meanwhile = lambda: None
+    assert site.sender.test(hooks[-1], "last").delivered
+
+
+def test_a_hook_ends_with_the_token_of_its_owner(site: Site) -> None:
+    """It is disabled, says why, and sends nothing more; somebody who may enables it again."""
+    for name, expires in (("T1", None), ("T2", site.service.clock.now() + timedelta(seconds=60))):
+        site.control.add_token(token(name, role=Role.OWNER, scopes=("s-0",), expires=expires), OPERATOR)
+        site.add(f"of {name}", scope="s-0", owner_token=name, kinds=("started",))
+    site.add("other", scope="s-0", kinds=("started",))
+    site.note()
+    site.sender.cycle()
+    assert [site.hook(h).disabled for h in ("of T1", "of T2", "other")] == [None, None, None]
+    site.control.revoke_token("T1", OPERATOR)
+    site.wait(60)
+    site.note()
+    site.sender.cycle()
+    assert [bool(site.hook(h).disabled) for h in ("of T1", "of T2", "other")] == [True, True, False]
+    assert len(site.transport.sent) == 4
+    assert site.hook("of T1").error == "the token of its owner has ended"
+    noted = actions(site.store, "hook disabled")
+    assert [(e.scope, e.who, "the token of its owner has ended" in e.detail) for e in noted] == [
+        ("s-0", "service", True)
+    ] * 2
+    site.control.enable_hook("of T1", OPERATOR)
+    site.sender.cycle()
+    assert len(site.transport.sent) == 5
+    assert (site.hook("of T1").disabled, site.hook("of T1").error) == (None, "")
+
+
+def test_a_hook_that_changes_meanwhile_is_disabled_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next cycle reads it again."""
+    site.add(owner_token="T1")
+
+    def lose(*_: object) -> None:
+        raise Conflict("changed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.control, "note_hook", lose)
+        site.sender.cycle()
+    assert site.hook().disabled is None
+    site.sender.cycle()
+    assert site.hook().disabled is not None
+    assert site.transport.sent == []
+
+
+def test_the_hooks_of_a_removed_scope_are_deleted_with_it(store: Store) -> None:
+    """In the same change, with an entry for each; a dry run deletes none, and other hooks stay."""
+    site = Site(store)
+    for name, scope in (("A", "s-0"), ("B", "s-0"), ("C", "s-1"), ("D", "")):
+        site.add(name, scope=scope)
+    nothing = Fleet({}, {})
+    site.control.apply_fleet(nothing, OPERATOR, prune=True, dry_run=True)
+    assert len(store.hooks()) == 4
+    for machine in list(store.inventory().machines):
+        site.control.remove_machine(machine, OPERATOR)
+    site.control.remove_scope("s-0", OPERATOR)
+    assert {h.id for h in store.hooks()} == {"C", "D"}
+    assert [e.scope for e in actions(store, "hook deleted")] == ["s-0", "s-0"]
+    assert all("its scope is removed" in e.detail for e in actions(store, "hook deleted"))
+    site.control.apply_fleet(nothing, OPERATOR, prune=True)
+    assert [h.id for h in store.hooks()] == ["D"]
+
+
 def test_work_that_cannot_be_started_is_started_later(site: Site) -> None:
     """Where the system has no thread left, say."""
     begun = site.add().cursor
@@ -225,7 +361,11 @@ def test_a_receiver_may_ask_for_more_time(site: Site) -> None:
     site.transport.replies["https://a.example/in"] = Reply(503, "busy", retry_after_s=30)
     site.sender.cycle()
     assert site.hook().error == "the receiver answered 503: busy"
+    assert site.sender.next_attempt(site.hook()) == site.service.clock.now() + timedelta(seconds=30)
     site.wait(29)
+    assert site.sender.next_attempt(site.hook()) == site.service.clock.now() + timedelta(seconds=1)
+    site.control.enable_hook("H1", OPERATOR)
+    assert site.sender.next_attempt(site.hook()) is None
     assert site.sender.failed == 1
     site.wait(1)
     assert site.sender.failed == 2
@@ -544,7 +684,7 @@ def test_a_sender_that_stops_waits_for_answers_and_saves_them(site: Site) -> Non
     site.sender.stop()
     site.sender._wait = lambda: started.pop()()  # type: ignore[method-assign]
     site.sender.run()
-    assert (started, site.sender._busy) == ([], set())
+    assert (started, site.sender._busy) == ([], {})
     assert site.transport.sent == [], "it had not begun"
     site.another_node().cycle()
     assert site.transport.entries() == site.wanted(begun)

@@ -697,6 +697,7 @@ def test_hooks_come_back_as_given_oldest_first(store: Store) -> None:
         shape=HookShape.SLACK,
         secrets=("whsec_b25l", "whsec_dHdv"),
         old_secrets_until=at(90),
+        owner_token="T1",
         created=at(5),
         created_by=UNICODE,
         cursor=2**40,
@@ -714,7 +715,9 @@ def test_hooks_come_back_as_given_oldest_first(store: Store) -> None:
         hook("H2", created=at(5), version=1),
         hook("H0", created=at(9), version=1),
     ]
-    later = replace(full, version=1, cursor=2**42, delivered=at(9), failing_since=None, failures=0, error="")
+    later = replace(
+        full, version=1, cursor=2**42, owner_token="T2", delivered=at(9), failing_since=None, failures=0, error=""
+    )
     store.apply(change(hooks=[later]))
     assert store.hooks()[0] == replace(later, version=2)
 
@@ -747,6 +750,9 @@ def test_a_hook_keeps_its_newest_deliveries(store: Store) -> None:
     many = [delivery(n) for n in range(10, 10 + MAX_DELIVERIES)]
     store.save_hooks([hook("H1", version=3)], many)
     assert store.hook_deliveries("H1", 500) == many[::-1]
+    again = delivery(4, at=at(900), delivered=False, error="refused")  # an attempt of a replay
+    store.save_hooks([hook("H1", version=4)], [again])
+    assert store.hook_deliveries("H1", 500) == [*many[:0:-1], again]
     store.apply(change(removed_hooks=["H1"]))
     assert store.hook_deliveries("H1", 500) == []
     assert store.hook_deliveries("H2", 500) == [delivery(1, "H2")]

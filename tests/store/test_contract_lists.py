@@ -111,7 +111,7 @@ def test_counts_are_what_the_lists_hold(fleet: Store, within: tuple[str, ...] | 
         {"host": "h1", "scope": "blog"},
         {"text": "e04"},
         {"text": "shop/vm-2"},
-        {"text": "m5 "},
+        {"text": "m5 reboot"},
         {"text": "reboot"},
         {"text": "nothing like it"},
     ],
@@ -125,7 +125,7 @@ def test_open_waves_count_the_open_events_that_match(fleet: Store, fields: dict[
     expected: Counter[tuple[str, int, Status]] = Counter()
     for each in fleet.events(listed).events:
         on = {hosts.get((each.scope, name)) for name in each.resources}
-        named = [f"{each.id} {each.maintenance_id} {each.type} {each.description}"]
+        named = [each.id, each.maintenance_id, each.type, each.description]
         named += [f"{each.scope}/{name}" for name in each.resources]
         if query.host in ("", *on) and any(query.text in text.lower() for text in named):
             expected[each.maintenance_id, each.wave, each.status] += 1
@@ -585,7 +585,7 @@ def test_progress_is_counted_by_wave_and_scope(fleet: Store) -> None:
 
 
 def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
-    """Two waves with an event of each status, and a Started event with an order of each state."""
+    """Two waves with an event of each status, a Started event with an order of each state, and completed orders."""
     moments = {"published": at(0), "not_before": at(900)}
     statuses = [
         _event(
@@ -601,13 +601,24 @@ def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
         event(f"S{n}", position=20 + n, status=Status.STARTED, resources=(f"vm-{20 + n}",))
         for n in range(len(OrderState))
     ]
+    done = [
+        event(f"D{n}", position=30 + n, wave=3, status=Status.COMPLETED, resources=(f"vm-{30 + n}",), reason="done")
+        for n in range(4)
+    ]
     statuses = [replace(e, maintenance_id="M0", scope="shop") for e in statuses]
-    events = [replace(e, maintenance_id="M0") for e in (*statuses, *over, *begun)]
+    events = [replace(e, maintenance_id="M0") for e in (*statuses, *over, *begun, *done)]
     orders = [order(e.id, state=state) for e, state in zip(begun, OrderState, strict=True)]
+    by_itself, retried, finished_by_operator = (
+        replace(order(e.id), state=OrderState.DONE, reason="done") for e in done[:3]
+    )
+    orders += [by_itself, replace(retried, attempt=2), replace(finished_by_operator, reason="it burnt")]
     store.apply(change(scopes=[scope()], maintenances=[maintenance("M0")], events=events, orders=orders))
     counted = wave_progress(events, {o.id: o for o in orders})
     assert store.wave_progress(["M0"], None) == {"M0": counted}
     assert (counted[0].running, counted[0].failed, counted[0].in_doubt, counted[0].undone) == (3, 1, 1, 2)
+    assert [wave.resolved for wave in counted] == [1, 0, 2]
+    snapshot = store.snapshot(Focus(maintenances=("M0",)))
+    assert wave_progress(snapshot.events.values(), snapshot.orders) == counted
 
 
 # -- searches
@@ -692,11 +703,19 @@ def test_events_of_a_host_are_those_of_its_machines(store: Store) -> None:
         (EventQuery(text="reboot", within=("blog",)), []),
         (EventQuery(text="für größe Ω, 保守"), ["E0"]),
         (EventQuery(text="nosuch"), []),
+        (EventQuery(text="["), []),
+        (EventQuery(text="]"), []),
+        (EventQuery(text="web-0,"), []),
+        (EventQuery(text="shop/web-0 shop/web-1"), []),
+        (EventQuery(text="e0 m1"), []),
+        (EventQuery(text="reboot wartung"), []),
+        (EventQuery(text="für größe ω"), []),
+        (EventQuery(text="_"), []),
     ],
     ids=str,
 )
 def test_events_are_found_by_a_part_of_what_names_them(store: Store, query: EventQuery, expected: list[str]) -> None:
-    """An id, the type, the description, or scope and name of a machine, in any case."""
+    """One id, the type, the description, or scope and name of one machine, in any case of ASCII, in every call."""
     events = [
         event("E0", position=0, resources=("web-0", "web-1"), description=UNICODE),
         event("E1", position=1, resources=("Web-1",)),
@@ -705,6 +724,9 @@ def test_events_are_found_by_a_part_of_what_names_them(store: Store, query: Even
     ]
     store.apply(change(scopes=[scope()], maintenances=[maintenance()], events=events))
     assert keys(list(store.events(query).events)) == expected
+    opened = [each for each in expected if each != "E2"]
+    waves, counts = store.open_waves(OpenWavesQuery(text=query.text, within=query.within))
+    assert sum(wave.events for wave in waves) == sum(counts.values()) == len(opened)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50])

@@ -113,7 +113,10 @@ def test_a_missing_database_is_not_made(tmp_path: Path, words: tuple[str, ...]) 
     """A mistyped path ends with 1 and a sentence; no file appears."""
     seen = db(tmp_path / "typo.db", words[0], *(tmp_path / word for word in words[1:]))
     assert (seen.returncode, seen.stdout) == (FAILED, "")
-    assert seen.stderr == f"forewarn: there is no database {tmp_path / 'typo.db'}: name it with --store sqlite:PATH\n"
+    assert seen.stderr == (
+        f"forewarn: there is no database {tmp_path / 'typo.db'}: run this on the service's machine, name the database with"
+        " --store sqlite:PATH, or use the portal's page Store\n"
+    )
     assert list(tmp_path.glob("*.db*")) == []
 
 
@@ -355,6 +358,7 @@ def test_resume_shows_what_would_happen_and_asks(path: Path) -> None:
     assert "requested it: a new disk" in seen.stdout
     assert "1 open order(s) would be handed out" in seen.stdout
     assert "E3" in seen.stdout
+    assert "the store stays held: the question was not confirmed; --yes resumes" in db(path, "resume").stderr
     assert audit(path)[0].action == "store held"
     seen = db(path, "resume", "--yes")
     assert (seen.returncode, seen.stdout.splitlines()[-1]) == (DONE, "the store is resumed")

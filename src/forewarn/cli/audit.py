@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from forewarn.store.audit_chain import AuditChain, ChainCheck, ChainMark
 app = group("audit", "Show who changed what, when and from where.")
 
 EXPORT_PAGE = 500
+ENTRY_KEYS = {each.name for each in fields(AuditEntry)}
 COLUMNS = ("at", "who", "action", "scope", "event", "maintenance", "detail", "from")
 
 
@@ -124,13 +126,43 @@ def _entries(api: Client) -> Iterator[Json]:
 
 
 def _exported(path: Path) -> tuple[Json, Iterator[Json]]:
-    """Return the chain and the entries of an export."""
+    """Return the chain and the entries of an export; refuse the first line that is not as `export` prints it."""
     try:
-        lines = path.read_text("utf-8").splitlines()
-        chain, *entries = [json.loads(line) for line in lines]
-        return chain["chain"], iter(entries)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{path} cannot be read as an export of the audit: {error}") from None
+        lines = path.read_text("utf-8").splitlines() or [""]
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path} cannot be read: {error}") from None
+    read = []
+    for number, text in enumerate(lines, 1):
+        try:
+            read.append(_exported_entry(text) if number > 1 else _exported_chain(text))
+        except ValueError as error:
+            reason = f"this is not JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else error
+            raise Refused(f"{path}: line {number}: {reason}") from None
+    return read[0], iter(read[1:])
+
+
+def _exported_chain(text: str) -> Json:
+    try:
+        chain: Json = json.loads(text)["chain"]
+        _chain_of(chain)
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("this is not the first line of an export, which has the start and the head") from None
+    return chain
+
+
+def _exported_entry(text: str) -> Json:
+    entry = json.loads(text)
+    if not isinstance(entry, dict):
+        raise ValueError("this is not an entry: it has no keys")
+    if missing := sorted(ENTRY_KEYS - entry.keys()):
+        raise ValueError(f"the entry has no {missing[0]!r}")
+    if unknown := sorted(entry.keys() - ENTRY_KEYS):
+        raise ValueError(f"{unknown[0]!r} is not a key of an entry")
+    for key, value in entry.items():
+        if type(value) is not (int if key == "id" else str):
+            raise ValueError(f"{key}: {value!r} is not {'a whole number' if key == 'id' else 'text'}")
+    _entry_of(entry)
+    return entry
 
 
 def _chain_of(chain: Json) -> AuditChain:

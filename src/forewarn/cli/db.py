@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forewarn.cli.confirmation import confirm
 from forewarn.cli.formatting import full_time
 from forewarn.cli.output import Output
 from forewarn.cli.session import AsJson, group
@@ -100,7 +101,8 @@ def restore(
 
     def ask() -> None:
         if must_ask:
-            typer.confirm(f"Replace everything in {path} by {source}?", abort=True, err=as_json)
+            otherwise = "nothing was replaced: the question was not confirmed; --yes replaces without a question"
+            confirm(f"Replace everything in {path} by {source}?", yes=False, otherwise=otherwise)
 
     change = restored(source.resolve(), now=SystemClock().now(), actor=_actor())
     tokens = file.restore(source, path, change, revoke_tokens=revoke_tokens, ask=ask)
@@ -151,8 +153,8 @@ def resume(
         if effects.hold is None:
             raise Refused("the store is not held: there is nothing to resume")
         _show(out, effects)
-        if not yes:
-            typer.confirm("Resume the store?", abort=True, err=as_json)
+        otherwise = "the store stays held: the question was not confirmed; --yes resumes without a question"
+        confirm("Resume the store?", yes=yes, otherwise=otherwise)
         control.resume_store(effects.hold.held, _actor())
     if not as_json:
         print("the store is resumed")

@@ -6,7 +6,7 @@ import typer
 
 from forewarn.cli import completion
 from forewarn.cli.client import Json, path_of
-from forewarn.cli.formatting import full_time, missing_approvals, reasons, update_domain_name, when, why
+from forewarn.cli.formatting import full_time, missing_approvals, update_domain_name, waits_for, when, why
 from forewarn.cli.hints import event_hints
 from forewarn.cli.live_events import watch_all, watch_one
 from forewarn.cli.options import moment
@@ -155,8 +155,17 @@ def _print_sentence(session: Session, event: Json) -> None:
         session.out.json(event)
         return
     session.out.say(why(event, session.now()))
-    for line in event_hints(event, session.role):
+    for line in _hints(session, event):
         session.out.aside(line)
+
+
+def _hints(session: Session, event: Json) -> list[str]:
+    """Return what the caller can do about an event. Only its maintenance says how many of several causes are failures."""
+    failed = 0
+    if any(reason["code"] == "unresolved" and len(reason.get("events", ())) > 1 for reason in event["waiting_for"]):
+        maintenance = session.api.get(path_of("maintenances", event["maintenance_id"]), {"limit": 0})
+        failed = maintenance["progress"]["failed"]
+    return event_hints(event, session.role, failed)
 
 
 def _rows(session: Session, events: list[Json], now: str) -> Rows:
@@ -170,7 +179,7 @@ def _rows(session: Session, events: list[Json], now: str) -> Rows:
             ", ".join(event["resources"]),
             when(event["not_before"], now) if event["status"] == "Scheduled" else full_time(event["not_before"]),
             missing_approvals(event),
-            reasons(event, now) or event["reason"],
+            waits_for(event, now),
         )
         for event in events
     ]
@@ -198,7 +207,7 @@ def show_event(session: Session, event: Json) -> None:
             ("notice", "" if notice_s is None else span(notice_s) if notice_s else "none"),
             ("approved by", ", ".join(f"{a['who']} at {full_time(a['when'])}" for a in event["approved_by"])),
             ("why", why(event, now)),
-            *(("to do", line) for line in event_hints(event, session.role)),
+            *(("to do", line) for line in _hints(session, event)),
         ],
     )
     if event["timeline"]:

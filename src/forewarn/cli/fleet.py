@@ -13,7 +13,7 @@ from forewarn.cli.output import Output
 from forewarn.cli.session import AsJson, Session, command, group
 from forewarn.core.errors import InvalidFleet
 from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
-from forewarn.core.fleet_difference import removal_text
+from forewarn.core.fleet_difference import removal_text, spanning_hosts
 from forewarn.core.formatting import count
 
 app = group("fleet", "Check, apply, compare and export the fleet: scopes and machines.")
@@ -28,7 +28,7 @@ Prune = Annotated[
 
 @app.command("check")
 def check(file: File, as_json: AsJson = False) -> None:
-    """Check a fleet file without a server, and report every error with its table and key.
+    """Check a fleet file without a server, and report every error with its table and key, and warnings.
 
     `apply` and `diff` check the file in the same way before they call the server."""
     out, text = Output(as_json=as_json), _read(file)
@@ -38,9 +38,13 @@ def check(file: File, as_json: AsJson = False) -> None:
         if as_json:
             out.json({"file": file, "ok": False, "errors": list(error.problems)})
         raise
-    data = {"file": file, "ok": True, "errors": [], "scopes": len(fleet.scopes), "machines": len(fleet.machines)}
+    warnings = spanning_hosts(fleet.machines.values())
+    counts = {"scopes": len(fleet.scopes), "machines": len(fleet.machines)}
+    data = {"file": file, "ok": True, "errors": [], "warnings": warnings, **counts}
     contents = f"{count(len(fleet.scopes), 'scope')} and {count(len(fleet.machines), 'machine')}"
     out.result(data, f"{file}: no errors; it has {contents}")
+    for warning in warnings if not as_json else ():
+        out.aside(f"! {warning}")
 
 
 @command(app, "apply")

@@ -66,6 +66,11 @@ def reasons(event: Json, now: str) -> str:
     return formatting.reasons(_waiting_for(event), datetime.fromisoformat(now))
 
 
+def waits_for(event: Json, now: str) -> str:
+    """Return what an event waits for, or why it was cancelled or abandoned; nothing about one that is completed."""
+    return reasons(event, now) or ("" if event["status"] == "Completed" else str(event["reason"]))
+
+
 def why(event: Json, now: str) -> str:
     times = {key: datetime.fromisoformat(event[key]) if event[key] else None for key in ("started", "ended")}
     adapted = SimpleNamespace(**{**event, **times, "waiting_for": _waiting_for(event)})

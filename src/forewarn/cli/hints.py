@@ -11,6 +11,7 @@ from forewarn.core.model import Role
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 RESOLVE = "run `forewarn event retry {cause}`, or `finish` or `abandon` instead of `retry`"
+RETRY_ALL = "run `forewarn maintenance retry-failed {maintenance}` to retry all that failed"
 # By the code of the reason: who may run the commands, and the commands. For other reasons there is only to wait.
 HINTS: Mapping[str, tuple[frozenset[Role], str]] = {
     "approval": (OWNERS, "run `forewarn event approve {event}` to let it start without further approvals"),
@@ -34,9 +35,10 @@ def hint(event: Json, reason: Json, role: str) -> str:
     return text.format(event=event["id"], maintenance=event["maintenance_id"], cause=cause)
 
 
-def event_hints(event: Json, role: str) -> list[str]:
-    """Return what the caller can do about an event that waits, each thing once."""
-    return _distinct(hint(event, reason, role) for reason in event["waiting_for"])
+def event_hints(event: Json, role: str, failed: int = 0) -> list[str]:
+    """Return what the caller can do about an event that waits, each thing once; `failed` orders hold its maintenance."""
+    retry_all = [RETRY_ALL.format(maintenance=event["maintenance_id"])] if failed > 1 and role in OPERATORS else []
+    return _distinct([*retry_all, *(hint(event, reason, role) for reason in event["waiting_for"])])
 
 
 def maintenance_hints(maintenance: Json, role: str) -> list[str]:
@@ -45,7 +47,7 @@ def maintenance_hints(maintenance: Json, role: str) -> list[str]:
         return []
     hints = []
     if maintenance["progress"]["failed"]:
-        hints.append(f"run `forewarn maintenance retry-failed {maintenance['id']}` to retry all that failed")
+        hints.append(RETRY_ALL.format(maintenance=maintenance["id"]))
     if maintenance["paused"]:
         hints.append(HINTS["paused"][1].format(maintenance=maintenance["id"]))
     others = [reason for reason in maintenance["needs_operator"] if reason["code"] != "order-failed"]

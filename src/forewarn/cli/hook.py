@@ -1,5 +1,6 @@
 """`forewarn hook`: messages to other programs about what happens. A hook's secret is shown once, on creation or rotation."""
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -17,7 +18,8 @@ app = group("hook", "Send messages to other programs: webhooks, Slack, Teams.")
 HookArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The hook's id, or its first 8 characters or more.", show_default=False)
 ]
-ON_HELP = f"What to send, separated by commas: {', '.join(ALL_KINDS)} [default: {','.join(USUAL_KINDS)}]"
+USUAL = f"{','.join(USUAL_KINDS)}; with --scope without ended"
+ON_HELP = f"What to send, separated by commas: {', '.join(ALL_KINDS)} [default: {USUAL}]"
 COLUMNS = ("id", "state", "scope", "url", "on", "shape", "last delivered", "error")
 DELIVERY_COLUMNS = ("entry", "type", "delivered", "status", "attempts", "at", "took", "error")
 
@@ -64,11 +66,13 @@ def show(session: Session, hook: HookArgument) -> None:
     if found["failures"]:
         facts.append(("failing since", f"{when(found['failing_since'], now)}, {found['failures']} attempt(s)"))
         facts.append(("error", found["error"]))
+    if found["next_attempt"]:
+        facts.append(("next attempt", when(found["next_attempt"], now)))
     if found["disabled"]:
         facts.append(("disabled", f"{when(found['disabled'], now)}; `forewarn hook enable` sends what has waited"))
     if found["gap"]:
         facts.append(("gap", f"entries {_gap(found)} were deleted before they could be delivered"))
-    if found["old_secrets_until"]:
+    if found["old_secrets_until"] and datetime.fromisoformat(found["old_secrets_until"]) > datetime.fromisoformat(now):
         facts.append(("old secret", f"signs too until {when(found['old_secrets_until'], now)}"))
     session.out.facts(found, facts)
 

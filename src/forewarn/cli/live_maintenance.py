@@ -110,13 +110,15 @@ def reached(maintenance: Json, until: str) -> bool:
 
 
 def why_operator(maintenance: Json) -> str:
-    """Return why only an operator can move a maintenance, as half a sentence."""
-    texts = [
-        f"event {reason['events'][0]}: {reason['message']}" if reason["code"] in OWN_ORDER else str(reason["message"])
-        for reason in maintenance["needs_operator"]
-    ]
+    """Return why only an operator can move a maintenance, as half a sentence. Equal reasons are named once.
+
+    A reason outside an owner's scopes names no events.
+    """
+    reasons = maintenance["needs_operator"]
+    named = [f"event {r['events'][0]}: " if r["code"] in OWN_ORDER and r.get("events") else "" for r in reasons]
+    texts = list(dict.fromkeys(name + reason["message"] for name, reason in zip(named, reasons, strict=True)))
     more = ["and more"] if len(texts) > MAX_REASONS else []
-    return "; ".join([*dict.fromkeys(texts[:MAX_REASONS]), *more])
+    return "; ".join([*texts[:MAX_REASONS], *more])
 
 
 def _paused_lines(before: Json | None, after: Json) -> list[str]:

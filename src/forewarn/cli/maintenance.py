@@ -12,9 +12,9 @@ from forewarn.cli.formatting import (
     full_time,
     maintenance_state,
     progress,
-    reasons,
     target_names,
     update_domain_name,
+    waits_for,
     when,
 )
 from forewarn.cli.hints import maintenance_hints
@@ -223,6 +223,10 @@ def resume(session: Session, maintenance: Id) -> None:
 
 
 def _targets(machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
+    for option, names in (("--machine", machines), ("--scope", scopes), ("--host", hosts)):
+        for name in names:
+            if "," in name:
+                raise usage(f"{option}: {name!r} is a list: write one name per {option}, and repeat the option")
     if sum((bool(machines), bool(scopes), bool(hosts))) != 1:
         raise usage("choose the machines in exactly one way: --machine M, --scope S or --host H; each may be repeated")
     if update_domain is not None and len(scopes) != 1:
@@ -238,6 +242,8 @@ def _targets(machines: list[str], scopes: list[str], update_domain: int | None, 
 
 def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     session.out.say(plan_text.summary(plan))
+    session.out.say(f"targets: {target_names(plan)}")
+    session.out.say(f"estimated end: {when(plan['estimated_end'], now) or 'unknown'}")
     if request["not_before"]:
         session.out.say(f"not before {when(request['not_before'], now)}, unless approved")
     if request["earliest"]:
@@ -245,6 +251,8 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     session.out.table(plan_text.COLUMNS, plan_text.rows(plan))
     for warning in plan["warnings"]:
         session.out.say(f"! {warning['message']}")
+    for message in plan_text.blockers(plan):
+        session.out.say(f"! blocked: {message}")
 
 
 def _wait(session: Session, maintenance_id: str, until: Until, timeout_s: int | None) -> None:
@@ -333,7 +341,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ", ".join(event["resources"]),
             full_time(event["not_before"]),
             ", ".join(approval["who"] for approval in event["approved_by"]),
-            reasons(event, now) or event["reason"],
+            waits_for(event, now),
         )
         for event in events
     ]

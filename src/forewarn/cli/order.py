@@ -16,7 +16,7 @@ from forewarn.core.formatting import names
 
 app = group("order", "Take the orders of started events and report how the work ended.")
 
-COLUMNS = ("order", "state", "type", "scope", "machines", "issued", "deadline", "attempt", "by", "reason")
+COLUMNS = ("order", "state", "type", "scope", "machines", "hosts", "issued", "deadline", "attempt", "by", "reason")
 MAX_OUTPUT_CHARS = 65_536
 
 
@@ -46,12 +46,15 @@ OutputFile = Annotated[
 @command(app, "list")
 def list_orders(
     session: Session,
-    state: Annotated[OrderStateOption, typer.Option(help="Only orders in this state.")] = OrderStateOption.OPEN,
+    state: Annotated[
+        OrderStateOption | None, typer.Option(help="Only orders in this state. [default: open; with --match all]")
+    ] = None,
     match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List the open orders, which can be taken, or those in another state."""
+    state = state or (OrderStateOption.OPEN if match is None else OrderStateOption.ALL)
     query = {"state": None if state is OrderStateOption.ALL else state.value, "q": match}
     page = session.api.page("/v1/orders", query, limit=limit, cursor=cursor)
     empty = "no orders" if state is OrderStateOption.ALL else f"no {state} orders"
@@ -122,6 +125,7 @@ def _rows(session: Session, orders: list[Json]) -> Rows:
             order["type"],
             order["scope"],
             ", ".join(order["machines"]),
+            ", ".join(order["hosts"]),
             full_time(order["issued"]),
             full_time(order["deadline"]),
             order["attempt"],

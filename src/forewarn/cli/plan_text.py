@@ -1,10 +1,10 @@
-"""The plan of a maintenance as text: waves, machines, notice. It is shown before the user confirms it."""
+"""The plan of a maintenance as text: waves, machines, hosts, notice, and what blocks it. It is shown before the confirmation."""
 
 from forewarn.cli.client import Json
 from forewarn.cli.output import Rows
 from forewarn.core.formatting import count, span
 
-COLUMNS = ("wave", "scope", "update domain", "machines", "notice")
+COLUMNS = ("wave", "scope", "update domain", "machines", "hosts", "notice")
 
 
 def events_of(maintenance: Json) -> list[Json]:
@@ -29,10 +29,16 @@ def rows(maintenance: Json) -> Rows:
             event["scope"],
             event["update_domain"],
             ", ".join(event["resources"]),
+            ", ".join(event["hosts"]),
             span(event["notice_s"]) if event["notice_s"] else "none",
         )
         for event in events_of(maintenance)
     ]
+
+
+def blockers(plan: Json) -> list[str]:
+    """Return why events of the plan would wait for something outside the plan, each reason once."""
+    return list(dict.fromkeys(reason["message"] for event in events_of(plan) for reason in event["waiting_for"]))
 
 
 def shape(maintenance: Json) -> object:

@@ -69,7 +69,9 @@ class Session:
         items = page["items"]
         self.out.table(columns, rows(items), empty=empty)
         if page["next_cursor"] is not None:
-            self.out.aside(f"the list is longer: use --limit {2 * len(items)}, or --cursor {page['next_cursor']}")
+            self.out.aside(
+                f"the list is longer: use --limit {MAX_LIST} for all of it, or --cursor {page['next_cursor']}"
+            )
 
     def refuse_unknown(
         self, page: Json, *, scope: str | None = None, machine: str | None = None, host: str | None = None

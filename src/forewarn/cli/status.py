@@ -125,12 +125,13 @@ def _event_cells(event: Json, ids: dict[str, str]) -> tuple[object, ...]:
 
 def _unresolved(orders: list[Json], ids: dict[str, str], role: str) -> Table:
     """Return the orders that wait for an operator; an operator also sees what resolves each of them."""
-    columns = ("event", "type", "machines", "attempt", "why", "maintenance")
+    columns = ("event", "type", "machines", "hosts", "attempt", "why", "maintenance")
     rows = [
         (
             ids[order["id"]],
             order["type"],
             names(order["machines"]),
+            names(order["hosts"]),
             order["attempt"],
             order["reason"],
             ids[order["maintenance_id"]],

@@ -25,6 +25,7 @@ TokenArgument = Annotated[
 ]
 
 COLUMNS = ("id", "name", "role", "scopes", "created", "by", "expires", "last used")
+NOT_REVOKED = "nothing is revoked: the question was not confirmed; --yes revokes without a question"
 ROLES = (
     "viewer (reads), operator (does everything), owner (in its scopes: reads, restarts, redeploys, approves, cancels), or"
     " calendar (reads the calendar only)"
@@ -46,6 +47,8 @@ def create(
     ] = None,
 ) -> None:
     """Create a token and print it. It cannot be printed again: the service keeps only a hash."""
+    if role is Role.OWNER and not scope:
+        raise usage("--scope: a token with role owner needs a scope: add --scope SCOPE, once for each scope")
     wanted: dict[str, object] = {"name": name, "role": role.value, "scopes": scope or []}
     if expires is not None:
         wanted["valid_for_s"] = seconds("--expires", expires)
@@ -110,12 +113,13 @@ def revoke(
         raise usage("name one token, or use --all")
     if token is not None:
         token_id = session.token_id(token)
+        confirm(f"Revoke token {token}?", yes=yes, otherwise=NOT_REVOKED)
         session.api.delete(path_of("tokens", token_id))
         session.out.result({"id": token_id}, f"token {token_id} is revoked")
         return
     tokens = session.api.page("/v1/tokens", {}, limit=MAX_LIST)["items"]
     question = f"Revoke all {len(tokens)} token(s) except the one in use?"
-    confirm(question, yes=yes, otherwise="nothing is revoked")
+    confirm(question, yes=yes, otherwise=NOT_REVOKED)
     revoked, kept = [], []
     for each in tokens:
         try:

@@ -15,10 +15,11 @@ def expected_end(
 ) -> datetime | None:
     """Return when the maintenance ends if nothing but time is missing, or None if that cannot be known.
 
-    The current wave starts at its NotBefore, unless it has started. Its work takes as long as the longest wave that has ended, or
-    before there is one the duration that was requested. Each later wave adds the notice of the current wave and the same work.
-    Approvals bring the end forward. It cannot be known while an operator must act (paused, held, an order failed or in doubt),
-    while the duration is unknown, and once the current wave is late, because it then waits for something else than time.
+    The current wave starts at its NotBefore, unless it has started. Its work takes as long as the longest wave that has ended
+    without an operator's help, or before there is one the duration that was requested. Each later wave adds the notice of the
+    current wave and the same work. Approvals bring the end forward. It cannot be known while an operator must act (paused, held,
+    an order failed or in doubt), while the duration is unknown, and once the current wave is late, because it then waits for
+    something else than time.
     """
     known = list(waves)
     unended = [wave for wave in known if wave.unended]
@@ -38,11 +39,14 @@ def expected_end(
 
 
 def _work(maintenance: Maintenance, waves: Iterable[WaveProgress]) -> timedelta | None:
-    """Return the time that the work of a wave takes: the longest so far, or else what was requested."""
+    """Return the time that the work of a wave takes: the longest so far, or else what was requested.
+
+    A wave in which an operator resolved a failure does not count: its time contains the wait for the operator.
+    """
     observed = [
         wave.completed - wave.started
         for wave in waves
-        if not wave.unended and wave.completed is not None and wave.started is not None
+        if not wave.unended and not wave.resolved and wave.completed is not None and wave.started is not None
     ]
     if observed:
         return max(observed)

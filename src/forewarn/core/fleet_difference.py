@@ -73,7 +73,7 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
         removed_scopes=tuple(removed_scopes),
         removed_machines=tuple(removed),
         lines=tuple(lines),
-        warnings=_spanning_hosts(after.values()) if machines else (),
+        warnings=spanning_hosts(after.values()) if machines else (),
         large_removal=emptied or len(removed) + len(removed_scopes) > MAX_REMOVED_UNASKED,
     )
     return replace(diff, warnings=(*diff.warnings, _removal_warning(diff))) if diff.large_removal else diff
@@ -127,7 +127,7 @@ def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> 
             raise InvalidFleet(f"scope {name}: {number} machines: a scope has at most {MAX_MACHINES_PER_SCOPE}")
 
 
-def _spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
+def spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
     """Warn of hosts that span update domains of a scope: this is allowed, but maintenance of them takes several waves."""
     domains: dict[tuple[str, str], set[int]] = defaultdict(set)
     for machine in machines:

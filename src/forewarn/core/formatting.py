@@ -171,9 +171,13 @@ def printable(text: str) -> str:
 
 
 def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int) -> str:
-    """Return `Running`, `Held: 2 orders failed` or `Running: 1 order in doubt`."""
+    """Return `Running`, `Held: 2 orders failed` or `Running: 1 order in doubt`.
+
+    An owner sees only the failures of the own scopes: a maintenance that is held without one waits for another scope.
+    """
     counts = ((failed, "failed"), (in_doubt, "in doubt"))
-    problems = ", ".join(f"{count(number, 'order')} {what}" for number, what in counts if number)
+    elsewhere = ["an order outside your scopes failed"] if held and not failed else []
+    problems = ", ".join([*elsewhere, *(f"{count(number, 'order')} {what}" for number, what in counts if number)])
     return f"{'Held' if held else status}: {problems}" if problems else status
 
 
@@ -215,7 +219,7 @@ def reasons(waiting_for: Sequence[Reason], now: datetime) -> str:
     for reason in waiting_for:
         text = reason.message.rstrip(".")
         parts.append(f"{text}{until_phrase(reason)} {when(reason.until, now)}" if reason.until is not None else text)
-    return ", and ".join(parts)
+    return ", and ".join(dict.fromkeys(parts))
 
 
 def why(event: EventFacts, now: datetime) -> str:

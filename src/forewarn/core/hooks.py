@@ -13,16 +13,18 @@ from urllib.parse import urlsplit
 
 from forewarn.core.errors import Refused
 from forewarn.core.model import (
-    MAX_HOOK_SECRETS,
     MAX_HOOKS,
     MAX_HOOKS_PER_SCOPE,
     AuditEntry,
     Event,
     Hook,
     HookShape,
+    Token,
     require,
 )
 
+# An entry of a whole maintenance, which belongs to no scope.
+ENDED = "ended"
 # The kinds that `--on` takes, each with the actions of the audit that it stands for.
 KINDS: dict[str, frozenset[str]] = {
     "submitted": frozenset({"maintenance submitted"}),
@@ -39,7 +41,7 @@ KINDS: dict[str, frozenset[str]] = {
     "cancelled": frozenset({"event cancelled", "maintenance cancelled"}),
     "paused": frozenset({"maintenance paused"}),
     "resumed": frozenset({"maintenance resumed"}),
-    "ended": frozenset({"maintenance ended"}),
+    ENDED: frozenset({"maintenance ended"}),
     "enabled": frozenset({"scope enabled"}),
     "disabled": frozenset({"scope disabled"}),
     "fleet": frozenset({"fleet changed"}),
@@ -47,7 +49,7 @@ KINDS: dict[str, frozenset[str]] = {
 # Every entry of another action: tokens, hooks, the clock, the store.
 OTHER = "other"
 ALL_KINDS = (*KINDS, OTHER)
-USUAL_KINDS = ("published", "started", "completed", "cancelled", "failed", "in-doubt", "abandoned", "ended")
+USUAL_KINDS = ("published", "started", "completed", "cancelled", "failed", "in-doubt", "abandoned", ENDED)
 _KIND_OF_ACTION = {action: kind for kind, actions in KINDS.items() for action in actions}
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how a secret begins, not one
@@ -56,7 +58,11 @@ RETRY_S = (1.0, 5.0, 15.0, 60.0, 300.0)
 MAX_RETRY_S = 3_600.0
 MAX_MACHINES_IN_TEXT = 5
 
+# All IPv6 addresses that are public are in the first range. The second one leads to IPv4 addresses.
+_GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# For documentation, and the relays of 6to4: not every release of Python knows that they are not public.
+_NOT_PUBLIC = (ipaddress.ip_network("3fff::/20"), ipaddress.ip_network("192.88.99.0/24"))
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -68,12 +74,12 @@ def kind_of(action: str) -> str:
     return _KIND_OF_ACTION.get(action, OTHER)
 
 
-def check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
-    """Return the kinds without repetitions, or the usual ones if none is named."""
+def check_kinds(kinds: Iterable[str], scope: str) -> tuple[str, ...]:
+    """Return the kinds without repetitions. If none is named, return the usual ones that a hook of this scope can get."""
     wanted = tuple(dict.fromkeys(kinds))
     for kind in wanted:
         require(kind in ALL_KINDS, f"on: {kind!r} is not a kind of entry: use {', '.join(ALL_KINDS)}")
-    return wanted or USUAL_KINDS
+    return wanted or tuple(kind for kind in USUAL_KINDS if kind != ENDED or not scope)
 
 
 # -- what operators do with hooks
@@ -99,14 +105,21 @@ def refuse_more(hooks: Collection[Hook], scope: str) -> None:
         raise Refused(f"{whose} has {MAX_HOOKS_PER_SCOPE} hooks already: delete one first")
 
 
-def rotated(hook: Hook, secret: str, until: datetime) -> Hook:
-    """Return the hook with a new secret. Until then, the secrets before it sign too."""
-    return replace(hook, secrets=(secret, *hook.secrets)[:MAX_HOOK_SECRETS], old_secrets_until=until)
+def rotated(hook: Hook, secret: str, until: datetime | None) -> Hook:
+    """Return the hook with a new secret. The secret before it signs too until then; None ends it. Older ones are dropped."""
+    former = hook.secrets[:1] if until is not None else ()
+    return replace(hook, secrets=(secret, *former), old_secrets_until=until)
 
 
-def enabled(hook: Hook) -> Hook:
-    """Return the hook as one that has not failed."""
-    return replace(hook, disabled=None, failing_since=None, failures=0, error="")
+def enabled(hook: Hook, owner_token: str) -> Hook:
+    """Return the hook as one that has not failed, and that ends with this token of an owner, if any."""
+    return replace(hook, disabled=None, failing_since=None, failures=0, error="", owner_token=owner_token)
+
+
+def lost_owner(hook: Hook, tokens: Iterable[Token], now: datetime) -> bool:
+    """Return whether an owner's token created or enabled the hook, and this token has ended."""
+    valid = (token.id for token in tokens if token.expires is None or now < token.expires)
+    return hook.owner_token != "" and hook.owner_token not in valid
 
 
 def moved(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
@@ -115,7 +128,7 @@ def moved(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
         oldest <= entry <= newest + 1,
         f"from: {entry} is not an entry that the audit log holds: use {oldest} to {newest + 1}",
     )
-    return replace(enabled(hook), cursor=entry - 1, disabled=hook.disabled)
+    return replace(enabled(hook, hook.owner_token), cursor=entry - 1, disabled=hook.disabled)
 
 
 # -- messages
@@ -236,9 +249,9 @@ def secret_text(random_bytes: bytes) -> str:
 
 
 def valid_secrets(hook: Hook, now: datetime) -> tuple[str, ...]:
-    """Return the secrets that sign now: older ones too until their time is over."""
+    """Return the secrets that sign now: the newest, and the one before it until its time is over."""
     if hook.old_secrets_until is not None and now < hook.old_secrets_until:
-        return hook.secrets
+        return hook.secrets[:2]
     return hook.secrets[:1]
 
 
@@ -297,13 +310,11 @@ class AllowedTargets:
 
 
 def _is_public(address: Address) -> bool:
-    if isinstance(address, ipaddress.IPv6Address) and (inner := _embedded(address)) is not None:
-        address = inner
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return _is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if address not in _GLOBAL_IPV6 or (address.sixtofour is not None and not _is_public(address.sixtofour)):
+            return False
     return address.is_global and not address.is_multicast
-
-
-def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that packets to this address lead to, if any."""
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)

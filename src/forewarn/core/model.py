@@ -405,9 +405,10 @@ class HookShape(StrEnum):
 class Hook:
     """A URL that gets a message for each audit entry of one scope, or of the whole fleet, whose kind is among `kinds`.
 
-    `secrets` sign the messages, newest first; all but the first count until `old_secrets_until`. Entries up to `cursor` are
-    delivered or not of these kinds. `failing_since` is the first of the `failures` since the last delivery, `error` the last
-    one. Entries after `gap_after` up to `gap_until` were deleted before they could be delivered.
+    `secrets` sign the messages, newest first: the first always, the second until `old_secrets_until`, no other. Entries up to
+    `cursor` are delivered or not of these kinds. `failing_since` is the first of the `failures` since the last delivery,
+    `error` the last one. Entries after `gap_after` up to `gap_until` were deleted before they could be delivered. `owner_token`
+    is the id of the token of the owner who created or enabled it, if it was an owner: the hook is disabled when this token ends.
     """
 
     id: str
@@ -428,6 +429,7 @@ class Hook:
     gap_after: int = 0
     gap_until: int = 0
     version: int = 0
+    owner_token: str = ""
 
     def __post_init__(self) -> None:
         require(

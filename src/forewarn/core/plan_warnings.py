@@ -109,8 +109,10 @@ def _already_open(before: Snapshot, events: Iterable[Event]) -> list[PlanWarning
 
 def _open_warning(planned: Mapping[str, set[str]], others: list[Event]) -> PlanWarning:
     shared = sorted({f"{e.scope}/{name}" for e in others for name in planned[e.scope].intersection(e.resources)})
-    first = min(others, key=lambda e: e.position)
-    more = f"; its maintenance has {len(others) - 1} more such events" if len(others) > 1 else ""
-    return PlanWarning(
-        ALREADY_OPEN, f"{names(shared)}: event {first.id} ({first.type}) is already {first.status.lower()}{more}"
-    )
+    first = others[0]
+    what = f"event {first.id} ({first.type}) is already {first.status.lower()}"
+    if len(others) > 1:
+        what = (
+            f"maintenance {first.maintenance_id} ({first.type}) already has {len(others)} open events of these machines"
+        )
+    return PlanWarning(ALREADY_OPEN, f"{names(shared)}: {what}")

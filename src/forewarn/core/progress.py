@@ -39,7 +39,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaveProgress(Counted):
-    """The events of one wave: how many, the longest minimum notice, the first publication, the last of the other times."""
+    """The events of one wave: how many, the longest minimum notice, the first publication, the last of the other times.
+
+    `resolved` are the events whose order failed or was in doubt until an operator retried, finished or abandoned them.
+    """
 
     wave: int
     notice_s: int = 0
@@ -47,6 +50,7 @@ class WaveProgress(Counted):
     not_before: datetime | None = None
     started: datetime | None = None
     completed: datetime | None = None
+    resolved: int = 0
 
     @property
     def unended(self) -> int:
@@ -77,7 +81,14 @@ def _wave(number: int, events: list[Event], orders: Mapping[str, Order]) -> Wave
         not_before=max((e.not_before for e in events if e.not_before is not None), default=None),
         started=max((e.started for e in events if e.started is not None), default=None),
         completed=max((ended for ended in done if ended is not None), default=None),
+        resolved=sum(_resolved(e, orders.get(e.id)) for e in events),
     )
+
+
+def _resolved(event: Event, order: Order | None) -> bool:
+    # The event of an order that ends by itself has the order's reason. An operator's finish gives the event another one.
+    finished = event.status is Status.COMPLETED and order is not None and event.reason != order.reason
+    return finished or event.status is Status.ABANDONED or (order is not None and order.attempt > 1)
 
 
 def total(waves: Iterable[WaveProgress]) -> Counted:

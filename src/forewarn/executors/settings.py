@@ -4,6 +4,7 @@ A class of settings is a frozen dataclass whose fields are made by `setting`. A 
 without the suffix, as a duration. A reader turns what a user wrote, as TOML or as text, into the value, or raises Invalid.
 """
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,9 @@ def read_flag(value: object) -> bool:
 def one_of(*choices: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if value not in choices:
-            raise Invalid(f"{value!r} is unknown: use one of {', '.join(choices)}")
+            nearest = difflib.get_close_matches(str(value).lower(), choices, n=1)
+            use = f"did you mean {nearest[0]}? Use" if nearest else "use"
+            raise Invalid(f"{value!r} is unknown: {use} one of {', '.join(choices)}")
         return str(value)
 
     return read

@@ -157,6 +157,7 @@ class LimitedServer(uvicorn.Server):
                     await self._ending.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._open_connections.end_delays()
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
             return

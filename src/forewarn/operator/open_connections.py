@@ -8,6 +8,7 @@ the limits are kept for health checks.
 The listener's event loop makes all calls; the counters are read by other threads.
 """
 
+import asyncio
 import resource
 import socket
 import time
@@ -61,7 +62,7 @@ class OpenConnection:
         None  # the bytes that the caller has still to read, if the connection waits for that
     )
     unsent_before: int = 0
-    delayed: bool = False
+    delayed: asyncio.Task[Any] | None = None  # the task whose request waits
 
 
 @dataclass(slots=True)
@@ -169,7 +170,7 @@ class OpenConnections:
     def work(self, peer: Peer) -> None:
         """Note that a request is complete, or that the caller reads again."""
         connection = self._by_peer.get(peer)
-        if connection is not None and not connection.delayed:
+        if connection is not None and connection.delayed is None:
             self._change(peer, State.CALLER, State.BUSY)
 
     @contextmanager
@@ -179,14 +180,20 @@ class OpenConnections:
         if connection is None:
             yield lambda: False
             return
-        connection.delayed = True
+        connection.delayed = asyncio.current_task()
         self._change(peer, State.BUSY, State.CALLER)
         try:
             yield lambda: self._by_peer.get(peer) is connection
         finally:
-            connection.delayed = False
+            connection.delayed = None
             if self._by_peer.get(peer) is connection:
                 self.work(peer)
+
+    def end_delays(self) -> None:
+        """Cancel the waits of `delayed`: the listener ends."""
+        for connection in self._by_peer.values():
+            if connection.delayed is not None:
+                connection.delayed.cancel()
 
     def end_request(self, peer: Peer) -> None:
         """Note that a response is sent and the connection waits for the next request."""

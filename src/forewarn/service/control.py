@@ -184,9 +184,16 @@ class Control(Decisions):
                 change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
                 if dry_run:
                     return diff
+                change = self._without_hooks_of(diff.removed_scopes, change, actor)
                 if self._save(self._with_receipt(change, once, diff)):
                     return diff
         raise too_many_conflicts()
+
+    def _without_hooks_of(self, scopes: tuple[str, ...], change: Change, actor: Actor) -> Change:
+        """Return the change with the removal of the hooks of these scopes."""
+        gone = [hook for hook in self._store.hooks() if hook.scope in scopes] if scopes else []
+        entries = (_hook_entry(hook, change.at, actor, "hook deleted", "its scope is removed") for hook in gone)
+        return replace(change, removed_hooks=tuple(hook.id for hook in gone), audit=(*change.audit, *entries))
 
     # -- what operators request
 
@@ -324,16 +331,18 @@ class Control(Decisions):
         self._decide(Focus(), decide)
 
     def rotate_hook(self, hook_id: str, secret: str, actor: Actor, *, keep_s: int) -> Hook:
-        """Give the hook a new secret; the secrets before it sign for `keep_s` more seconds."""
+        """Give the hook a new secret; the secret before it signs for `keep_s` more seconds."""
 
         def rotate(hook: Hook, now: datetime) -> tuple[Hook, str]:
-            until = now + timedelta(seconds=keep_s)
-            return hooks.rotated(hook, secret, until), f"the old secret signs until {until:%Y-%m-%dT%H:%M:%SZ}"
+            until = now + timedelta(seconds=keep_s) if keep_s else None
+            detail = f"the old secret signs until {until:%Y-%m-%dT%H:%M:%SZ}" if until else "the old secret has ended"
+            return hooks.rotated(hook, secret, until), detail
 
         return self._change_hook(hook_id, "hook secret rotated", rotate, actor)
 
-    def enable_hook(self, hook_id: str, actor: Actor) -> Hook:
-        return self._change_hook(hook_id, "hook enabled", lambda hook, _: (hooks.enabled(hook), ""), actor)
+    def enable_hook(self, hook_id: str, actor: Actor, *, owner_token: str = "") -> Hook:
+        """Enable the hook. From now on it ends with the token of the owner who enables it; an operator's hook has no end."""
+        return self._change_hook(hook_id, "hook enabled", lambda hook, _: (hooks.enabled(hook, owner_token), ""), actor)
 
     def replay_hook(self, hook_id: str, entry: int, actor: Actor) -> Hook:
         """Let the hook go on with this audit entry."""

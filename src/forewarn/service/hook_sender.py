@@ -8,18 +8,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from forewarn.core.errors import Conflict, ServiceError
+from forewarn.core.errors import Conflict, ServiceError, TooManyRequests
 from forewarn.core.hooks import (
     HookMessage,
     entry_message,
     gap_message,
     host_of,
     kind_of,
+    lost_owner,
     retry_after_s,
     signed_headers,
     trial_message,
@@ -32,9 +34,14 @@ from forewarn.store import AuditQuery, Focus, Store
 from forewarn.store.audit_chain import AuditChain
 
 MAX_AT_ONCE = 8
+# Half of them: the receivers of one scope, or those of the whole fleet, hold up no other hook however slow they are.
+MAX_AT_ONCE_PER_SCOPE = 4
+# Test messages that are under way. Each holds a thread that the API needs for other calls.
+MAX_TESTS_AT_ONCE = 4
 BATCH = 100
-# A hook that has a long way to go lets others take their turn after so many batches.
+# A hook that has a long way to go lets others take their turn after so many batches, or after so long.
 BATCHES_IN_TURN = 5
+TURN_S = 5.0
 # The cursor is saved after so many messages, or when the last save is this long ago.
 SAVE_AFTER = 20
 SAVE_EVERY_S = 1.0
@@ -121,7 +128,9 @@ class HookSender:
         self._unix_s = unix_s
         self._start = start
         self._progress: dict[str, _Progress] = {}
-        self._busy: set[str] = set()
+        self._busy: dict[str, str] = {}  # the hooks at work, each with its scope
+        self._tests: set[str] = set()
+        self._tests_lock = threading.Lock()
         self._save_passed_at_s = 0.0
         self._nudged = threading.Event()
         self._stopping = threading.Event()
@@ -162,32 +171,69 @@ class HookSender:
         if not self._may_send():
             return
         # Before the hooks are read: a hook whose work ends meanwhile is read as it was before its work.
-        busy = set(self._busy)
+        busy = dict(self._busy)
         hooks = [hook for hook in self._store.hooks() if hook.id not in busy]
         if not hooks or self._is_copy():
             return
+        hooks = self._with_owners(hooks)
         chain = self._store.audit_chain()
         for hook in hooks:
             if self._progress_of(hook).version != hook.version:
                 self._progress[hook.id] = _Progress(hook.version)
         due = [hook for hook in hooks if self._is_due(hook, chain)]
         due.sort(key=lambda hook: self._progress_of(hook).served_s)
-        for hook in due[: MAX_AT_ONCE - len(busy)]:
-            self._busy.add(hook.id)
+        for hook in due:
+            scopes = list(busy.values())
+            if len(busy) >= MAX_AT_ONCE:
+                break
+            if scopes.count(hook.scope) >= MAX_AT_ONCE_PER_SCOPE:
+                continue
+            busy[hook.id] = self._busy[hook.id] = hook.scope
             try:
                 self._start(partial(self._work, hook, chain))
             except BaseException:  # no thread could be started
-                self._busy.discard(hook.id)
+                self._busy.pop(hook.id, None)
                 raise
         self._save_passed(hooks)
+
+    def _with_owners(self, hooks: list[Hook]) -> list[Hook]:
+        """Disable the hooks of owners whose token has ended. Return the others."""
+        active = any(hook.owner_token and hook.disabled is None for hook in hooks)
+        tokens, now = self._store.tokens() if active else [], self._clock.now()
+        lost = [hook for hook in hooks if hook.disabled is None and lost_owner(hook, tokens, now)]
+        for hook in lost:
+            why = "the token of its owner has ended"
+            with suppress(Conflict):  # somebody changed it: the next cycle reads it again
+                self._control.note_hook(replace(hook, disabled=now, error=why), "hook disabled", why)
+                log.warning("hook %s to %s is disabled: %s", hook.id[:8], host_of(hook), why)
+        return [hook for hook in hooks if hook not in lost]
 
     def why_not(self, url: str) -> str:
         """Return why no message may go to this URL, or "" if that is not known yet."""
         return self._transport.why_not(url)
 
     def test(self, hook: Hook, mark: str) -> Attempt:
-        """Send a test message, also for a hook that is disabled. It changes nothing that is saved."""
-        return self._send(hook, trial_message(hook, self._clock.now(), self._source(), mark))
+        """Send a test message, also for a hook that is disabled. It changes nothing that is saved.
+
+        Raise TooManyRequests if a test of this hook, or too many of other hooks, are under way.
+        """
+        with self._tests_lock:
+            if hook.id in self._tests:
+                raise TooManyRequests("a test of this hook is under way: wait for its result")
+            if len(self._tests) >= MAX_TESTS_AT_ONCE:
+                raise TooManyRequests(f"{MAX_TESTS_AT_ONCE} tests of hooks are under way: try again soon")
+            self._tests.add(hook.id)
+        try:
+            return self._send(hook, trial_message(hook, self._clock.now(), self._source(), mark))
+        finally:
+            self._tests.discard(hook.id)
+
+    def next_attempt(self, hook: Hook) -> datetime | None:
+        """Return when this node tries a failing hook again, or None if this node does not know it."""
+        progress = self._progress.get(hook.id)
+        if not hook.failures or hook.disabled is not None or progress is None or progress.version != hook.version:
+            return None
+        return self._clock.now() + timedelta(seconds=max(0.0, progress.retry_at_s - self._monotonic()))
 
     # -- what is due
 
@@ -227,7 +273,7 @@ class HookSender:
             self._note_trouble(error)
         finally:
             progress.served_s = self._monotonic()
-            self._busy.discard(hook.id)
+            self._busy.pop(hook.id, None)
             self.nudge()
 
     def _note_gap(self, hook: Hook, chain: AuditChain) -> Hook:
@@ -240,7 +286,7 @@ class HookSender:
         return self._saved(gap)
 
     def _deliver(self, hook: Hook, head: int) -> None:
-        progress = self._progress_of(hook)
+        progress, begun_s = self._progress_of(hook), self._monotonic()
         source = self._source()
         if hook.gap_until > hook.cursor:
             message = gap_message(hook, self._clock.now(), source)
@@ -265,6 +311,9 @@ class HookSender:
                 if len(sent) >= SAVE_AFTER or self._monotonic() - saved_s > SAVE_EVERY_S:
                     hook, saved_s = self._save(hook, sent), self._monotonic()
                     sent = []
+                if self._monotonic() - begun_s >= TURN_S:  # at least one message was sent, so every turn gets on
+                    self._save(hook, sent)
+                    return
             position = entries[-1].id if entries else position
             if len(entries) < BATCH:
                 # The head was read before the entries: none of them up to the head is missing.

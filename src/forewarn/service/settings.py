@@ -297,13 +297,13 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], config: Pa
 
 
 def _unknown(origin: str, key: str, known: Mapping[str, Declared]) -> InvalidSettings:
-    """Return the error for a setting that does not exist. It suggests the nearest name that does, if one is near."""
+    """Return the error for a setting that does not exist: the nearest name that does, or all names if none is near."""
     is_variable = origin.startswith(PREFIX)
     others = (name.removeprefix(PREFIX).lower() for name in NOT_SETTINGS) if is_variable else ()
     nearest = difflib.get_close_matches(key, [*known, *others], n=1)
     suggestion = f"{PREFIX}{nearest[0].upper()}" if nearest and is_variable else "".join(nearest)
-    hint = f"did you mean {suggestion}? The settings" if suggestion else "the settings"
-    return InvalidSettings(f"{origin}: unknown setting; {hint} are {', '.join(known)}")
+    hint = f"did you mean {suggestion}?" if suggestion else f"the settings are {', '.join(known)}"
+    return InvalidSettings(f"{origin}: unknown setting; {hint}")
 
 
 def _settings(values: Mapping[Declared, object]) -> Settings:

@@ -504,7 +504,9 @@ class MemoryStore:
         for each in deliveries:
             kept = self._deliveries.setdefault(each.hook_id, {})
             kept[each.audit_id] = each
-            for audit_id in heapq.nsmallest(len(kept) - MAX_DELIVERIES, kept):
+            for audit_id in heapq.nsmallest(
+                len(kept) - MAX_DELIVERIES, kept, key=lambda entry: (kept[entry].at, entry)
+            ):
                 del kept[audit_id]
 
     @_locked
@@ -709,8 +711,9 @@ def _shown(event: Event) -> Event:
 
 
 def _event_text(event: Event) -> str:
+    """Return what a search finds an event by, each part on its own line: a searched text has no line feed."""
     machines = (f"{event.scope}/{name}" for name in event.resources)
-    return folded(" ".join((event.id, event.maintenance_id, event.type, event.description, *machines)))
+    return folded("\n".join((event.id, event.maintenance_id, event.type, event.description, *machines)))
 
 
 def _contains(machine: Machine, text: str) -> bool:

@@ -40,7 +40,7 @@ from forewarn.store.queries import (
     ScopeQuery,
 )
 
-# How many deliveries of each hook are kept.
+# How many deliveries of each hook are kept: those that were attempted last.
 MAX_DELIVERIES = 200
 
 

@@ -1,7 +1,7 @@
 """The arguments of store reads: what a snapshot covers, and which page of a list to return.
 
 In every query, `within` names the scopes that the caller may see: None for all, () for none. A `text` is
-`folded` and is searched in what is folded too; "" is in every text.
+`folded` and is searched in what is folded too, in each field and name alone; "" is in every text. It has no control characters.
 """
 
 import string

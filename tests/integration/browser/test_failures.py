@@ -19,7 +19,10 @@ def service() -> Iterator[RunningService]:
 
 @pytest.mark.parametrize(("width", "scripts"), [(1600, True), (390, False)], ids=["desktop", "phone without scripts"])
 def test_forty_hosts_in_the_portal(service: RunningService, new_page: NewPage, width: int, scripts: bool) -> None:
-    """Three failures come on top, live where there are scripts; by keyboard, Retry all lets the maintenance complete."""
+    """Three failures come on top, live where there are scripts; by keyboard, Retry all lets the maintenance complete.
+
+    On the phone, one of them is selected in the list of its failed orders and retried after a confirmation.
+    """
     page = new_page(viewport={"width": width, "height": 900}, java_script_enabled=scripts)
     log_in(page, service.url, service.token)
     if scripts:
@@ -49,6 +52,19 @@ def test_forty_hosts_in_the_portal(service: RunningService, new_page: NewPage, w
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
     page.get_by_role("button", name="Retry: Reboot of s1/vm-1").press("Enter")
     expect(page.get_by_role("region", name="2 orders failed")).to_be_visible()
+    if not scripts:
+        page.goto(f"{service.url}/orders?state=failed&maintenance={made['id']}")
+        expect(page.locator("#list").get_by_role("checkbox")).to_have_count(2)
+        page.locator("#list").get_by_role("checkbox").first.check()
+        assert page.locator("html").evaluate("e => e.scrollWidth") <= width
+        page.get_by_role("button", name="Retry").click()
+        expect(page.get_by_role("heading", name="Retry 1 event?")).to_be_visible()
+        assert page.locator("html").evaluate("e => e.scrollWidth") <= width
+        page.get_by_role("button", name="Confirm: retry 1 event").click()
+        expect(page.get_by_text("Done for 1 of 1 event.")).to_be_visible()
+        assert page.locator("html").evaluate("e => e.scrollWidth") <= width
+        page.goto(f"{service.url}/maintenances/{made['id']}")
+        expect(page.get_by_role("region", name="1 order failed")).to_be_visible()
     page.get_by_role("button", name="Retry all").press("Enter")
     expect(page.get_by_text("All its failed orders can be taken again.")).to_be_visible()
     expect(page.locator(".failures")).to_have_count(0)

@@ -166,6 +166,40 @@ def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entries_of(two, {})[0].summary == "Reboot: 4 machines of 4 scopes"
 
 
+def test_waves_of_many_events_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wave is read, however many events are planned. If they are too many, none has the time of another wave."""
+    monkeypatch.setattr(calendar, "MAX_PAGE", 4)
+    store = MemoryStore()
+    waiting = {"published": None, "not_before": None, "status": Status.PLANNED, "duration_s": 60}
+    first = {
+        "published": at(0),
+        "not_before": at(900),
+        "status": Status.SCHEDULED,
+        "duration_s": 60,
+        "minimum_notice_s": 900,
+    }
+    events = [
+        event(f"{m}-{n}", m, wave=n + 1, position=n, resources=(f"{m}-{n}",), **(waiting if n else first))
+        for m in ("M0", "M1")
+        for n in range(6)
+    ]
+    store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0"), maintenance("M1")], events=events))
+
+    def starts(content: bytes) -> dict[str, Any]:
+        found: list[Any] = icalendar.Calendar.from_ical(content).walk("VEVENT")
+        return {str(each["UID"]): each.start for each in found}
+
+    everything = calendar_of(store, None, at(0))
+    found = starts(everything)
+    # Each wave of a minute follows 15 minutes of notice.
+    assert found == {f"{m}-{n + 1}@forewarn": at(900 + n * 960) for m in ("M0", "M1") for n in range(6)}
+    assert b"too much" not in everything
+    monkeypatch.setattr(calendar, "MAX_EVENTS", 9)
+    cut = calendar_of(store, None, at(0))
+    assert starts(cut) == {uid: start for uid, start in found.items() if uid.startswith("M1") or uid == "M0-1@forewarn"}
+    assert b"There is too much to show all of it here" in cut.replace(b"\r\n ", b"")
+
+
 # -- who may read it
 
 
@@ -222,11 +256,15 @@ def test_an_owner_manages_the_calendars_of_its_own_scopes(service: RunningServic
         "token"
     ]
     others = service.post("/v1/tokens", {"name": "all", "role": "calendar"}, 201)["id"]
-    for body in (
-        {"role": "viewer"}, {"role": "owner", "scopes": ["shop"]}, {"role": "calendar"},
-        {"role": "calendar", "scopes": ["blog"]}, {"role": "calendar", "scopes": ["none"]},
-    ):  # fmt: skip
-        assert service.request("POST", "/v1/tokens", {"name": "n", **body}, token=owner).status == 403
+    for body, message in (
+        ({"role": "viewer"}, "use the role calendar"),
+        ({"role": "owner", "scopes": ["shop"]}, "use the role calendar"),
+        ({"role": "calendar"}, "with --scope; yours are shop"),
+        ({"role": "calendar", "scopes": ["blog"]}, "scope blog is not among yours: shop"),
+        ({"role": "calendar", "scopes": ["none"]}, "scope none is not among yours: shop"),
+    ):
+        refused = service.request("POST", "/v1/tokens", {"name": "n", **body}, token=owner)
+        assert (refused.status, message in refused.message) == (403, True), refused.message
     for valid_for_s, expires in ((None, "01:00"), (60, "00:01"), (86_400, "01:00")):
         wanted = {"name": "mine", "role": "calendar", "scopes": ["shop"], "valid_for_s": valid_for_s}
         made = service.post("/v1/tokens", wanted, 201, token=owner)

@@ -312,13 +312,15 @@ def test_an_event_from_notice_to_end(service: RunningService) -> None:
     assert service.request("POST", f"{path}/cancel").status == 409
     order = service.get("/v1/orders?state=open")["items"][0]
     assert (order["id"], order["machines"]) == (event["id"], ["shop/web-0"])
+    assert order["hosts"] == [service.get("/v1/scopes/shop/machines/web-0")["host"]]
     assert order["maintenance_id"] == event["maintenance_id"]
     assert service.get(f"/v1/orders?maintenance={event['maintenance_id']}&state=open")["items"] == [order]
     assert service.get(f"/v1/orders?maintenance={event['maintenance_id']}&state=done")["items"] == []
     assert service.get("/v1/orders?maintenance=none")["items"] == []
     assert service.post(f"/v1/orders/{order['id']}/start")["state"] == "running"
     done = {"new_hosts": {"shop/web-0": "rack2-b"}, "output": "moved it"}
-    assert service.post(f"/v1/orders/{order['id']}/finish", done)["state"] == "done"
+    finished = service.post(f"/v1/orders/{order['id']}/finish", done)
+    assert (finished["state"], finished["hosts"]) == ("done", ["rack2-b"])
     ended = service.get(path)
     assert (ended["status"], ended["waiting_for"]) == ("Completed", [])
     assert service.get("/v1/scopes/shop/machines/web-0")["host"] == "rack2-b"
@@ -441,6 +443,20 @@ def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> 
     assert service.get("/v1/hosts", token=owner)["items"] == [{"name": "rack1-a", "machines": 1}]
     for path in ("machines?q=web", "scopes?q=shop", "maintenances?q=kernel", "events?q=web", "orders?q=web"):
         assert found(f"/v1/{path}", "name" if "/" in path else "id", owner) == [], path
+    for kind in (
+        "scopes",
+        "machines",
+        "hosts",
+        "maintenances",
+        "events",
+        "waves",
+        "orders",
+        "audit",
+        "tokens",
+        "hooks",
+    ):
+        refused = service.request("GET", f"/v1/{kind}?q=we%00b")
+        assert (refused.status, refused.message) == (400, "q: it contains a control character: search for plain text")
 
 
 def test_a_search_reads_a_bounded_part_and_its_cursor_continues(

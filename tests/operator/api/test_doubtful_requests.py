@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+import threading
 from datetime import timedelta
 
+import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forewarn.core.model import Role, Token
@@ -176,3 +178,26 @@ def test_wrong_tokens_on_an_open_connection_block_nobody() -> None:
             flooder.sendall(b"}")
             assert service.request("GET", "/v1/scopes").status == 200
             assert flooder.recv(65_536).startswith(b"HTTP/1.1 429 ")
+
+
+def test_a_listener_that_ends_lets_nobody_wait(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request that waits ends without an answer to its token, and nothing is logged about it."""
+    begun = threading.Event()
+
+    def wait_long(_: DoubtfulRequests) -> float:
+        begun.set()
+        return 1_000.0
+
+    monkeypatch.setattr(DoubtfulRequests, "_next_spread", wait_long)
+    with running_service() as service:
+        for _ in range(MAX_FAILURES):
+            assert service.request("GET", "/v1/scopes", token="fw_wrong").status == 401
+        port = int(service.url.rpartition(":")[2])
+        waiting = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        waiting.sendall(b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer fw_wrong\r\n\r\n")
+        assert begun.wait(PATIENCE_S)
+    with waiting:
+        assert b" 499 " in waiting.recv(65_536)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []

@@ -87,8 +87,10 @@ def test_a_maintenance_tells_a_pause_from_a_failure(service: RunningService) -> 
     assert sorted(reason["code"] for reason in shown["needs_operator"]) == ["in-doubt", "order-failed"]
     (row,) = service.get("/v1/maintenances")["items"]
     assert (row["paused"], row["held"]) == (False, True)
-    owners = service.get(path, token=service.token_of("owner", "blog"))
-    assert (owners["held"], owners["progress"]["in_doubt"]) == (False, 1)
+    token = service.token_of("owner", "blog")
+    owners = service.get(path, token=token)
+    for shown in (owners, *service.get("/v1/maintenances", token=token)["items"]):
+        assert (shown["held"], shown["progress"]["failed"], shown["progress"]["in_doubt"]) == (True, 0, 1)
     assert sorted(reason["message"] for reason in owners["needs_operator"])[0] == (
         "it waits for something outside your scopes"
     )
@@ -97,10 +99,11 @@ def test_a_maintenance_tells_a_pause_from_a_failure(service: RunningService) -> 
 def test_a_failure_of_another_maintenance_is_named_and_hidden_from_strangers(service: RunningService) -> None:
     """The event that waits for the update domain names the failed event, also in a plan."""
     _, (failed,) = started(service, "shop/web-0")
+    request = {"type": "Reboot", "targets": {"machines": ["shop/web-1"]}, "duration_s": 60}
+    assert service.post("/v1/maintenances?dry_run=true", request, 200)["estimated_end"] is not None
     fail(service, failed)
-    plan = service.post(
-        "/v1/maintenances?dry_run=true", {"type": "Reboot", "targets": {"machines": ["shop/web-1"]}}, 200
-    )
+    plan = service.post("/v1/maintenances?dry_run=true", request, 200)
+    assert plan["estimated_end"] is None  # an operator must act, and nobody knows when
     assert [reason["code"] for reason in plan["waves"][0]["events"][0]["waiting_for"]] == ["unresolved"]
     assert plan["needs_operator"] == []
     other, (event_id,) = started(service, "shop/web-1")

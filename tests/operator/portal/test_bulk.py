@@ -42,6 +42,17 @@ def test_a_refusal_does_not_stop_the_others(fresh_service: RunningService) -> No
     assert len(fresh_service.get(f"/v1/events/{event}")["approved_by"]) == 1
 
 
+def test_an_event_that_is_gone_does_not_hide_the_others(fresh_service: RunningService) -> None:
+    """Its history may have been removed since the page was loaded."""
+    operator = PortalClient(fresh_service)
+    event = fresh_service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
+    page = operator.get(query("cancel", ANOTHER, event))
+    text = page_text(page)
+    assert (page.status, "Confirm: cancel 1 event" in text) == (200, True)
+    assert f"do not exist any more: {ANOTHER[:8]}." in text
+    assert f'name="event-{ANOTHER}"' not in page.raw.decode()
+
+
 def test_failed_orders_are_retried_together(fresh_service: RunningService) -> None:
     """From the page of failed orders."""
     operator = PortalClient(fresh_service)

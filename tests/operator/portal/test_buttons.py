@@ -1,6 +1,7 @@
 """Which buttons pages show."""
 
 import re
+from html import escape
 
 from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import Actor
@@ -126,6 +127,10 @@ def test_the_first_page_has_the_failures_on_top(fresh_service: RunningService) -
     assert "1 order failed, 1 order in doubt" in text
     assert f"Maintenance {made['id'][:8]} Held: 1 order failed, 1 order in doubt" in text
     assert "its node is gone" in text
+    host = fresh_service.get("/v1/scopes/shop/machines/web-0")["host"]
+    assert f"on <bdi>{host}</bdi>, attempt 1" in html
+    assert '<li><a href="/orders">Orders</a></li>' in html
+    assert '<li><a href="/orders" aria-current="page">Orders</a></li>' in operator.get("/orders").raw.decode()
     assert "<script>alert" not in html
     assert buttons(operator, "/") == ["retry-failed", *["retry", "finish", "abandon"] * 2]
     for role, scopes in (("viewer", ()), ("owner", ("shop", "blog"))):
@@ -144,20 +149,31 @@ def test_the_first_page_has_the_failures_on_top(fresh_service: RunningService) -
 
 def test_of_many_failures_the_newest_are_shown() -> None:
     """The title counts all of them, and links lead to the lists."""
-    names = [f"vm-{n}" for n in range(22)]
+    names = [f"vm-{n}" for n in range(27)]
     fleet = '[[scopes]]\nname = "s"\nkind = "placement-group"\n' + "".join(
         f'[[machines]]\nscope = "s"\nname = "{name}"\n' for name in names
     )
     with running_service(fleet) as service:
-        made = service.schedule(*(f"s/{name}" for name in names), type_="Preempt")
+        other, made = (
+            service.schedule(*(f"s/{name}" for name in some), type_="Preempt") for some in (names[:1], names[1:])
+        )
         service.service.ticker.advance(60)
-        for event in made["waves"][0]["events"]:
+        for event in (*other["waves"][0]["events"], *made["waves"][0]["events"]):
             service.control.report_order(event["id"], Outcome(False, "no power"), Actor("tool"))
         service.service.ticker.advance(1)
         operator = PortalClient(service)
-        for path in ("/", f"/maintenances/{made['id']}"):
+        for path, failed in (("/", 27), (f"/maintenances/{made['id']}", 26)):
             text = page_text(operator.get(path))
-            assert "22 orders failed" in text
-            assert "All failed orders : 2 more than here" in text
+            assert f"{failed} orders failed" in text
+            assert f"All failed orders : {failed - 20} more than here" in text
             assert buttons(operator, path).count("abandon") == 20
-        assert f"Maintenance {made['id'][:8]} Held: 22 orders failed" in page_text(operator.get("/"))
+        assert f"Maintenance {made['id'][:8]} Held: 26 orders failed" in page_text(operator.get("/"))
+        link = f"/orders?state=failed&maintenance={made['id']}"
+        assert f'href="{escape(link)}"' in operator.get(f"/maintenances/{made['id']}").raw.decode()
+        first, rest = (operator.get(link + more).raw.decode() for more in ("", "&cursor=25"))
+        pages = [set(re.findall('name="event-([^"]+)"', page)) for page in (first, rest)]
+        assert [len(page) for page in pages] == [25, 1]
+        assert pages[0] | pages[1] == {event["id"] for event in made["waves"][0]["events"]}
+        assert escape(f"?state=failed&maintenance={made['id']}&cursor=25") in first
+        assert "cursor=50" not in rest
+        assert "No orders match." in page_text(operator.get("/orders?maintenance=nosuch"))

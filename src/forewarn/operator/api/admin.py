@@ -74,7 +74,7 @@ def list_audit(api: Api, context: CallContext) -> Result:
 
 def _entry_text(entry: AuditEntry) -> str:
     """Return what a search finds an audit entry by: not where the request came from, which owners do not see."""
-    return " ".join((entry.who, entry.action, entry.scope, entry.maintenance_id, entry.event_id, entry.detail))
+    return "\n".join((entry.who, entry.action, entry.scope, entry.maintenance_id, entry.event_id, entry.detail))
 
 
 def export_audit(api: Api, context: CallContext) -> Result:
@@ -111,7 +111,7 @@ def list_tokens(api: Api, context: CallContext) -> Result:
 
 
 def _token_text(token: Token) -> str:
-    return folded(" ".join((token.id, token.name, token.role, token.created_by, *token.scopes)))
+    return folded("\n".join((token.id, token.name, token.role, token.created_by, *token.scopes)))
 
 
 def get_token(api: Api, context: CallContext) -> Result:
@@ -144,9 +144,12 @@ def post_token(api: Api, context: CallContext) -> Result:
         expires=_end(api, context, None if body.valid_for_s is None else now + timedelta(seconds=body.valid_for_s)),
     )
     if not context.caller.manages(token):
-        raise Forbidden(
-            "an owner creates only tokens for the calendar of its own scopes: use the role calendar, and name scopes"
-        )
+        if token.role is not Role.CALENDAR:
+            raise Forbidden("an owner creates only tokens for the calendar: use the role calendar")
+        for scope in scopes:
+            context.caller.require_scope(scope)
+        yours = ", ".join(context.caller.within or ())
+        raise Forbidden(f"name the scopes of the calendar, on the command line with --scope; yours are {yours}")
     for missing in (
         set(scopes)
         - api.store.snapshot(

@@ -433,7 +433,10 @@ class MaintenanceRow(ResponseBody):
 
 
 class OrderOut(ResponseBody):
-    """The work of one started event; its id is the event's id."""
+    """The work of one started event; its id is the event's id.
+
+    `hosts` are the hosts of its machines now. What resuming the store would do is listed without them.
+    """
 
     id: str
     maintenance_id: str
@@ -449,6 +452,7 @@ class OrderOut(ResponseBody):
     ended: datetime | None
     reason: str
     output: str
+    hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AuditOut(ResponseBody):
@@ -513,6 +517,7 @@ class HookOut(ResponseBody):
     """A hook, without its secret. Entries up to `cursor` are delivered, or not of the kinds in `on`.
 
     `failing_since`, `failures` and `error` are about the attempts since the last delivery, which was at `delivered`.
+    `next_attempt` is known for a failing hook, on the node that sends. `old_secrets_until` may be in the past.
     """
 
     id: str
@@ -531,6 +536,7 @@ class HookOut(ResponseBody):
     disabled: datetime | None
     gap: HookGap | None
     old_secrets_until: datetime | None
+    next_attempt: datetime | None = None
 
 
 class NewHook(HookOut, kw_only=True):

@@ -3,7 +3,9 @@
 Everything about it is bounded: the events that are read, the entries, the names and the text of an entry.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from urllib.parse import parse_qs
@@ -18,6 +20,7 @@ from forewarn.store.queries import MAX_PAGE
 CALENDAR = "/v1/calendar.ics"
 # How long ended maintenance stays: a calendar program that reads once a day still learns that it was cancelled.
 KEPT_DAYS = 7
+MAX_EVENTS = 10_000
 MAX_ENTRIES = 500
 MAX_NAMES = 20
 MAX_SUMMARY_NAMES = 3
@@ -43,18 +46,49 @@ def token_in(query: bytes) -> str:
 
 def calendar_of(store: Store, within: tuple[str, ...] | None, now: datetime) -> bytes:
     """Return the calendar of these scopes, or of the whole fleet."""
-    # One status after the other, so that planned events, which may be many, do not displace started ones.
-    queries = [EventQuery(statuses=(status,), within=within, limit=MAX_PAGE) for status in _ORDER if status in OPEN]
-    since = now - timedelta(days=KEPT_DAYS)
-    queries.append(EventQuery(statuses=tuple(ENDED), since=since, within=within, limit=MAX_PAGE))
-    events = [event for query in queries for event in store.events(query).events]
+    events, are_all = _events(store, within, now)
     opened = store.maintenances(MaintenanceQuery(statuses=OPEN_MAINTENANCES, within=within, limit=MAX_PAGE))
-    entries = entries_of(events, {maintenance.id: maintenance for maintenance in opened})
+    maintenances = {maintenance.id: maintenance for maintenance in opened}
+    if len(opened) == MAX_PAGE or not are_all:
+        events, are_all = _with_predecessors(store, within, events, maintenances), False
+    entries = entries_of(events, maintenances)
     name = f"Maintenance of {cut(', '.join(within), MAX_DESCRIPTION_CHARS)}" if within else "Maintenance"
     about = "Planned and announced maintenance, from forewarn."
     if len(entries) > MAX_ENTRIES:
         about += f" Only {MAX_ENTRIES} of its entries are here: use a token of fewer scopes."
+    elif not are_all:
+        about += " There is too much to show all of it here: use a token of fewer scopes."
     return calendar_text(name, about, entries[:MAX_ENTRIES]).encode()
+
+
+def _events(store: Store, within: tuple[str, ...] | None, now: datetime) -> tuple[list[Event], bool]:
+    """Return at most MAX_EVENTS open and lately ended events, and whether they are all.
+
+    They are read one status after the other, so that planned events, which may be many, do not displace started ones.
+    """
+    queries = [
+        EventQuery(statuses=(status,), within=within) for status in (Status.STARTED, Status.SCHEDULED, Status.PLANNED)
+    ]
+    queries.append(EventQuery(statuses=tuple(ENDED), since=now - timedelta(days=KEPT_DAYS), within=within))
+    events: list[Event] = []
+    while queries:
+        most = min(MAX_PAGE, MAX_EVENTS - len(events))
+        if most == 0:
+            return events, False
+        page = store.events(replace(queries[0], limit=most))
+        events += page.events
+        queries[:1] = [] if page.next_before is None else [replace(queries[0], before=page.next_before)]
+    return events, True
+
+
+def _with_predecessors(
+    store: Store, within: tuple[str, ...] | None, events: Sequence[Event], maintenances: Mapping[str, Maintenance]
+) -> list[Event]:
+    """Leave out planned events of a maintenance that was not read completely: their times follow from the waves before."""
+    open_count = Counter(e.maintenance_id for e in events if e.status in OPEN)
+    waves = store.wave_progress(open_count.keys() & maintenances.keys(), within)
+    complete = {i for i, of_one in waves.items() if open_count[i] == sum(wave.unended for wave in of_one)}
+    return [e for e in events if e.status is not Status.PLANNED or e.maintenance_id in complete]
 
 
 def entries_of(events: Iterable[Event], maintenances: Mapping[str, Maintenance]) -> list[CalendarEntry]:

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ from forewarn.store import AuditQuery, Store, folded
 
 MAX_TIMELINE = 500
 MAX_SEARCH_CHARS = 200
+# Control characters, and halves of characters, which UTF-8 cannot hold.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # How many items of a history one request searches. The cursor of its page continues the search.
 MAX_SEARCHED = 5_000
 SEARCHED_AT_ONCE = 500
@@ -166,6 +169,14 @@ class Paged(RequestBody):
     cursor: str = ""
 
 
+def search_text(q: str) -> str:
+    """Return the text to search for. It has no line feed, so it is never found across two lines of what is searched."""
+    text = folded(q.strip())
+    if CONTROL.search(text):
+        raise Invalid("q: it contains a control character: search for plain text")
+    return text
+
+
 class Searched(Paged):
     """One page of the items that contain the text `q`; capitals do not matter."""
 
@@ -173,7 +184,7 @@ class Searched(Paged):
 
     @property
     def text(self) -> str:
-        return folded(self.q.strip())
+        return search_text(self.q)
 
 
 class DryRun(RequestBody):

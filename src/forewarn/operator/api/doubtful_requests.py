@@ -44,7 +44,10 @@ class DoubtfulRequests:
         return delaying
 
     async def wait(self, scope: Scope, headers: Mapping[str, str]) -> bool:
-        """Wait if the token of the headers is probably wrong; return whether the caller is still connected."""
+        """Wait if the token of the headers is probably wrong; return whether the caller is still connected.
+
+        The end of the listener cancels the wait. The request then ends like one whose caller has gone.
+        """
         peer = scope["client"][0] if scope.get("client") else ""
         if not self._access.is_doubtful(headers, peer):
             return True
@@ -53,6 +56,8 @@ class DoubtfulRequests:
             with scope.get(IDLE_WHILE_WAITING, lambda: nullcontext(lambda: True))() as connected:
                 await self._sleep(self._next_spread() * min(max(WAIT_S, self._waiting / MOST_PER_S), MAX_WAIT_S))
                 return bool(connected())
+        except asyncio.CancelledError:
+            return False
         finally:
             self._waiting -= 1
 

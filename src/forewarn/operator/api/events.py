@@ -21,8 +21,9 @@ from forewarn.operator.api.context import (
     in_utc,
     page_of,
     read_cursor,
+    search_text,
 )
-from forewarn.store import EventQuery, OpenWavesQuery, folded
+from forewarn.store import EventQuery, OpenWavesQuery
 
 MAX_OPEN_WAVES = 100
 
@@ -82,7 +83,7 @@ def list_open_waves(api: Api, context: CallContext) -> Result:
             host=query.host,
             statuses=query.status or tuple(OPEN),
             types=query.type or tuple(EventType),
-            text=folded(query.q.strip()),
+            text=search_text(query.q),
             within=context.caller.within,
             limit=MAX_OPEN_WAVES + 1,
         )

@@ -4,7 +4,7 @@ import msgspec
 
 from forewarn.core.errors import Forbidden, Invalid, NotFound, Refused
 from forewarn.core.hooks import check_kinds, secret_text
-from forewarn.core.model import Hook
+from forewarn.core.model import Hook, Role
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import digest, sealed
 from forewarn.operator.api.context import (
@@ -23,21 +23,21 @@ from forewarn.store import Focus, folded
 
 
 def list_hooks(api: Api, context: CallContext) -> Result:
-    query = context.query
+    query, text = context.query, context.query.text
     before = read_cursor(query.cursor, tuple[Moment, str])
     rows = [
         hook
         for hook in reversed(api.store.hooks())
         if context.caller.sees(hook.scope)
         and (before is None or (hook.created, hook.id) < before)
-        and query.text in folded(" ".join((hook.id, hook.url, hook.scope, hook.shape, hook.created_by)))
+        and text in folded("\n".join((hook.id, hook.url, hook.scope, hook.shape, hook.created_by)))
     ]
     page, last = split_page(rows[: query.limit + 1], query.limit)
-    return page_of(map(views.hook_out, page), cursor_of(last.created, last.id) if last else None)
+    return page_of([_with_next_attempt(api, hook) for hook in page], cursor_of(last.created, last.id) if last else None)
 
 
 def get_hook(api: Api, context: CallContext) -> Result:
-    return Result(200, views.hook_out(_hook(api, context)))
+    return Result(200, _with_next_attempt(api, _hook(api, context)))
 
 
 def post_hook(api: Api, context: CallContext) -> Result:
@@ -55,11 +55,12 @@ def post_hook(api: Api, context: CallContext) -> Result:
         id=api.new_id(),
         url=body.url,
         scope=body.scope,
-        kinds=check_kinds(body.on),
+        kinds=check_kinds(body.on, body.scope),
         shape=body.shape,
         secrets=(secret_text(secret),),
         created=api.clock.now(),
         created_by=context.caller.name,
+        owner_token=_owner_token(context),
     )
     if why_not := api.hook_sender.why_not(hook.url):
         raise Invalid(f"url: {why_not}")
@@ -110,7 +111,12 @@ def rotate_hook(api: Api, context: CallContext) -> Result:
 
 
 def enable_hook(api: Api, context: CallContext) -> Result:
-    return Result(200, views.hook_out(api.control.enable_hook(_hook(api, context).id, context.caller.actor)))
+    hook_id, owner_token = _hook(api, context).id, _owner_token(context)
+    return Result(200, views.hook_out(api.control.enable_hook(hook_id, context.caller.actor, owner_token=owner_token)))
+
+
+def _owner_token(context: CallContext) -> str:
+    return context.caller.token_id if context.caller.role is Role.OWNER else ""
 
 
 def _hook(api: Api, context: CallContext) -> Hook:
@@ -119,6 +125,12 @@ def _hook(api: Api, context: CallContext) -> Hook:
     if not context.caller.sees(hook.scope):
         raise NotFound(f"there is no hook {hook.id}")
     return hook
+
+
+def _with_next_attempt(api: Api, hook: Hook) -> bodies.HookOut:
+    body = views.hook_out(hook)
+    body.next_attempt = api.hook_sender.next_attempt(hook)
+    return body
 
 
 def _with_secret(status: int, hook: bodies.HookOut, secret: str) -> Result:

@@ -81,10 +81,10 @@ def _text(maintenance: Maintenance, within: tuple[str, ...] | None) -> str:
     about = (maintenance.id, maintenance.type, maintenance.description, maintenance.created_by)
     targets = maintenance.targets
     if targets is None:
-        return " ".join(about)
+        return "\n".join(about)
     scopes = (scope for scope in (targets.scope, *targets.scopes) if within is None or scope in within)
     machines = (f"{scope}/{name}" for scope, name in targets.machines if within is None or scope in within)
-    return " ".join((*about, *scopes, *machines, *(targets.hosts if within is None else ())))
+    return "\n".join((*about, *scopes, *machines, *(targets.hosts if within is None else ())))
 
 
 def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | None) -> list[bodies.MaintenanceRow]:
@@ -98,6 +98,7 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
         views.maintenance_row(
             each,
             seen.get(each.id, ()),
+            waves.get(each.id, ()),
             within=within,
             estimated_end=expected_end(each, waves.get(each.id, ()), held=held, now=now),
             max_targets=MAX_LISTED_TARGETS,

@@ -52,19 +52,20 @@ def list_orders(api: Api, context: CallContext) -> Result:
 
     start = read_cursor(query.cursor, tuple[Moment, str])
     items, last = searched(read, _text, text=query.text, start=start, limit=query.limit)
-    return page_of([item for item in items if item is not None], cursor_of(*last) if last else None)
+    found = [item for item in items if item is not None]
+    return page_of(_with_hosts(api, found), cursor_of(*last) if last else None)
 
 
 def _text(order: bodies.OrderOut | None) -> str:
     """Return what a search finds an order by."""
     if order is None:
         return ""
-    return " ".join((order.id, order.type, order.reason, order.node, *order.machines))
+    return "\n".join((order.id, order.type, order.reason, order.node, *order.machines))
 
 
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
     """Return one page: a maintenance has at most as many orders as events."""
-    query, caller = context.query, context.caller
+    query, text, caller = context.query, context.query.text, context.caller
     snapshot = api.snapshots.around(maintenances=[query.maintenance])
     states = _offered(api, query.state)
     items = [
@@ -75,7 +76,18 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         and not (query.state and event.status is Status.ABANDONED)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
-    return page_of([item for item in items if query.text in folded(_text(item))], None)
+    return page_of(_with_hosts(api, [item for item in items if text in folded(_text(item))]), None)
+
+
+def _with_hosts(api: Api, orders: list[bodies.OrderOut]) -> list[bodies.OrderOut]:
+    """Add the hosts of their machines to orders."""
+    keys = {name: api.machine_key(name) for order in orders for name in order.machines}
+    focus = Focus(machines=tuple(keys.values()), whole_maintenances=False, open_events=False, document_only=True)
+    machines = api.store.snapshot(focus).machines if keys else {}
+    for order in orders:
+        found = (machines.get(keys[name]) for name in order.machines)
+        order.hosts = sorted({machine.host for machine in found if machine is not None and machine.host})
+    return orders
 
 
 def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]:
@@ -112,4 +124,4 @@ def _result(api: Api, order_id: str) -> Result:
     event, order = api.control.event(order_id)
     if order is None:
         raise NotFound(f"there is no order {order_id}")
-    return Result(200, views.order_out(order, event))
+    return Result(200, _with_hosts(api, [views.order_out(order, event)])[0])

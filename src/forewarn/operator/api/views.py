@@ -15,6 +15,7 @@ from forewarn.core.fleet_difference import Difference
 from forewarn.core.hooks import hook_state
 from forewarn.core.model import (
     ENDED,
+    UNSTARTED,
     AuditEntry,
     Event,
     Hook,
@@ -135,6 +136,10 @@ class EventBodies:
             self._notice_s[wave] = due_notice_s(self._waves.get(wave, ()), self._snapshot.scopes)
         return self._notice_s[wave]
 
+    def waits_for_failure(self, event: Event) -> bool:
+        """Whether the event waits until an operator resolves a failure, maybe one of another maintenance."""
+        return any(reason.code == "unresolved" for reason in self._waiting[event.id])
+
     def reason(self, reason: Waiting) -> bodies.WaitingOut:
         """Show a reason; an owner does not learn what happens outside the owner's scopes."""
         if self._within is not None and not self._all_within(reason):
@@ -155,17 +160,20 @@ class EventBodies:
 def maintenance_row(
     maintenance: Maintenance,
     waves: Iterable[WaveProgress],
+    all_waves: Iterable[WaveProgress],
     *,
     within: Collection[str] | None,
     estimated_end: datetime | None,
     max_targets: int | None = None,
 ) -> bodies.MaintenanceRow:
-    """Show a maintenance without its events; `waves` are the progress that the caller may see."""
-    progress = body_of(bodies.ProgressOut, total(waves))
+    """Show a maintenance without its events; `waves` are the progress that the caller may see.
+
+    A failure in any scope holds the whole maintenance, so `held` follows from `all_waves`.
+    """
     derived: dict[str, Any] = {
         "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
-        "progress": progress,
-        "held": maintenance.on_failure is OnFailure.HOLD and progress.failed > 0,
+        "progress": body_of(bodies.ProgressOut, total(waves)),
+        "held": maintenance.on_failure is OnFailure.HOLD and any(wave.failed for wave in all_waves),
         "estimated_end": estimated_end,
     }
     stored = {
@@ -207,19 +215,24 @@ def maintenance_out(
     if maintenance is None or not events:
         raise NotFound(f"there is no maintenance {maintenance_id}")
     events.sort(key=lambda event: event.position)
-    builder = EventBodies(snapshot, [event.id for event in events[part]], within=within, now=now)
+    all_events = [event for event in snapshot.events.values() if event.maintenance_id == maintenance_id]
+    unstarted = min(
+        (event for event in all_events if event.status in UNSTARTED), key=lambda e: e.position, default=None
+    )
+    explained = [*events[part], unstarted] if unstarted is not None else events[part]
+    builder = EventBodies(snapshot, [event.id for event in explained], within=within, now=now)
     waves: dict[int, list[bodies.EventOut]] = {}
     for event in events[part]:
         waves.setdefault(event.wave, []).append(builder.event(event))
-    all_events = (event for event in snapshot.events.values() if event.maintenance_id == maintenance_id)
     all_waves = wave_progress(all_events, snapshot.orders)
+    held = snapshot.hold is not None or snapshot.store_hold is not None
+    held = held or (unstarted is not None and builder.waits_for_failure(unstarted))
     row = maintenance_row(
         maintenance,
         wave_progress(events, snapshot.orders),
+        all_waves,
         within=within,
-        estimated_end=expected_end(
-            maintenance, all_waves, held=snapshot.hold is not None or snapshot.store_hold is not None, now=now
-        ),
+        estimated_end=expected_end(maintenance, all_waves, held=held, now=now),
     )
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forewarn.core.errors import ForewarnError, Unprocessable
+from forewarn.core.errors import ForewarnError, NotFound, Unprocessable
 from forewarn.operator.api.bodies import EventOut
 from forewarn.operator.portal.buttons import BULK, Button, event_buttons
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
@@ -21,12 +21,18 @@ class BulkResult:
 
 
 def confirm(request: PageRequest) -> RenderedPage:
-    """Return the page that lists the selected events: those the action applies to, and the others."""
+    """Return the page that lists the selected events: those the action applies to, the others, and those that are gone."""
     button, ids = _selection(request.query)
-    events: list[EventOut] = [request.api.get(f"/v1/events/{event_id}") for event_id in ids]
-    applies = [event for event in events if _is_offered(request, event, button)]
-    others = [event for event in events if event not in applies]
-    return RenderedPage("bulk.html", {"button": button, "events": applies, "others": others})
+    applies: list[EventOut] = []
+    others: list[EventOut] = []
+    gone: list[str] = []
+    for event_id in ids:
+        try:
+            event = request.api.get(f"/v1/events/{event_id}")
+            (applies if _is_offered(request, event, button) else others).append(event)
+        except NotFound:
+            gone.append(event_id)
+    return RenderedPage("bulk.html", {"button": button, "events": applies, "others": others, "gone": gone})
 
 
 def act(request: PageRequest) -> RenderedPage:

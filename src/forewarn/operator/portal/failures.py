@@ -27,13 +27,14 @@ class MaintenanceFailures:
 class Failures:
     """What a page shows: `counts` of all unresolved orders, the newest of them by maintenance, and each order's buttons.
 
-    `back` is the page to return to after an action.
+    `back` is the page to return to after an action. `maintenance_id` is "" unless they are the failures of one maintenance.
     """
 
     counts: Mapping[OrderState, int]
     groups: Sequence[MaintenanceFailures]
     buttons: Sequence[Button]
     back: str
+    maintenance_id: str = ""
 
     @property
     def hidden(self) -> int:
@@ -75,7 +76,7 @@ def failures_of(request: PageRequest, maintenance: MaintenanceOut) -> Failures |
     orders = api.get("/v1/orders", state=sorted(UNRESOLVED), maintenance=maintenance.id).items
     # Its own page shows its state and its buttons elsewhere.
     group = MaintenanceFailures(str(maintenance.id), None, orders[:MAX_ROWS], ())
-    return Failures(totals, [group], _buttons(api), f"/maintenances/{maintenance.id}")
+    return Failures(totals, [group], _buttons(api), f"/maintenances/{maintenance.id}", str(maintenance.id))
 
 
 def _buttons(api: ApiClient) -> list[Button]:

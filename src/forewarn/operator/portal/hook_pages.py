@@ -25,7 +25,7 @@ def hooks(
     """Return the hooks, and the form for a new one, empty or with these fields."""
     search = {"q": typed_text(request)}
     page = request.api.get("/v1/hooks", limit=ROWS, cursor=request.query.get("cursor"), **search)
-    form = {"url": "", "scope": "", "shape": "", "on": ",".join(USUAL_KINDS), "key": request.api.new_key()}
+    form = {"url": "", "scope": "", "shape": "", "on": "", "key": request.api.new_key()}
     variables = {
         "items": page.items,
         "search": search,
@@ -33,6 +33,7 @@ def hooks(
         "first": first(request),
         "shapes": list(HookShape),
         "kinds": ALL_KINDS,
+        "usual_kinds": USUAL_KINDS,
         "fields": {**form, **(fields or {})},
         "error_message": error_message,
     }

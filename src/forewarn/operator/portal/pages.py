@@ -123,14 +123,25 @@ def _search_page(
 
 
 def orders(request: PageRequest) -> RenderedPage:
-    search = {"state": request.query.get("state", ""), "q": typed_text(request)}
-    page = _list(request, "orders.html", "/v1/orders", ROWS, **search)
+    search = {key: request.query.get(key, "").strip() for key in ("q", "state", "maintenance")}
+
+    def read() -> RenderedPage:
+        maintenance_id = whole_id(request.api, Kind.MAINTENANCE, search["maintenance"])
+        if not maintenance_id:
+            return _list(request, "orders.html", "/v1/orders", ROWS, **search)
+        # The API returns all orders of a maintenance at once, so the cursor is a number of orders.
+        found = request.api.get("/v1/orders", **{**search, "maintenance": maintenance_id}).items
+        begin = _number(request.query.get("cursor", ""))
+        end = begin + ROWS
+        variables = {"items": found[begin:end], "older": older(request, str(end) if end < len(found) else None)}
+        return RenderedPage("orders.html", {**variables, "first": first(request)})
+
     more = {
         "states": list(OrderState),
         "max_chars": MAX_DETAIL_CHARS,
         "bulk_buttons": bulk_buttons(request.api, ["retry"]),
     }
-    return RenderedPage(page.template, {**page.variables, **more})
+    return _search_page("orders.html", search, read, more)
 
 
 def tokens(

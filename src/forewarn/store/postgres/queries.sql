@@ -84,8 +84,10 @@ SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') 
   count(*) FILTER (WHERE e.status IN ('Planned', 'Scheduled')) AS "left",
   count(*) FILTER (WHERE e.status IN ('Cancelled', 'Abandoned')) AS undone,
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
-  max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed
-FROM events e LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+  max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed,
+  count(*) FILTER (WHERE e.status = 'Abandoned' OR o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason))
+    AS resolved
+FROM events e LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
 WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
@@ -147,7 +149,7 @@ WHERE (scope, name) > (%(scope)s, %(name)s) AND %(host)s IN ('', host)
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
   AND (CASE WHEN %(slash)s THEN name ILIKE %(name_pattern)s AND scope ILIKE %(scope_pattern)s
        ELSE name ILIKE %(pattern)s OR scope ILIKE %(pattern)s OR host ILIKE %(pattern)s END
-       OR instance_id ILIKE %(pattern)s
+       OR instance_id COLLATE "C" ILIKE %(pattern)s
        OR (%(address)s::text IS NOT NULL AND EXISTS (SELECT FROM machine_addresses a
            WHERE a.scope = m.scope AND a.name = m.name AND a.address ILIKE %(address)s::text)))
 ORDER BY scope, name LIMIT %(limit)s;
@@ -190,12 +192,15 @@ ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 SELECT * FROM events WHERE number = ANY(%(numbers)s::bigint[]) ORDER BY number DESC;
 
 -- name: events_matching
--- Return, of these numbers, those of events whose ids, type, description or machines are like a pattern, newest first.
-SELECT number FROM events
-WHERE number = ANY(%(numbers)s::bigint[])
-  AND (id ILIKE %(pattern)s OR maintenance_id ILIKE %(pattern)s OR type ILIKE %(pattern)s OR description ILIKE %(pattern)s
-       OR scope || '/' || array_to_string(resources, ' ' || scope || '/') ILIKE %(pattern)s)
-ORDER BY number DESC;
+-- Return, of these numbers, those of events that contain a text, newest first. The text has no line feed, so it is found in one
+-- id, the type, the description or the scope/name of one machine. The collation "C" folds the letters of ASCII only.
+SELECT e.number FROM events e
+WHERE e.number = ANY(%(numbers)s::bigint[])
+  AND (strpos(lower(concat_ws(chr(10), e.id, e.maintenance_id, e.type, e.description) COLLATE "C"), %(text)s::text) > 0
+    OR EXISTS (
+      SELECT 1 FROM event_machines x
+      WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
+ORDER BY e.number DESC;
 
 -- name: event_numbers
 -- Return the numbers of the newest events.
@@ -256,7 +261,8 @@ FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL AND e.scope = ANY(%(scopes)s::text[]);
 
 -- name: open_waves
--- Count the open events that match by maintenance, wave and status. Reads every open event: they are few.
+-- Count the open events that match by maintenance, wave and status. Reads every open event: they are few. Finds a text as
+-- events_matching does.
 SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
 FROM (
   SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
@@ -267,7 +273,7 @@ FROM (
       SELECT 1 FROM event_machines x JOIN machines h ON h.scope = x.scope AND h.name = x.machine
       WHERE x.event_number = e.number AND h.host = %(host)s::text))
     AND (%(text)s::text = ''
-      OR strpos(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), %(text)s::text) > 0
+      OR strpos(lower(concat_ws(chr(10), e.id, e.maintenance_id, e.type, e.description) COLLATE "C"), %(text)s::text) > 0
       OR EXISTS (
         SELECT 1 FROM event_machines x
         WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
@@ -285,7 +291,7 @@ WHERE e.ended IS NULL AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)
     SELECT 1 FROM event_machines x JOIN machines h ON h.scope = x.scope AND h.name = x.machine
     WHERE x.event_number = e.number AND h.host = %(host)s::text))
   AND (%(text)s::text = ''
-    OR strpos(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), %(text)s::text) > 0
+    OR strpos(lower(concat_ws(chr(10), e.id, e.maintenance_id, e.type, e.description) COLLATE "C"), %(text)s::text) > 0
     OR EXISTS (
       SELECT 1 FROM event_machines x
       WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
@@ -558,14 +564,15 @@ SELECT * FROM hooks ORDER BY created, id;
 -- Add a hook. If its id exists, this changes no row, and the store raises Conflict.
 INSERT INTO hooks VALUES (%(id)s, %(url)s, %(scope)s, %(kinds)s, %(shape)s, %(secrets)s, %(old_secrets_until)s,
     %(created)s, %(created_by)s, %(cursor)s, %(delivered)s, %(failing_since)s, %(failures)s, %(error)s, %(disabled)s,
-    %(gap_after)s, %(gap_until)s, 1)
+    %(gap_after)s, %(gap_until)s, 1, %(owner_token)s)
 ON CONFLICT DO NOTHING;
 
 -- name: update_hook
 -- Save a hook that has not changed since it was read.
 UPDATE hooks SET secrets = %(secrets)s, old_secrets_until = %(old_secrets_until)s, cursor = %(cursor)s,
     delivered = %(delivered)s, failing_since = %(failing_since)s, failures = %(failures)s, error = %(error)s,
-    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s, version = version + 1
+    disabled = %(disabled)s, gap_after = %(gap_after)s, gap_until = %(gap_until)s,
+    owner_token = %(owner_token)s, version = version + 1
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: remove_hook
@@ -581,9 +588,10 @@ SET kind = excluded.kind, at = excluded.at, attempts = excluded.attempts, delive
     status = excluded.status, took_ms = excluded.took_ms, error = excluded.error;
 
 -- name: limit_deliveries
--- Delete the deliveries of a hook except those of the newest entries.
-DELETE FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id <=
-    (SELECT audit_id FROM hook_deliveries WHERE hook_id = %(hook_id)s ORDER BY audit_id DESC LIMIT 1 OFFSET %(keep)s);
+-- Delete the deliveries of a hook except those that were attempted last.
+DELETE FROM hook_deliveries WHERE hook_id = %(hook_id)s AND audit_id IN
+    (SELECT audit_id FROM hook_deliveries WHERE hook_id = %(hook_id)s
+     ORDER BY at DESC, audit_id DESC OFFSET %(keep)s);
 
 -- name: deliveries
 -- Return a page of a hook's deliveries, newest entry first.

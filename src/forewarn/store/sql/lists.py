@@ -169,7 +169,7 @@ def event_page(reader: SqlSession, query: EventQuery) -> tuple[list[int], int | 
     for _ in range(MAX_SEARCHED // SEARCHED_AT_ONCE):
         numbers = _event_numbers(reader, part)
         read = reader.as_list(numbers[:SEARCHED_AT_ONCE])
-        found += _numbers(reader, "events_matching", {"numbers": read, "pattern": _pattern(query.text)})
+        found += _numbers(reader, "events_matching", {"numbers": read, "text": query.text})
         if len(found) > query.limit:
             return found[: query.limit], found[query.limit - 1]
         if len(numbers) <= SEARCHED_AT_ONCE:

@@ -238,7 +238,10 @@ def _revoke_tokens(connection: sqlite3.Connection, tokens: int, change: Change) 
 
 def _require_file(path: Path) -> None:
     if not path.is_file():
-        raise NotFound(f"there is no database {path}: name it with --store sqlite:PATH")
+        raise NotFound(
+            f"there is no database {path}: run this on the service's machine, name the database with --store sqlite:PATH,"
+            " or use the portal's page Store"
+        )
 
 
 def _plain(path: Path) -> sqlite3.Connection:

@@ -86,9 +86,10 @@ SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
   sum(coalesce(o.state = 'failed', 0)) AS failed, sum(coalesce(o.state = 'in-doubt', 0)) AS in_doubt,
   sum(e.status IN ('Planned', 'Scheduled')) AS "left", sum(e.status IN ('Cancelled', 'Abandoned')) AS undone,
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
-  max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed
+  max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed,
+  sum(e.status = 'Abandoned' OR coalesce(o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason), 0)) AS resolved
 FROM json_each(:ids) i CROSS JOIN events e ON e.maintenance_id = i.value
-LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
 WHERE :scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
@@ -193,10 +194,13 @@ ORDER BY issued DESC, id DESC LIMIT :limit;
 SELECT e.* FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value ORDER BY e.number DESC;
 
 -- name: events_matching
--- Return, of these numbers, those of events whose ids, type, description or machines are like a pattern, newest first.
+-- Return, of these numbers, those of events that contain a text, newest first. The text has no line feed, so it is found in one
+-- id, the type, the description or the scope/name of one machine.
 SELECT e.number FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value
-WHERE e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
-  OR e.description LIKE :pattern ESCAPE '\' OR replace(e.resources, '"', e.scope || '/') LIKE :pattern ESCAPE '\'
+WHERE instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
+  OR EXISTS (
+    SELECT 1 FROM event_machines x
+    WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0)
 ORDER BY e.number DESC;
 
 -- name: event_numbers
@@ -257,7 +261,8 @@ LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
 -- name: open_waves
--- Count the open events that match by maintenance, wave and status. Reads every open event: they are few.
+-- Count the open events that match by maintenance, wave and status. Reads every open event: they are few. Finds a text as
+-- events_matching does.
 SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
 FROM (
   SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
@@ -267,7 +272,8 @@ FROM (
     AND (:host = '' OR EXISTS (
       SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
       WHERE x.event_number = e.number AND h.host = :host))
-    AND (:text = '' OR instr(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), :text) > 0
+    AND (:text = ''
+      OR instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
       OR EXISTS (
         SELECT 1 FROM event_machines x
         WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
@@ -284,7 +290,8 @@ WHERE e.ended IS NULL AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM jso
   AND (:host = '' OR EXISTS (
     SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
     WHERE x.event_number = e.number AND h.host = :host))
-  AND (:text = '' OR instr(lower(e.id || ' ' || e.maintenance_id || ' ' || e.type || ' ' || e.description), :text) > 0
+  AND (:text = ''
+    OR instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
     OR EXISTS (
       SELECT 1 FROM event_machines x
       WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
@@ -551,14 +558,14 @@ SELECT * FROM hooks INDEXED BY hooks_by_age ORDER BY created, id;
 -- name: add_hook
 -- Add a hook. If its id exists, this changes no row, and the store raises Conflict.
 INSERT INTO hooks VALUES (:id, :url, :scope, :kinds, :shape, :secrets, :old_secrets_until, :created, :created_by,
-    :cursor, :delivered, :failing_since, :failures, :error, :disabled, :gap_after, :gap_until, 1)
+    :cursor, :delivered, :failing_since, :failures, :error, :disabled, :gap_after, :gap_until, 1, :owner_token)
 ON CONFLICT DO NOTHING;
 
 -- name: update_hook
 -- Save a hook that has not changed since it was read.
 UPDATE hooks SET secrets = :secrets, old_secrets_until = :old_secrets_until, cursor = :cursor, delivered = :delivered,
     failing_since = :failing_since, failures = :failures, error = :error, disabled = :disabled,
-    gap_after = :gap_after, gap_until = :gap_until, version = version + 1
+    gap_after = :gap_after, gap_until = :gap_until, owner_token = :owner_token, version = version + 1
 WHERE id = :id AND version = :version;
 
 -- name: remove_hook
@@ -573,9 +580,10 @@ SET kind = excluded.kind, at = excluded.at, attempts = excluded.attempts, delive
     status = excluded.status, took_ms = excluded.took_ms, error = excluded.error;
 
 -- name: limit_deliveries
--- Delete the deliveries of a hook except those of the newest entries.
-DELETE FROM hook_deliveries WHERE hook_id = :hook_id AND audit_id <=
-    (SELECT audit_id FROM hook_deliveries WHERE hook_id = :hook_id ORDER BY audit_id DESC LIMIT 1 OFFSET :keep);
+-- Delete the deliveries of a hook except those that were attempted last.
+DELETE FROM hook_deliveries WHERE hook_id = :hook_id AND audit_id IN
+    (SELECT audit_id FROM hook_deliveries INDEXED BY hook_deliveries_by_time WHERE hook_id = :hook_id
+     ORDER BY at DESC, audit_id DESC LIMIT -1 OFFSET :keep);
 
 -- name: deliveries
 -- Return a page of a hook's deliveries, newest entry first.

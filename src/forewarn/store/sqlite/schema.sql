@@ -340,6 +340,7 @@ BEGIN
 END;
 
 -- A URL that gets a message for each audit entry of a scope, or of the whole fleet (''). The secrets sign the messages.
+-- If an owner created it, it is disabled when the owner's token ends.
 CREATE TABLE hooks (
     id                TEXT PRIMARY KEY,
     url               TEXT NOT NULL CHECK (length(url) <= 1024),
@@ -358,11 +359,12 @@ CREATE TABLE hooks (
     disabled          TEXT,
     gap_after         INTEGER NOT NULL,
     gap_until         INTEGER NOT NULL,
-    version           INTEGER NOT NULL CHECK (version >= 1)
+    version           INTEGER NOT NULL CHECK (version >= 1),
+    owner_token       TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 CREATE INDEX hooks_by_age ON hooks (created, id);
 
--- The last attempt to deliver an entry to a hook; of each hook the latest entries only.
+-- The last attempt to deliver an entry to a hook; of each hook the latest attempts only.
 CREATE TABLE hook_deliveries (
     hook_id   TEXT NOT NULL REFERENCES hooks (id) ON DELETE CASCADE,
     audit_id  INTEGER NOT NULL,
@@ -375,3 +377,4 @@ CREATE TABLE hook_deliveries (
     error     TEXT NOT NULL,
     PRIMARY KEY (hook_id, audit_id)
 ) WITHOUT ROWID;
+CREATE INDEX hook_deliveries_by_time ON hook_deliveries (hook_id, at, audit_id);
