@@ -3,7 +3,7 @@
 Real services on loopback in this process, asked over HTTP: the CPU time is theirs and, a little, that of asking. Each fleet comes
 three times: its open events in many maintenances, all in one, and all in one with failed orders. In the small one every machine
 is under maintenance, so that most pages are full and only the size differs. Between two changes pages are asked for again and
-again: `first look` is what one costs when something has just changed.
+again: `first look` is what one costs when something has just changed. It is measured after each kind of change in CHANGES.
 """
 
 import http.client
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
@@ -20,9 +21,21 @@ from bench.measure import NOTHING, Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
 from forewarn.app.server import running
-from forewarn.app.service import Service
+from forewarn.app.service import Service, new_id
+from forewarn.core.change import Change
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
+from forewarn.core.model import (
+    Actor,
+    EventType,
+    Machine,
+    MaintenanceRequest,
+    Role,
+    Scope,
+    ScopeKind,
+    Status,
+    Targets,
+    Token,
+)
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import EventQuery, HostQuery
@@ -43,6 +56,10 @@ FAILURE = Outcome(
 FORM = "application/x-www-form-urlencoded"
 PAGES_PER_ROUND = 5
 ACTOR = Actor("bench", "bench")
+ELSEWHERE = "unrelated"  # after all other scopes and hosts in their lists
+
+
+Costs = Mapping[str, list[list[Cost]]]  # by page; at the small place and at the large one, round by round
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +68,7 @@ class Place:
 
     url: str
     paths: Mapping[str, str]
-    change: Callable[[], None]
+    changes: Mapping[str, Callable[[], None]]
     forms: Mapping[str, str] = field(default_factory=dict)
 
     def fetch(self, page: str) -> bytes:
@@ -72,9 +89,18 @@ class Place:
 
 @contextmanager
 def place(
-    folder: Path, machines: int, open_events: int, *, at_once: bool = False, failed_orders: int = 0
+    folder: Path,
+    machines: int,
+    open_events: int,
+    *,
+    at_once: bool = False,
+    failed_orders: int = 0,
+    elsewhere: bool = False,
 ) -> Iterator[Place]:
-    """`at_once` plans all open events as one maintenance, else one for each scope; of its first wave so many orders fail."""
+    """`at_once` plans all open events as one maintenance, else one for each scope; of its first wave so many orders fail.
+
+    `elsewhere` adds the scope ELSEWHERE, which `a submission elsewhere` needs.
+    """
     folder.mkdir()
     flags: dict[str, object] = {
         "store": f"sqlite:{folder}/forewarn.db",
@@ -88,6 +114,8 @@ def place(
     service = Service(load(flags, {}), clock=ManualClock(BEGINNING))
     try:
         fill(service.store, machines)
+        if elsewhere:
+            service.store.apply(_elsewhere())
         # A past of more than a page: emergencies, done at once.
         for number in range(PAST_EVENTS):
             targets = Targets(scope=scope_name(number % 5), update_domain=number // 5 % UPDATE_DOMAINS)
@@ -98,10 +126,17 @@ def place(
         if failed_orders:
             _fail(service, failed_orders)
         with running(service) as (_, url):
-            found = Place(url, _paths(service), lambda: _change(service))
+            found = Place(url, _paths(service), {name: partial(change, service) for name, change in CHANGES.items()})
             yield replace(found, forms={"Plan, looked at": _plan_form(found)})
     finally:
         service.close()
+
+
+def _elsewhere() -> Change:
+    """Add a scope of one machine that is not under maintenance."""
+    scope = Scope(name=ELSEWHERE, kind=ScopeKind.AVAILABILITY_SET, enabled=True, epoch=1, changed=BEGINNING)
+    machine = Machine(scope=ELSEWHERE, name="vm-00", host=ELSEWHERE, addresses=("10.255.0.1",))
+    return Change(at=BEGINNING, scopes=(scope,), machines=(machine,))
 
 
 def _plan(service: Service, open_events: int, *, at_once: bool) -> None:
@@ -126,11 +161,37 @@ def _fail(service: Service, orders: int) -> None:
     logging.disable(logging.WARNING)
 
 
-def _change(service: Service) -> None:
-    """Something that is in the audit."""
+def _change_scope(service: Service) -> None:
     scope = scope_name(0)
     service.control.disable(scope, ACTOR)
     service.control.enable(scope, ACTOR)
+
+
+def _submit_elsewhere(service: Service) -> None:
+    """Submit a maintenance of a scope without other events, and cancel it, so that no page becomes longer."""
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope=ELSEWHERE))
+    service.control.cancel_maintenance(service.control.submit(request, ACTOR), ACTOR)
+
+
+def _submit_beside(service: Service) -> None:
+    """Submit a maintenance of a scope that is under maintenance, and cancel it."""
+    request = MaintenanceRequest(type=EventType.FREEZE, targets=Targets(scope=scope_name(0)))
+    service.control.cancel_maintenance(service.control.submit(request, ACTOR), ACTOR)
+
+
+def _create_token(service: Service) -> None:
+    """Create a token and revoke it."""
+    token = Token(id=new_id(), name="bench", role=Role.VIEWER, digest="0" * 64, created=BEGINNING)
+    service.control.add_token(token, ACTOR)
+    service.control.revoke_token(token.id, ACTOR)
+
+
+CHANGES: dict[str, Callable[[Service], None]] = {
+    "a scope change": _change_scope,
+    "a submission elsewhere": _submit_elsewhere,
+    "a submission in the same scope": _submit_beside,
+    "a new token": _create_token,
+}
 
 
 def _paths(service: Service) -> dict[str, str]:
@@ -187,6 +248,7 @@ def run(folder: Path, size: Size) -> list[Verdict]:
                     *sizes,
                     at_once=shape != "many",
                     failed_orders=FAILED_ORDERS[scale] if shape == "failed" else 0,
+                    elsewhere=True,
                 )
             )
             for shape in SHAPES
@@ -195,7 +257,10 @@ def run(folder: Path, size: Size) -> list[Verdict]:
         pages = list(places["many", "small"].paths)
         again = {shape: {page: measure(_both(places, shape), page, rounds) for page in pages} for shape in SHAPES}
         first = {
-            shape: {page: measure(_both(places, shape), page, rounds, changed=True) for page in pages}
+            shape: {
+                change: {page: measure(_both(places, shape), page, rounds, change) for page in pages}
+                for change in CHANGES
+            }
             for shape in SHAPES
         }
         largest = max(len(each.fetch(page)) for each in places.values() for page in each.paths)
@@ -207,39 +272,43 @@ def _both(places: Mapping[tuple[str, str], Place], shape: str) -> list[Place]:
     return [places[shape, "small"], places[shape, "large"]]
 
 
-def measure(places: Sequence[Place], page: str, rounds: int, *, changed: bool = False) -> list[list[Cost]]:
-    """The cost of one page at each place, round by round; with `changed` something changes before each."""
+def measure(places: Sequence[Place], page: str, rounds: int, change: str = "") -> list[list[Cost]]:
+    """The cost of one page at each place, round by round; with `change` that change is made before each."""
     costs: list[list[Cost]] = [[] for _ in places]
     pages = PAGES_PER_ROUND if rounds > 1 else 1  # one at toy size
     for turn in range(rounds + 1):
         for each, known in list(zip(places, costs, strict=True))[:: 1 if turn % 2 else -1]:
             spent = NOTHING
             for _ in range(pages):
-                if changed:
-                    each.change()
+                if change:
+                    each.changes[change]()
                 spent += cost_of(lambda each=each: each.fetch(page))  # type: ignore[misc]
             if turn:  # the first only warms up
                 known.append(spent.each(pages))
     return costs
 
 
-def _report(
-    shape: str, again: Mapping[str, list[list[Cost]]], first: Mapping[str, list[list[Cost]]], size: Size
-) -> list[Verdict]:
-    ratios = {page: _ratio(found) for page, found in again.items()}
-    rows = [
-        [page, *_milliseconds(found), f"{ratios[page]:.2f}", *_milliseconds(first[page]), f"{_ratio(first[page]):.2f}"]
-        for page, found in again.items()
-    ]
+def _report(shape: str, again: Costs, first: Mapping[str, Costs], size: Size) -> list[Verdict]:
     machines, open_events, rounds = size.portal
     small, large = f"{SMALL[0]} / {SMALL[1]}", f"{machines:,} / {open_events:,}"
     title = f"CPU of a page, machines / open events ({SHAPES[shape]}), median of {rounds} interleaved rounds"
-    print_table(title, ["page", small, large, "ratio", f"first look {small}", large, "ratio"], rows)
-    firsts = {page: _ratio(found) for page, found in first.items()}
-    return [_verdict("a page", shape, ratios), _verdict("the first look after a change", shape, firsts)]
+    rows = [[page, *_milliseconds(found), f"{_ratio(found):.2f}"] for page, found in again.items()]
+    print_table(title, ["page", small, large, "ratio"], rows)
+    title = f"CPU of a first look ({SHAPES[shape]}): {small}, {large}, ratio"
+    rows = [[page, *(_cell(found[page]) for found in first.values())] for page in again]
+    print_table(title, ["page", *(f"after {change}" for change in first)], rows)
+    return [
+        _verdict("a page", shape, again),
+        *(_verdict(f"the first look after {change}", shape, found) for change, found in first.items()),
+    ]
 
 
-def _verdict(what: str, shape: str, ratios: Mapping[str, float]) -> Verdict:
+def _cell(found: Sequence[Sequence[Cost]]) -> str:
+    return f"{', '.join(_milliseconds(found))}, {_ratio(found):.2f}"
+
+
+def _verdict(what: str, shape: str, costs: Costs) -> Verdict:
+    ratios = {page: _ratio(found) for page, found in costs.items()}
     worst = max(ratios, key=ratios.__getitem__)
     name = f"CPU of {what}, {SHAPES[shape]}, a large fleet over a small one ({worst}),"
     return at_most(name, ratios[worst], LARGEST_RATIO)
