@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, StorageState, sync_playwright
 
 from scripts.example_service import OWNER_TOKEN, ExampleService, running_example
 
@@ -114,15 +114,28 @@ def open_page(page: Page, example: ExampleService, name: str) -> None:
             page.get_by_role("heading", name="Your machines").wait_for()
 
 
-def take_picture(browser: Browser, example: ExampleService, name: str, scheme: Scheme, size: tuple[int, int]) -> bytes:
+def logged_in(browser: Browser, example: ExampleService) -> StorageState:
+    """Log in and return the cookies: a token has only so many logins at once."""
+    context = browser.new_context()
+    try:
+        log_in(context.new_page(), example)
+        return context.storage_state()
+    finally:
+        context.close()
+
+
+def take_picture(
+    browser: Browser, example: ExampleService, name: str, scheme: Scheme, size: tuple[int, int], login: StorageState
+) -> bytes:
     # Mostly without scripts, because a picture of one moment should not say "live".
     context = browser.new_context(
-        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, java_script_enabled=name in WITH_SCRIPTS
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme=scheme,
+        java_script_enabled=name in WITH_SCRIPTS,
+        storage_state=None if name == "login" else login,
     )
     try:
         page = context.new_page()
-        if name != "login":
-            log_in(page, example)
         open_page(page, example, name)
         height = min(page.evaluate("document.documentElement.scrollHeight"), MAX_HEIGHT)
         return page.screenshot(full_page=True, clip={"x": 0, "y": 0, "width": size[0], "height": height})
@@ -200,10 +213,12 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
     ):
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS, env={"HOME": folder})
+        logins = {each.url: logged_in(browser, each) for each in (example, demo)}
         for name in only or [name for name in (*PAGES, *GUIDE) if name not in WITHOUT_PICTURE]:
             for scheme in SCHEMES:
                 shown = demo if name in GUIDE else example
-                pictures = [take_picture(browser, shown, name, scheme, size) for size in (DESKTOP, PHONE)]
+                login = logins[shown.url]
+                pictures = [take_picture(browser, shown, name, scheme, size, login) for size in (DESKTOP, PHONE)]
                 target = TARGET / f"{name}-{scheme}.png"
                 target.write_bytes(side_by_side(browser, scheme, pictures))
                 print(f"{target.relative_to(TARGET.parent.parent.parent)}: {target.stat().st_size // 1024} KB")
