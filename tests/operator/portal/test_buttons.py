@@ -165,8 +165,8 @@ def test_of_many_failures_the_newest_are_shown() -> None:
         for path, failed in (("/", 27), (f"/maintenances/{made['id']}", 26)):
             text = page_text(operator.get(path))
             assert f"{failed} orders failed" in text
-            assert f"All failed orders : {failed - 20} more than here" in text
-            assert buttons(operator, path).count("abandon") == 20
+            assert f"All failed orders : {failed - 10} more than here" in text
+            assert buttons(operator, path).count("abandon") == 10
         assert f"Maintenance {made['id'][:8]} Held: 26 orders failed" in page_text(operator.get("/"))
         link = f"/orders?state=failed&maintenance={made['id']}"
         assert f'href="{escape(link)}"' in operator.get(f"/maintenances/{made['id']}").raw.decode()

@@ -9,7 +9,7 @@ from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.buttons import RESOLUTIONS, RETRY_ALL, UNRESOLVED, Button
 from forewarn.operator.portal.page_request import PageRequest
 
-MAX_ROWS = 20
+MAX_ROWS = 10
 PAUSED_READ = 100
 
 
