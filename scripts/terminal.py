@@ -35,9 +35,6 @@ class Terminal:
         self._console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
         self._environment |= {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "NO_PROXY": "*"}
-        # With the program's folder first on the PATH, the demo prints `forewarn`, not a path of this machine.
-        folder = Path(sys.executable).parent
-        self._environment["PATH"] = f"{folder}{os.pathsep}{self._environment.get('PATH', os.defpath)}"
 
     def comment(self, text: str) -> None:
         self._console.print(Text(f"\n# {text}", style="dim italic"))

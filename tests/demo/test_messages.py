@@ -19,7 +19,7 @@ def test_the_terminal_picture_shows_the_printed_text() -> None:
     """`make screenshots` draws the picture again. It loads nothing from other sites."""
     svg = (ROOT / "docs/images/terminal.svg").read_text("utf-8")
     text = html.unescape(re.sub(r"<[^>]*>", "", svg)).replace("\xa0", " ")
-    lines = welcome(guest=GUEST, operator=OPERATOR, rate=60, program="forewarn").splitlines()
+    lines = welcome(guest=GUEST, operator=OPERATOR, rate=60, program=".venv/bin/forewarn").splitlines()
     assert len(lines) > 10
     for line in lines:
         assert line in text

@@ -232,7 +232,7 @@ class Settings:
     hook_disable_after_s: int = setting(
         3 * 86_400,
         parse_duration,
-        "disable a hook whose receiver has failed for this long; `0` never. It keeps its place in the audit log",
+        "disable a hook whose receiver has failed for this long; `0` never. It keeps its position in the audit log",
     )
     log_level: str = setting("info", one_of("debug", "info", "warning", "error"), "how much to log")
     # By the executor's name, each an instance of its `settings_class`.
