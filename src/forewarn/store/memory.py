@@ -60,7 +60,7 @@ from forewarn.store import (
 from forewarn.store.audit_chain import AuditChain, ChainMark, chained
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-_UNFINISHED = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
+_UNFINISHED = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
 
 
 def _locked(method: Method) -> Method:
@@ -91,6 +91,7 @@ class MemoryStore:
         self._event_ids_of: dict[str, list[str]] = defaultdict(list)
         self._orders: dict[str, Order] = {}
         self._unfinished: dict[str, None] = {}
+        self._host_order_ids_of: dict[str, list[str]] = defaultdict(list)
         self._audit: list[AuditEntry] = []
         self._audit_count = 0
         self._chain_start = ChainMark(0, "")
@@ -131,12 +132,18 @@ class MemoryStore:
                 i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.document_only
             },
             events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
-            orders={i: self._orders[i] for i in events if i in self._orders and not focus.document_only},
+            orders={} if focus.document_only else self._orders_for(focus, events, maintenance_ids),
+            read_hosts=frozenset(focus.hosts),
             hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
             confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
             resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
         )
+
+    def _orders_for(self, focus: Focus, events: Iterable[str], maintenance_ids: Iterable[str]) -> dict[str, Order]:
+        ids = dict.fromkeys([*events, *focus.events])
+        ids |= dict.fromkeys(i for each in maintenance_ids for i in self._host_order_ids_of.get(each, ()))
+        return {i: self._orders[i] for i in ids if i in self._orders}
 
     @_locked
     def scopes(self) -> dict[str, Scope]:
@@ -210,9 +217,9 @@ class MemoryStore:
         return min(self._waking.values(), default=None)
 
     @_locked
-    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+    def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
         known = self._unfinished if _UNFINISHED.issuperset(states) else self._orders
-        matching = (o for i in known if (o := self._orders[i]).state in states)
+        matching = (o for i in known if (o := self._orders[i]).state in states and bool(o.host) == of_hosts)
         return heapq.nsmallest(limit, matching, key=lambda o: (o.issued, o.id))
 
     @_locked
@@ -238,7 +245,8 @@ class MemoryStore:
         events = [self._events[i] for name in names for i in self._open_of_scope.get(name, ())]
         held = Counter(event.status for event in events)
         started = (self._orders.get(event.id) for event in events if event.status is Status.STARTED)
-        states = Counter(order.state for order in started if order is not None)
+        of_hosts = (order for order in self._orders.values() if order.host and within is None)
+        states = Counter(order.state for order in (*started, *of_hosts) if order is not None)
         return Counts(
             planned=held[Status.PLANNED],
             scheduled=held[Status.SCHEDULED],
@@ -283,7 +291,7 @@ class MemoryStore:
         return heapq.nsmallest(limit, matching)
 
     def _lies_within(self, kind: IdKind, id_: str, scopes: tuple[str, ...] | None) -> bool:
-        events = self._events_of_maintenance(id_) if kind == "maintenance" else [self._events[id_]]
+        events = self._events_of_maintenance(id_) if kind == "maintenance" else filter(None, [self._events.get(id_)])
         return scopes is None or any(event.scope in scopes for event in events)
 
     @_locked
@@ -388,9 +396,9 @@ class MemoryStore:
             o
             for o in self._orders.values()
             if o.state in query.states
-            and (query.abandoned or self._events[o.id].status is not Status.ABANDONED)
+            and (query.abandoned or o.host or self._events[o.id].status is not Status.ABANDONED)
             and (query.before is None or (o.issued, o.id) < query.before)
-            and _lies_in(self._events[o.id].scope, scopes)
+            and _lies_in("" if o.host else self._events[o.id].scope, scopes)
         )
         return heapq.nlargest(query.limit, matching, key=lambda o: (o.issued, o.id))
 
@@ -434,6 +442,8 @@ class MemoryStore:
         for maintenance_id in empty:
             self._event_ids_of.pop(maintenance_id, None)
             del self._maintenances[maintenance_id]
+            for order_id in self._host_order_ids_of.pop(maintenance_id, ()):
+                del self._orders[order_id]
         oldest = list(takewhile(lambda entry: entry.at < before, self._audit[:limit]))
         if oldest:
             del self._audit[: len(oldest)]
@@ -592,8 +602,10 @@ class MemoryStore:
             elif event.id in self._events and self._events[event.id].maintenance_id != event.maintenance_id:
                 raise InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
         events = {e.id for e in change.events}
-        named = [*(a.event_id for a in change.approvals), *(o.id for o in change.orders)]
+        named = [*(a.event_id for a in change.approvals), *(o.id for o in change.orders if not o.host)]
         dangling += [i for i in named if i not in events and i not in self._events]
+        of_hosts = [o for o in change.orders if o.host]
+        dangling += [o.id for o in of_hosts if o.maintenance_id not in maintenances | self._maintenances.keys()]
         if dangling:
             raise InvariantBroken(f"{dangling[0]} would belong to nothing that exists; nothing was saved")
 
@@ -659,6 +671,8 @@ class MemoryStore:
             self._open_of_scope[event.scope].pop(event.id, None)
 
     def _put_order(self, order: Order) -> None:
+        if order.host and order.id not in self._orders:
+            self._host_order_ids_of[order.maintenance_id].append(order.id)
         self._orders[order.id] = order
         if order.state in _UNFINISHED:
             self._unfinished[order.id] = None

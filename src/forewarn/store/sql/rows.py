@@ -21,6 +21,7 @@ from forewarn.core.model import (
     EventType,
     Hook,
     HookDelivery,
+    HostMode,
     LoginSession,
     Machine,
     Maintenance,
@@ -121,6 +122,7 @@ _TEXT: Coders = {
     datetime | None: (_optional(time_text), _optional(_time)),
     tuple[str, ...]: (json.dumps, _texts),
     Mapping[EventType, int]: (_notices_text, _notices),
+    HostMode | None: (_optional(str), _optional(HostMode)),
 }
 _NATIVE: Coders = {
     str: (without_nul, _with_nul),
@@ -130,6 +132,7 @@ _NATIVE: Coders = {
     datetime | None: (None, _optional(_in_utc)),
     tuple[str, ...]: (list, tuple),
     Mapping[EventType, int]: (_notices_text, _notices),
+    HostMode | None: (_optional(str), _optional(HostMode)),
 }
 
 
