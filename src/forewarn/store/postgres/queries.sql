@@ -51,6 +51,14 @@ JOIN machine_addresses a ON a.scope = k ->> 0 AND a.name = k ->> 1;
 -- Return every address of every machine.
 SELECT scope, name, address FROM machine_addresses;
 
+-- name: hosts_by_name
+-- Return the rows of the named hosts.
+SELECT * FROM hosts WHERE name = ANY(%(names)s::text[]) ORDER BY name;
+
+-- name: hosts_all
+-- Return every host that has a row.
+SELECT * FROM hosts ORDER BY name;
+
 -- name: scopes_of_maintenances
 -- Return the scopes in which these maintenances have open events.
 SELECT DISTINCT scope FROM events
@@ -520,14 +528,12 @@ WHERE events.maintenance_id = excluded.maintenance_id;
 INSERT INTO approvals VALUES (%(event_id)s, %(machine)s, %(who)s, %(at)s, %(origin)s) ON CONFLICT DO NOTHING;
 
 -- name: put_order
--- Add or update an order; it is listed under its event's scope, the order of a host under none. Without the event or the
--- maintenance the scope is NULL, which the table refuses.
+-- Add or update an order; it is listed under its event's scope, the order of a host under none.
 INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
     phase, scope)
 VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s, %(ended)s, %(reason)s, %(output)s,
-    %(host)s::text, %(maintenance_id)s::text, %(position)s, %(phase)s,
-    CASE WHEN %(host)s::text = '' THEN (SELECT scope FROM events WHERE events.id = %(id)s::text)
-    ELSE (SELECT '' FROM maintenances WHERE maintenances.id = %(maintenance_id)s::text) END)
+    %(host)s::text, %(maintenance_id)s, %(position)s, %(phase)s,
+    CASE WHEN %(host)s::text = '' THEN (SELECT scope FROM events WHERE events.id = %(id)s::text) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
     reason = excluded.reason, output = excluded.output, phase = excluded.phase;
@@ -567,6 +573,21 @@ DELETE FROM tokens WHERE id = %(id)s;
 INSERT INTO token_uses
 SELECT id, %(at)s FROM tokens WHERE id = %(token_id)s
 ON CONFLICT (token_id) DO UPDATE SET at = greatest(token_uses.at, excluded.at);
+
+-- name: add_host
+-- Add a host. If it has a row, this changes no row, and the store raises Conflict.
+INSERT INTO hosts VALUES (%(name)s, %(labels)s, %(fault_domain)s, %(connection)s, %(listed)s, %(cordoned)s, %(cordoned_by)s, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: update_host
+-- Save a host that has not changed since it was read.
+UPDATE hosts SET labels = %(labels)s, fault_domain = %(fault_domain)s, connection = %(connection)s, listed = %(listed)s,
+    cordoned = %(cordoned)s, cordoned_by = %(cordoned_by)s, version = version + 1
+WHERE name = %(name)s AND version = %(version)s;
+
+-- name: remove_host
+-- Delete the row of a host that has not changed since it was read.
+DELETE FROM hosts WHERE name = %(name)s AND version = %(version)s;
 
 -- name: hooks_all
 -- Return every hook, oldest first.

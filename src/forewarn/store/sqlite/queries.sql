@@ -54,6 +54,14 @@ JOIN machine_addresses a ON a.scope = k.value ->> 0 AND a.name = k.value ->> 1;
 -- Return every address of every machine.
 SELECT scope, name, address FROM machine_addresses;
 
+-- name: hosts_by_name
+-- Return the rows of the named hosts.
+SELECT h.* FROM json_each(:names) n CROSS JOIN hosts h ON h.name = n.value ORDER BY h.name;
+
+-- name: hosts_all
+-- Return every host that has a row.
+SELECT * FROM hosts ORDER BY name;
+
 -- name: scopes_of_maintenances
 -- Return the scopes in which these maintenances have open events.
 SELECT DISTINCT scope FROM events
@@ -253,9 +261,9 @@ ORDER BY number DESC LIMIT :limit;
 -- Count the open events by status, and the Started events and the hosts with a failed order or with an order in doubt.
 SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
   coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0)
-    + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts WHERE host <> '' AND state = 'failed') AS failed,
+    + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts_by_state WHERE host <> '' AND state = 'failed') AS failed,
   coalesce(sum(e.status = 'Started' AND o.state = 'in-doubt'), 0)
-    + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts WHERE host <> '' AND state = 'in-doubt') AS in_doubt
+    + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts_by_state WHERE host <> '' AND state = 'in-doubt') AS in_doubt
 FROM events e INDEXED BY events_open LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
@@ -517,13 +525,11 @@ WHERE events.maintenance_id = excluded.maintenance_id;
 INSERT INTO approvals VALUES (:event_id, :machine, :who, :at, :origin) ON CONFLICT DO NOTHING;
 
 -- name: put_order
--- Add or update an order; it is listed under its event's scope, the order of a host under none. Without the event or the
--- maintenance the scope is NULL, which the table refuses.
+-- Add or update an order; it is listed under its event's scope, the order of a host under none.
 INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
     phase, scope)
 VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output, :host, :maintenance_id, :position,
-    :phase, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id)
-            ELSE (SELECT '' FROM maintenances WHERE maintenances.id = :maintenance_id) END)
+    :phase, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
     reason = excluded.reason, output = excluded.output, phase = excluded.phase;
@@ -563,6 +569,21 @@ DELETE FROM tokens WHERE id = :id;
 INSERT INTO token_uses
 SELECT id, :at FROM tokens WHERE id = :token_id
 ON CONFLICT (token_id) DO UPDATE SET at = max(token_uses.at, excluded.at);
+
+-- name: add_host
+-- Add a host. If it has a row, this changes no row, and the store raises Conflict.
+INSERT INTO hosts VALUES (:name, :labels, :fault_domain, :connection, :listed, :cordoned, :cordoned_by, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: update_host
+-- Save a host that has not changed since it was read.
+UPDATE hosts SET labels = :labels, fault_domain = :fault_domain, connection = :connection, listed = :listed,
+    cordoned = :cordoned, cordoned_by = :cordoned_by, version = version + 1
+WHERE name = :name AND version = :version;
+
+-- name: remove_host
+-- Delete the row of a host that has not changed since it was read.
+DELETE FROM hosts WHERE name = :name AND version = :version;
 
 -- name: hooks_all
 -- Return every hook, oldest first.

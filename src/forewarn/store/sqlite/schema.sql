@@ -230,6 +230,14 @@ CREATE TABLE orders (
 CREATE INDEX orders_by_state ON orders (state, issued, id);
 CREATE INDEX orders_by_scope ON orders (scope, state, issued, id);
 CREATE UNIQUE INDEX orders_of_hosts ON orders (maintenance_id, position) WHERE host <> '';
+CREATE INDEX orders_of_hosts_by_state ON orders (state) WHERE host <> '';
+
+CREATE TRIGGER orders_belong_to_something BEFORE INSERT ON orders
+WHEN NOT CASE WHEN new.host = '' THEN EXISTS (SELECT 1 FROM events WHERE id = new.id)
+         ELSE EXISTS (SELECT 1 FROM maintenances WHERE id = new.maintenance_id) END
+BEGIN
+    SELECT RAISE(ABORT, 'an order belongs to an event, or to the maintenance of its host');
+END;
 
 CREATE TRIGGER events_take_their_orders_along AFTER DELETE ON events
 BEGIN
@@ -403,3 +411,15 @@ CREATE TABLE hook_deliveries (
     PRIMARY KEY (hook_id, audit_id)
 ) WITHOUT ROWID;
 CREATE INDEX hook_deliveries_by_time ON hook_deliveries (hook_id, at, audit_id);
+
+-- What is known of a host: what the fleet lists, and whether it is cordoned, by the maintenance of this id or by an operator ('').
+CREATE TABLE hosts (
+    name         TEXT PRIMARY KEY,
+    labels       TEXT NOT NULL CHECK (json_valid(labels)),
+    fault_domain INTEGER NOT NULL CHECK (fault_domain BETWEEN 0 AND 999),
+    connection   TEXT NOT NULL CHECK (length(connection) <= 512),
+    listed       INTEGER NOT NULL CHECK (listed IN (0, 1)),
+    cordoned     TEXT,
+    cordoned_by  TEXT NOT NULL CHECK (cordoned_by = '' OR cordoned IS NOT NULL),
+    version      INTEGER NOT NULL CHECK (version >= 1)
+) WITHOUT ROWID;

@@ -19,6 +19,22 @@ ALTER TABLE orders
     ADD CONSTRAINT orders_event_check CHECK (
         host <> '' OR (state NOT IN ('cancelled', 'abandoned') AND (state <> 'planned' OR phase = 'start')));
 CREATE UNIQUE INDEX orders_of_hosts ON orders (maintenance_id, position) WHERE host <> '';
+CREATE INDEX orders_of_hosts_by_state ON orders (state) WHERE host <> '';
+
+CREATE FUNCTION orders_belong_to_something() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF new.host = '' THEN
+        PERFORM FROM events WHERE id = new.id;
+    ELSE
+        PERFORM FROM maintenances WHERE id = new.maintenance_id;
+    END IF;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'an order belongs to an event, or to the maintenance of its host' USING ERRCODE = 'foreign_key_violation';
+    END IF;
+    RETURN new;
+END $$;
+CREATE TRIGGER orders_belong_to_something BEFORE INSERT ON orders
+FOR EACH ROW EXECUTE FUNCTION orders_belong_to_something();
 
 CREATE FUNCTION events_take_their_orders_along() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

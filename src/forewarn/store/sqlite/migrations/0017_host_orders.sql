@@ -34,6 +34,14 @@ DROP TABLE kept_orders;
 CREATE INDEX orders_by_state ON orders (state, issued, id);
 CREATE INDEX orders_by_scope ON orders (scope, state, issued, id);
 CREATE UNIQUE INDEX orders_of_hosts ON orders (maintenance_id, position) WHERE host <> '';
+CREATE INDEX orders_of_hosts_by_state ON orders (state) WHERE host <> '';
+
+CREATE TRIGGER orders_belong_to_something BEFORE INSERT ON orders
+WHEN NOT CASE WHEN new.host = '' THEN EXISTS (SELECT 1 FROM events WHERE id = new.id)
+         ELSE EXISTS (SELECT 1 FROM maintenances WHERE id = new.maintenance_id) END
+BEGIN
+    SELECT RAISE(ABORT, 'an order belongs to an event, or to the maintenance of its host');
+END;
 
 CREATE TRIGGER events_take_their_orders_along AFTER DELETE ON events
 BEGIN
