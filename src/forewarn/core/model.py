@@ -16,6 +16,7 @@ from enum import StrEnum
 from forewarn.core.errors import Invalid
 from forewarn.core.event_types import EVENT_TYPES, TERMINATE_NOTICE_RANGE_S
 from forewarn.core.event_types import EventType as EventType
+from forewarn.core.event_types import HostMode as HostMode
 from forewarn.core.event_types import ScopeKind as ScopeKind
 from forewarn.core.event_types import Source as Source
 
@@ -106,13 +107,6 @@ class OrderState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     ABANDONED = "abandoned"
-
-
-class HostMode(StrEnum):
-    """How the hosts of a maintenance are worked on: without their machines, or with the machines shut down on them."""
-
-    EVACUATE = "evacuate"
-    IN_PLACE = "in-place"
 
 
 class Phase(StrEnum):
@@ -599,9 +593,6 @@ class StoreHold:
     resumed: datetime | None = None
 
 
-HOST_MODE_TYPES = {HostMode.EVACUATE: (EventType.FREEZE, EventType.REDEPLOY), HostMode.IN_PLACE: (EventType.REBOOT,)}
-
-
 def _check_source(type_: EventType, source: Source) -> None:
     allowed = [known for known, rules in EVENT_TYPES.items() if source in rules.sources]
     require(type_ in allowed, f"a {source} event can be of type {' or '.join(allowed)}, not {type_}")
@@ -658,7 +649,7 @@ class MaintenanceRequest:
             return
         require(bool(self.targets.hosts), f"host_mode {self.host_mode} needs hosts as targets")
         require(self.source is Source.PLATFORM, f"host_mode {self.host_mode} needs source {Source.PLATFORM}")
-        allowed = HOST_MODE_TYPES[self.host_mode]
+        allowed = [type_ for type_, rules in EVENT_TYPES.items() if self.host_mode in rules.host_modes]
         require(self.type in allowed, f"host_mode {self.host_mode} needs type {' or '.join(allowed)}, not {self.type}")
         if self.to_host:
             check_name("to_host", self.to_host)
