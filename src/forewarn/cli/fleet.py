@@ -16,13 +16,14 @@ from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
 from forewarn.core.fleet_difference import removal_text, spanning_hosts
 from forewarn.core.formatting import count
 
-app = group("fleet", "Check, apply, compare and export the fleet: scopes and machines.")
+app = group("fleet", "Check, apply, compare and export the fleet: scopes, machines and hosts.")
 
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="A fleet file (TOML), or - for standard input.", show_default=False)
 ]
 Prune = Annotated[
-    bool, typer.Option("--prune", help="Remove scopes and machines that are not in the file.", show_default=False)
+    bool,
+    typer.Option("--prune", help="Remove scopes, machines and hosts that are not in the file.", show_default=False),
 ]
 
 
@@ -39,9 +40,11 @@ def check(file: File, as_json: AsJson = False) -> None:
             out.json({"file": file, "ok": False, "errors": list(error.problems)})
         raise
     warnings = spanning_hosts(fleet.machines.values())
-    counts = {"scopes": len(fleet.scopes), "machines": len(fleet.machines)}
+    counts = {"scopes": len(fleet.scopes), "machines": len(fleet.machines), "hosts": len(fleet.hosts)}
     data = {"file": file, "ok": True, "errors": [], "warnings": warnings, **counts}
     contents = f"{count(len(fleet.scopes), 'scope')} and {count(len(fleet.machines), 'machine')}"
+    if fleet.hosts:
+        contents = f"{contents}, and lists {count(len(fleet.hosts), 'host')}"
     out.result(data, f"{file}: no errors; it has {contents}")
     for warning in warnings if not as_json else ():
         out.aside(f"! {warning}")
@@ -57,13 +60,13 @@ def apply(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Change the fleet to match the file, completely or not at all. Ask before more than 10 scopes and machines are removed."""
+    """Change the fleet to match the file, completely or not at all. Ask before more than 10 scopes, machines and hosts go."""
     text = _read_checked(file)
     if prune and not dry_run and not yes:
         planned = _post(session, file, text, prune=True, dry_run=True)
         if planned["large_removal"]:
             _show_lines(session, planned)
-            removed = removal_text(planned["removed_machines"], planned["removed_scopes"])
+            removed = removal_text(planned["removed_machines"], planned["removed_scopes"], planned["removed_hosts"])
             otherwise = "nothing was changed: it was not confirmed; --yes applies the file without a question"
             confirm(f"Remove {removed}?", yes=False, otherwise=otherwise)
     _show(session, _post(session, file, text, prune=prune, dry_run=dry_run))

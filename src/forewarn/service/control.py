@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from forewarn.core import hooks, lifecycle
+from forewarn.core import hooks, hosts, lifecycle
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
@@ -179,7 +179,7 @@ class Control(Decisions):
                 if not dry_run:
                     self.refuse_repetition(once)
                 current = self._store.inventory() if focus is None else self._store.snapshot(focus)
-                diff = compare(Fleet(current.scopes, current.machines))
+                diff = compare(Fleet(current.scopes, current.machines, current.hosts))
                 if not diff.lines and (dry_run or once is None):
                     return diff
                 now = self._clock.now() if dry_run else self._now()
@@ -198,6 +198,12 @@ class Control(Decisions):
         gone = [hook for hook in self._store.hooks() if hook.scope in scopes] if scopes else []
         entries = (_hook_entry(hook, change.at, actor, "hook deleted", "its scope is removed") for hook in gone)
         return replace(change, removed_hooks=tuple(hook.id for hook in gone), audit=(*change.audit, *entries))
+
+    def cordon_host(self, name: str, actor: Actor) -> None:
+        self._decide(_on_host(name), lambda s, now: hosts.cordon(s, name, now=now, actor=actor))
+
+    def uncordon_host(self, name: str, actor: Actor) -> None:
+        self._decide(_on_host(name), lambda s, now: hosts.uncordon(s, name, now=now, actor=actor))
 
     # -- what operators request
 
@@ -624,6 +630,10 @@ def _log_unresolved(change: Change, events: Mapping[str, Event]) -> None:
                 }
             },
         )
+
+
+def _on_host(name: str) -> Focus:
+    return Focus(hosts=(name,), whole_maintenances=False, open_events=False)
 
 
 def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
