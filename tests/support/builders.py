@@ -210,6 +210,16 @@ class World:
             )
         )
 
+    def skip_host(self, maintenance_id: str, host: str) -> Change:
+        return self.save(lifecycle.skip_host(self.snapshot(), maintenance_id, host, now=self.now, actor=OPERATOR))
+
+    def resolve_host(self, order_id: str, verb: Verb) -> Change:
+        return self.save(
+            lifecycle.resolve_host(
+                self.snapshot(), order_id, verb, now=self.now, actor=OPERATOR, order_timeout_s=ORDER_TIMEOUT_S
+            )
+        )
+
     def retry_failed(self, maintenance_id: str) -> Change:
         return self.save(
             lifecycle.retry_failed(
@@ -250,6 +260,12 @@ class World:
                 order_timeout_s=ORDER_TIMEOUT_S,
             )
         )
+
+    def move(self, order_id: str, to_host: str) -> Change:
+        """Finish an order: all its machines are on another host now."""
+        event = self.event(order_id)
+        new_hosts = {(event.scope, name): to_host for name in event.resources}
+        return self.report(order_id, Outcome(ok=True, reason="moved", new_hosts=new_hosts))
 
     def doubt(self, order_id: str) -> Change:
         return self.report(order_id, Unknown("its node is gone"))

@@ -196,7 +196,7 @@ def cordon(draft: Draft, host: str, maintenance_id: str) -> None:
     known = draft.host(host)
     if known.cordoned is None:
         draft.put_host(replace(known, cordoned=draft.now, cordoned_by=maintenance_id))
-        draft.note("host cordoned", maintenance_id=maintenance_id, detail=f"host {host}")
+        draft.note("host cordoned", maintenance_id=maintenance_id, detail=host)
 
 
 def finish_host(draft: Draft, order: Order, *, reason: str, output: str = "") -> None:
@@ -206,7 +206,7 @@ def finish_host(draft: Draft, order: Order, *, reason: str, output: str = "") ->
     known = draft.host(order.host)
     if known.cordoned is not None and known.cordoned_by == order.maintenance_id:
         draft.put_host(replace(known, cordoned=None, cordoned_by=""))
-        draft.note("host uncordoned", maintenance_id=order.maintenance_id, detail=f"host {order.host}")
+        draft.note("host uncordoned", maintenance_id=order.maintenance_id, detail=order.host)
 
 
 def fail_host(draft: Draft, order: Order, reason: str, detail: str = "") -> None:

@@ -43,7 +43,7 @@ _ORDER_STEPS = {
 }
 # An order of a host is planned first. It can be dropped before it is taken, and abandoned when it failed or is in doubt.
 _HOST_STEPS = {
-    None: {OrderState.PLANNED},
+    None: {OrderState.PLANNED, OrderState.OPEN},
     OrderState.PLANNED: {OrderState.OPEN, OrderState.FAILED, OrderState.CANCELLED, OrderState.ABANDONED},
     OrderState.OPEN: {OrderState.RUNNING, OrderState.DONE, OrderState.FAILED, OrderState.CANCELLED},
     OrderState.RUNNING: {OrderState.IN_DOUBT, OrderState.DONE, OrderState.FAILED},
