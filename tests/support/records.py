@@ -328,7 +328,12 @@ def orders(id_: str) -> st.SearchStrategy[Order]:
 
 def host_orders(id_: str, maintenance_id: str, position: int) -> st.SearchStrategy[Order]:
     """Orders of hosts, in every state."""
-    of_host = {"host": f"host-{position}", "maintenance_id": maintenance_id, "position": position, "phase": Phase.NONE}
+    of_host: dict[str, Any] = {
+        "host": f"host-{position}",
+        "maintenance_id": maintenance_id,
+        "position": position,
+        "phase": Phase.NONE,
+    }
     return st.tuples(orders(id_), st.sampled_from(OrderState)).map(
         lambda drawn: _legal(replace(drawn[0], state=drawn[1], **of_host))
     )

@@ -20,9 +20,11 @@ from forewarn.core.model import (
     EventType,
     HoldCause,
     HookShape,
+    HostMode,
     MaintenanceStatus,
     OnFailure,
     OrderState,
+    Phase,
     Role,
     ScopeKind,
     Source,
@@ -148,6 +150,14 @@ class MaintenanceIn(RequestBody):
     description: Text = ""
     emergency: bool = False
     on_failure: OnFailure = OnFailure.HOLD
+    host_mode: Annotated[
+        HostMode | None,
+        msgspec.Meta(
+            description="work on the hosts of the targets, one after another, without their machines or in place"
+        ),
+    ] = None
+    return_machines: bool = False
+    to_host: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 class HookIn(RequestBody):
@@ -395,6 +405,17 @@ class ProgressOut(ResponseBody):
     undone: int
 
 
+class HostWorkOut(ResponseBody):
+    """The work on one host of a maintenance, in its turn: the state of its order, and what it waits for."""
+
+    host: str
+    order_id: str | None
+    state: OrderState
+    attempt: int
+    reason: str
+    waiting_for: list[WaitingOut]
+
+
 class MaintenanceOut(ResponseBody):
     """A maintenance, and how far it is.
 
@@ -424,6 +445,10 @@ class MaintenanceOut(ResponseBody):
     estimated_end: datetime | None
     event_counts: dict[Status, int]
     waves: list[WaveOut]
+    host_mode: HostMode | None = None
+    return_machines: bool = False
+    to_host: str = ""
+    hosts: list[HostWorkOut] = []
 
 
 class SubmittedMaintenance(MaintenanceOut):
@@ -459,12 +484,16 @@ class MaintenanceRow(ResponseBody):
     targets: TargetsOut | None
     progress: ProgressOut
     estimated_end: datetime | None
+    host_mode: HostMode | None = None
+    return_machines: bool = False
+    to_host: str = ""
 
 
 class OrderOut(ResponseBody):
-    """The work of one started event; its id is the event's id.
+    """The work of one started event, whose id it has, or the work on one host: then it has no scope and no machines.
 
-    `hosts` are the hosts of its machines now. What resuming the store would do is listed without them.
+    `hosts` are the hosts of its machines now. What resuming the store would do is listed without them. `phase` says whether an
+    order of in-place maintenance shuts its machines down or starts them again.
     """
 
     id: str
@@ -481,6 +510,8 @@ class OrderOut(ResponseBody):
     ended: datetime | None
     reason: str
     output: str
+    host: str = ""
+    phase: Phase = Phase.NONE
     hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -1,10 +1,12 @@
 """List, show, take and report orders."""
 
+from collections.abc import Callable
 from datetime import datetime
 
 from forewarn.core.errors import NotFound
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import OrderState, Status
+from forewarn.core.transitions import Verb
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.context import (
     Api,
@@ -47,8 +49,10 @@ def list_orders(api: Api, context: CallContext) -> Result:
         events = api.store.snapshot(
             Focus(events=tuple(o.id for o in page), whole_maintenances=False, open_events=False, document_only=True)
         ).events
+        hosts = {o.maintenance_id: api.store.maintenance(o.maintenance_id) for o in page if o.host}
+        shown = [(o, hosts.get(o.maintenance_id) if o.host else events.get(o.id)) for o in page]
         # An order whose event was removed meanwhile still counts as read.
-        return [((o.issued, o.id), views.order_out(o, events[o.id]) if o.id in events else None) for o in page]
+        return [((o.issued, o.id), views.order_out(o, of) if of is not None else None) for o, of in shown]
 
     start = read_cursor(query.cursor, tuple[Moment, str])
     items, last = searched(read, _text, text=query.text, start=start, limit=query.limit)
@@ -60,11 +64,11 @@ def _text(order: bodies.OrderOut | None) -> str:
     """Return what a search finds an order by."""
     if order is None:
         return ""
-    return "\n".join((order.id, order.type, order.reason, order.node, *order.machines))
+    return "\n".join((order.id, order.type, order.reason, order.node, order.host, *order.machines))
 
 
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
-    """Return one page: a maintenance has at most as many orders as events."""
+    """Return one page: a maintenance has at most as many orders as events and hosts."""
     query, text, caller = context.query, context.query.text, context.caller
     snapshot = api.snapshots.around(maintenances=[query.maintenance])
     states = _offered(api, query.state)
@@ -76,6 +80,16 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         and not (query.state and event.status is Status.ABANDONED)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
+    maintenance = snapshot.maintenances.get(query.maintenance)
+    items += [
+        views.order_out(order, maintenance)
+        for order in sorted(snapshot.orders.values(), key=lambda o: o.position)
+        if maintenance is not None
+        and caller.within is None
+        and order.host
+        and order.maintenance_id == query.maintenance
+        and order.state in states
+    ]
     return page_of(_with_hosts(api, [item for item in items if text in folded(_text(item))]), None)
 
 
@@ -86,7 +100,8 @@ def _with_hosts(api: Api, orders: list[bodies.OrderOut]) -> list[bodies.OrderOut
     machines = api.store.snapshot(focus).machines if keys else {}
     for order in orders:
         found = (machines.get(keys[name]) for name in order.machines)
-        order.hosts = sorted({machine.host for machine in found if machine is not None and machine.host})
+        on_hosts = {machine.host for machine in found if machine is not None and machine.host}
+        order.hosts = [order.host] if order.host else sorted(on_hosts)
     return orders
 
 
@@ -97,7 +112,11 @@ def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]
 
 
 def get_order(api: Api, context: CallContext) -> Result:
-    return _result(api, api.event(context.caller, context.path["id"]).id)
+    order_id, caller = context.path["id"], context.caller
+    _, _, event = api.control.order(order_id)
+    if not (caller.sees(event.scope) if event is not None else caller.within is None):
+        raise NotFound(f"there is no order {order_id}")
+    return _result(api, order_id)
 
 
 def start_order(api: Api, context: CallContext) -> Result:
@@ -120,8 +139,16 @@ def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
     return _result(api, order_id)
 
 
+def resolve_host(verb: Verb) -> Callable[[Api, CallContext], Result]:
+    """Return the call that retries or abandons the order of a host that failed or is in doubt."""
+
+    def call(api: Api, context: CallContext) -> Result:
+        api.control.resolve_host(context.path["id"], verb, context.caller.actor)
+        return _result(api, context.path["id"])
+
+    return call
+
+
 def _result(api: Api, order_id: str) -> Result:
-    event, order = api.control.event(order_id)
-    if order is None:
-        raise NotFound(f"there is no order {order_id}")
-    return Result(200, _with_hosts(api, [views.order_out(order, event)])[0])
+    order, maintenance, event = api.control.order(order_id)
+    return Result(200, _with_hosts(api, [views.order_out(order, event or maintenance)])[0])
