@@ -4,20 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from forewarn.core.model import (
-    Approval,
-    AuditEntry,
-    ClockHold,
-    Event,
-    Hook,
-    Machine,
-    Maintenance,
-    Order,
-    Receipt,
-    Scope,
-    StoreHold,
-    Token,
-)
+from forewarn.core.model import Approval, AuditEntry, ClockHold, Event, Machine, Maintenance, Order, Scope, StoreHold
+from forewarn.core.operator_model import Hook, Receipt, Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

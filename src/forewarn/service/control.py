@@ -18,8 +18,6 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
-    MAX_CALENDAR_TOKENS,
-    MAX_CALENDAR_TOKENS_PER_SCOPE,
     UNFINISHED,
     Actor,
     AuditEntry,
@@ -28,11 +26,10 @@ from forewarn.core.model import (
     MaintenanceRequest,
     Order,
     OrderState,
-    Role,
     StoreHold,
     Targets,
-    Token,
 )
+from forewarn.core.operator_model import MAX_CALENDAR_TOKENS, MAX_CALENDAR_TOKENS_PER_SCOPE, Role, Token
 from forewarn.core.plan_warnings import PlanWarning, plan_warnings
 from forewarn.core.store_hold import hold_store, resume_store, starts_after_resuming
 from forewarn.core.transitions import Verb

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from forewarn.core import hooks
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, NotFound
-from forewarn.core.model import Actor, AuditEntry, Hook
+from forewarn.core.model import Actor, AuditEntry
+from forewarn.core.operator_model import Hook
 from forewarn.service.decisions import Decisions, Once
 from forewarn.store import Focus, Store
 

@@ -9,22 +9,8 @@ from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.model import (
-    AuditEntry,
-    Event,
-    EventType,
-    Hook,
-    HookDelivery,
-    LoginSession,
-    Machine,
-    Maintenance,
-    Order,
-    OrderState,
-    Receipt,
-    Scope,
-    Status,
-    Token,
-)
+from forewarn.core.model import AuditEntry, Event, EventType, Machine, Maintenance, Order, OrderState, Scope, Status
+from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.store.audit_chain import AuditChain
 from forewarn.store.queries import (

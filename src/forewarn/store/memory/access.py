@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from forewarn.core.errors import Conflict
-from forewarn.core.model import MAX_SESSIONS_PER_TOKEN, LoginSession, Receipt, Token
+from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, LoginSession, Receipt, Token
 from forewarn.store.memory.tables import MemoryTables, locked
 
 

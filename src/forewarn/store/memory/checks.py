@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, InvariantBroken
-from forewarn.core.model import Hook
+from forewarn.core.operator_model import Hook
 from forewarn.store.memory.tables import MemoryTables, identities_of
 
 

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Collection
 
-from forewarn.core.model import Hook, HookDelivery
+from forewarn.core.operator_model import Hook, HookDelivery
 from forewarn.store import MAX_DELIVERIES
 from forewarn.store.memory.checks import MemoryChecks
 from forewarn.store.memory.tables import locked

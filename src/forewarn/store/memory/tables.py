@@ -14,18 +14,14 @@ from forewarn.core.model import (
     AuditEntry,
     ClockHold,
     Event,
-    Hook,
-    HookDelivery,
-    LoginSession,
     Machine,
     Maintenance,
     Order,
     OrderState,
-    Receipt,
     Scope,
     StoreHold,
-    Token,
 )
+from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.store.audit_chain import AuditChain, ChainMark, chained
 
 Method = TypeVar("Method", bound=Callable[..., Any])

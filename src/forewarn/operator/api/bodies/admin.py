@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from forewarn.core.durations import MAX_DURATION_S
-from forewarn.core.model import Role
+from forewarn.core.operator_model import Role
 from forewarn.operator.api.bodies.common import Name, RequestBody, ResponseBody
 
 

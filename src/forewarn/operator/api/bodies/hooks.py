@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from forewarn.core.hooks import ALL_KINDS
-from forewarn.core.model import MAX_HOOK_URL_CHARS, HookShape
+from forewarn.core.operator_model import MAX_HOOK_URL_CHARS, HookShape
 from forewarn.operator.api.bodies.common import RequestBody, ResponseBody
 
 
