@@ -20,6 +20,7 @@ from forewarn.core.model import (
     Event,
     Hook,
     HookDelivery,
+    Host,
     LoginSession,
     Machine,
     Maintenance,
@@ -82,7 +83,8 @@ class MemoryStore:
         self._scopes: dict[str, Scope] = {}
         self._machines: dict[str, dict[str, Machine]] = defaultdict(dict)
         self._identities: dict[object, tuple[str, str]] = {}
-        self._hosts: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._machines_on: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._hosts: dict[str, Host] = {}
         self._maintenances: dict[str, Maintenance] = {}
         self._waking: dict[str, datetime] = {}
         self._events: dict[str, Event] = {}
@@ -127,6 +129,7 @@ class MemoryStore:
         return Snapshot(
             scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
             machines=machines,
+            hosts={name: self._hosts[name] for name in sorted(focus.hosts) if name in self._hosts},
             maintenances={
                 i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.document_only
             },
@@ -142,6 +145,10 @@ class MemoryStore:
     def scopes(self) -> dict[str, Scope]:
         return dict(sorted(self._scopes.items()))
 
+    @_locked
+    def hosts(self) -> dict[str, Host]:
+        return dict(sorted(self._hosts.items()))
+
     def machine_identities(self) -> Iterator[MachineIdentity]:
         for m in self.inventory().machines.values():
             yield MachineIdentity(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
@@ -149,7 +156,7 @@ class MemoryStore:
     @_locked
     def inventory(self) -> Inventory:
         machines = {m.key: m for by_name in self._machines.values() for m in by_name.values()}
-        return Inventory(dict(self._scopes), machines)
+        return Inventory(dict(self._scopes), machines, self.hosts())
 
     @_locked
     def apply(self, change: Change) -> None:
@@ -165,6 +172,9 @@ class MemoryStore:
             self._remove_machine(machine.key)
         for machine in change.machines:
             self._put_machine(machine)
+        for name, _ in change.removed_hosts:
+            del self._hosts[name]
+        self._hosts |= {host.name: replace(host, version=host.version + 1) for host in change.hosts}
         for event in change.events:
             self._put_event(event)
         for approval in change.approvals:
@@ -327,7 +337,7 @@ class MemoryStore:
         scopes = selected_scopes("", query.within)
         counted = (
             HostCount(host, sum(_lies_in(scope, scopes) for scope, _ in keys))
-            for host, keys in self._hosts.items()
+            for host, keys in self._machines_on.items()
             if host > query.after and query.text in folded(host)
         )
         return heapq.nsmallest(query.limit, (each for each in counted if each.machines), key=lambda each: each.name)
@@ -548,6 +558,7 @@ class MemoryStore:
             raise Conflict("the store has been held meanwhile")
         self._check_tokens(change)
         self._check_hooks(change.hooks)
+        self._check_hosts(change)
         self._check_identities(change)
         self._check_references(change)
 
@@ -566,6 +577,12 @@ class MemoryStore:
             known = self._hooks.get(hook.id)
             if (known.version if known is not None else 0) != hook.version:
                 raise Conflict("the hook was changed meanwhile")
+
+    def _check_hosts(self, change: Change) -> None:
+        for name, version in (*change.removed_hosts, *((host.name, host.version) for host in change.hosts)):
+            known = self._hosts.get(name)
+            if (known.version if known is not None else 0) != version:
+                raise Conflict("a host was changed by another request or node")
 
     def _check_identities(self, change: Change) -> None:
         replaced = {m.key for m in change.machines} | set(change.removed_machines)
@@ -600,7 +617,7 @@ class MemoryStore:
     def _machines_for(self, focus: Focus) -> dict[tuple[str, str], Machine]:
         keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
         keys += [key for key in focus.machines if key[1] in self._machines.get(key[0], ())]
-        keys += [key for host in focus.hosts for key in sorted(self._hosts.get(host, ()))]
+        keys += [key for host in focus.hosts for key in sorted(self._machines_on.get(host, ()))]
         if focus.identities or focus.instance_ids:
             wanted, ids = set(focus.identities), set(focus.instance_ids)
             machines = (m for by_name in self._machines.values() for m in by_name.values())
@@ -621,7 +638,7 @@ class MemoryStore:
             and (not query.machine or query.machine in event.resources)
             and (
                 not query.host
-                or any((event.scope, name) in self._hosts.get(query.host, ()) for name in event.resources)
+                or any((event.scope, name) in self._machines_on.get(query.host, ()) for name in event.resources)
             )
             and query.maintenance_id in ("", event.maintenance_id)
             and event.status in query.statuses
@@ -633,7 +650,7 @@ class MemoryStore:
     def _put_machine(self, machine: Machine) -> None:
         self._machines[machine.scope][machine.name] = machine
         if machine.host:
-            self._hosts[machine.host].add(machine.key)
+            self._machines_on[machine.host].add(machine.key)
         for identity in _identities(machine):
             self._identities[identity] = machine.key
 
@@ -641,7 +658,7 @@ class MemoryStore:
         machine = self._machines[key[0]].pop(key[1], None)
         if machine is None:
             return
-        self._hosts[machine.host].discard(key)
+        self._machines_on[machine.host].discard(key)
         for identity in _identities(machine):
             del self._identities[identity]
 

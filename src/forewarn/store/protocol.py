@@ -15,6 +15,7 @@ from forewarn.core.model import (
     EventType,
     Hook,
     HookDelivery,
+    Host,
     LoginSession,
     Machine,
     Maintenance,
@@ -75,10 +76,11 @@ class HostCount:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Every scope and machine, to compare the fleet with a description of it; not for decisions about events."""
+    """Every scope, machine and host, to compare the fleet with a description of it; not for decisions about events."""
 
     scopes: dict[str, Scope] = field(default_factory=dict)
     machines: dict[tuple[str, str], Machine] = field(default_factory=dict)
+    hosts: dict[str, Host] = field(default_factory=dict)
 
 
 class MachineIdentity(NamedTuple):
@@ -221,6 +223,9 @@ class Store(Protocol):
 
     def scopes(self) -> dict[str, Scope]:
         """Return every scope by name."""
+
+    def hosts(self) -> dict[str, Host]:
+        """Return every host that has a row, by name."""
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         """Iterate over the identities of all machines."""
