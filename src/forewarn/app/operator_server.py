@@ -26,6 +26,9 @@ from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
 from forewarn.service.settings import Settings, on_loopback
 
+# How many addresses a warning names.
+MAX_NAMED = 3
+
 
 @contextmanager
 def operator_listener(service: Service, guest_server: GuestServer, token: str, calls: Sequence[Call]) -> Iterator[str]:
@@ -83,11 +86,11 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         ticked_at_s=lambda: service.ticker.cycled_at_s,
         store_problem=service.health.store_problem,
         executor_problem=service.executor.problem,
-        warnings=service.health.warnings,
+        warnings=lambda: {**service.health.warnings(), **_guest_warning(guest_server)},
         open_connections=open_connections,
         facts=lambda: service.health.facts(guest_server.documents),
         guests_accepted=guest_server.listener.accepting,
-        guest_counts=lambda: guest_counts(guest_server.endpoint),
+        guest_counts=lambda: guest_counts(guest_server.endpoint, len(guest_server.listener.problems())),
         pages=[] if health_only else [*pages, *portal.routes()],
         rest=None if health_only else rest,
         guard=_monitoring_guard(settings, access),
@@ -118,6 +121,12 @@ def _monitoring_guard(settings: Settings, access: Access) -> Callable[[Mapping[s
             refuse_foreign_host(headers)
 
     return check_name
+
+
+def _guest_warning(guest_server: GuestServer) -> dict[str, str]:
+    problems = [each.removeprefix("guest: ") for each in guest_server.listener.problems()]
+    more = f"; and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+    return {"guest": "; ".join(problems[:MAX_NAMED]) + more} if problems else {}
 
 
 def _has_tls(settings: Settings) -> bool:
