@@ -17,6 +17,7 @@ from forewarn.core.model import (
     UNSTARTED,
     VISIBLE,
     EventType,
+    Host,
     Machine,
     Scope,
     ScopeKind,
@@ -67,6 +68,32 @@ def test_domains_are_small_numbers(key: str) -> None:
     for bad in (-1, 1_000):
         with pytest.raises(Invalid, match=f"{key} is {bad}: use a whole number from 0 to 999"):
             machine(**only(key, bad))
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ({"name": "rack 1"}, "host 'rack 1' is not a name"),
+        ({"fault_domain": -1}, "fault_domain is -1: use a whole number from 0 to 999"),
+        ({"fault_domain": 1_000}, "fault_domain is 1000: use a whole number from 0 to 999"),
+        ({"labels": {f"k{n}": "" for n in range(33)}}, "33 labels: at most 32 are allowed"),
+        ({"labels": {"a b": "x"}}, "label 'a b' is not a name"),
+        ({"labels": {"rack": "x" * 129}}, "label rack is 129 characters long: at most 128 are allowed"),
+        ({"labels": {"rack": "a\nb"}}, "label rack holds control characters"),
+        ({"connection": "qemu:///\x00"}, "connection holds control characters"),
+        ({"connection": "x" * 513}, "connection is 513 characters long: at most 512 are allowed"),
+    ],
+)
+def test_a_host_that_cannot_be(fact: dict[str, Any], message: str) -> None:
+    """A host has a name, a fault domain, a few short labels and a connection of one line."""
+    with pytest.raises(Invalid, match=message):
+        Host(**{"name": "kvm-07", **fact})
+
+
+def test_a_host() -> None:
+    """The largest host that is allowed."""
+    labels = {f"k{n}": "x" * 128 for n in range(32)}
+    assert Host(name="kvm-07", labels=labels, fault_domain=999, connection="x" * 512).labels == labels
 
 
 def test_a_host_is_a_name_or_nothing() -> None:

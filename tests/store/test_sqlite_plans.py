@@ -23,6 +23,7 @@ READ_EVERYTHING = {
     "tokens_all",
     "token_uses",
     "hooks_all",
+    "hosts_all",
     "count_open",
     "backlog",
     "begin_epochs",

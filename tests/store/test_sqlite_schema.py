@@ -87,6 +87,7 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         "0013 calendar_tokens",
         "0014 hooks",
         "0015 hook_owners",
+        "0016 hosts",
     ]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]

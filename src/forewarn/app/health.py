@@ -136,7 +136,7 @@ class Health:
             return backlog
 
 
-def guest_counts(endpoint: EndpointState) -> GuestCounts:
+def guest_counts(endpoint: EndpointState, absent_addresses: int = 0) -> GuestCounts:
     """Copy the guest listener's counters for the metrics page."""
     counters = endpoint.counters
     by_status = dict(counters.outcomes)
@@ -156,6 +156,7 @@ def guest_counts(endpoint: EndpointState) -> GuestCounts:
         unknown=counters.unknown,
         forged=counters.forged,
         rendered=endpoint.documents.rendered_states,
+        absent_addresses=absent_addresses,
     )
 
 

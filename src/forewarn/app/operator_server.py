@@ -30,6 +30,9 @@ from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
 from forewarn.service.settings import Settings, on_loopback
 
+# How many addresses a warning names.
+MAX_NAMED = 3
+
 
 @contextmanager
 def operator_listener(service: Service, guest_server: GuestServer, token: str, calls: Sequence[Call]) -> Iterator[str]:
@@ -75,11 +78,11 @@ def _application(
             store_problem=service.health.store_problem,
             executor_problem=service.executor.problem,
             guests_accepted=guest_server.listener.accepting,
-            warnings=service.health.warnings,
+            warnings=lambda: {**service.health.warnings(), **_guest_warning(guest_server)},
         ),
         open_connections=open_connections,
         facts=lambda: service.health.facts(guest_server.documents),
-        guest_counts=lambda: guest_counts(guest_server.endpoint),
+        guest_counts=lambda: guest_counts(guest_server.endpoint, len(guest_server.listener.problems())),
         pages=pages,
         rest=rest,
         guard=_monitoring_guard(settings, access),
@@ -150,6 +153,12 @@ def _monitoring_guard(settings: Settings, access: Access) -> Guard:
             refuse_foreign_host(headers)
 
     return check_name
+
+
+def _guest_warning(guest_server: GuestServer) -> dict[str, str]:
+    problems = [each.removeprefix("guest: ") for each in guest_server.listener.problems()]
+    more = f"; and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+    return {"guest": "; ".join(problems[:MAX_NAMED]) + more} if problems else {}
 
 
 def _has_tls(settings: Settings) -> bool:

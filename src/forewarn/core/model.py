@@ -22,6 +22,9 @@ from forewarn.core.event_types import Source as Source
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_ADDRESSES_PER_MACHINE = 16
 MAX_DOMAIN = 999
+MAX_LABELS_PER_HOST = 32
+MAX_LABEL_CHARS = 128
+MAX_CONNECTION_CHARS = 512
 MAX_TEXT_CHARS = 1_024
 MAX_NOTICE_S = 30 * 86_400
 MAX_DURATION_S = 30 * 86_400
@@ -152,6 +155,39 @@ def _address(text: str) -> str:
         return str(ipaddress.ip_address(text))
     except ValueError:
         raise Invalid(f"addresses: {text!r} is not an IP address: write it like 10.0.0.4 or fd00::4") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A physical machine that carries machines. A host that only machines name has no row and counts as `Host(name=...)`.
+
+    `listed` says that the fleet lists it, so that machines may be sent to it. `connection` is how an executor reaches it: a
+    libvirt URI. `cordoned_by` is the id of the maintenance that cordoned it, or "" if an operator did.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    fault_domain: int = 0
+    connection: str = ""
+    listed: bool = False
+    cordoned: datetime | None = None
+    cordoned_by: str = ""
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        check_name("host", self.name)
+        require(
+            0 <= self.fault_domain <= MAX_DOMAIN,
+            f"fault_domain is {self.fault_domain}: use a whole number from 0 to {MAX_DOMAIN}",
+        )
+        require(
+            len(self.labels) <= MAX_LABELS_PER_HOST,
+            f"{len(self.labels)} labels: at most {MAX_LABELS_PER_HOST} are allowed",
+        )
+        for key, value in self.labels.items():
+            check_name("label", key)
+            check_text(f"label {key}", value, MAX_LABEL_CHARS)
+        check_text("connection", self.connection, MAX_CONNECTION_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -378,6 +378,7 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
     return Snapshot(
         scopes={**snapshot.scopes, **{scope.name: scope for scope in change.scopes}},
         machines=snapshot.machines,
+        hosts={**snapshot.hosts, **{host.name: host for host in change.hosts}},
         maintenances={**snapshot.maintenances, **{m.id: m for m in change.maintenances}},
         events={**snapshot.events, **{event.id: event for event in change.events}},
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},

@@ -9,7 +9,18 @@ from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.model import AuditEntry, Event, EventType, Machine, Maintenance, Order, OrderState, Scope, Status
+from forewarn.core.model import (
+    AuditEntry,
+    Event,
+    EventType,
+    Host,
+    Machine,
+    Maintenance,
+    Order,
+    OrderState,
+    Scope,
+    Status,
+)
 from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.store.audit_chain import AuditChain
@@ -61,10 +72,11 @@ class HostCount:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Every scope and machine, to compare the fleet with a description of it; not for decisions about events."""
+    """Every scope, machine and host, to compare the fleet with a description of it; not for decisions about events."""
 
     scopes: dict[str, Scope] = field(default_factory=dict)
     machines: dict[tuple[str, str], Machine] = field(default_factory=dict)
+    hosts: dict[str, Host] = field(default_factory=dict)
 
 
 class MachineIdentity(NamedTuple):
@@ -207,6 +219,9 @@ class Store(Protocol):
 
     def scopes(self) -> dict[str, Scope]:
         """Return every scope by name."""
+
+    def hosts(self) -> dict[str, Host]:
+        """Return every host that has a row, by name."""
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         """Iterate over the identities of all machines."""

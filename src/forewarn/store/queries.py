@@ -36,7 +36,8 @@ def selected_scopes(scope: str, within: tuple[str, ...] | None) -> tuple[str, ..
 class Focus:
     """What a snapshot covers: the scopes named here, and the scopes of the machines, maintenances and events named here.
 
-    `inventory` adds every machine of the named scopes.
+    `hosts` adds the rows of these hosts, the machines on them and the scopes of those. `inventory` adds every machine of the
+    named scopes.
     `whole_maintenances` reads every event of each maintenance in the snapshot, which a decision about waves needs. Without it,
     the snapshot holds only the open events of its scopes and the named events; without `open_events` too, only the named events.
     `document_only` reads only what a document shows: scopes and events, without maintenances, orders and approvals.

@@ -31,6 +31,7 @@ class MemoryChecks(MemoryTables):
             raise Conflict("the store has been held meanwhile")
         self._check_tokens(change)
         self._check_hooks(change.hooks)
+        self._check_hosts(change)
         self._check_identities(change)
         self._check_references(change)
 
@@ -49,6 +50,12 @@ class MemoryChecks(MemoryTables):
             known = self._hooks.get(hook.id)
             if (known.version if known is not None else 0) != hook.version:
                 raise Conflict("the hook was changed meanwhile")
+
+    def _check_hosts(self, change: Change) -> None:
+        for name, version in (*change.removed_hosts, *((host.name, host.version) for host in change.hosts)):
+            known = self._hosts.get(name)
+            if (known.version if known is not None else 0) != version:
+                raise Conflict("a host was changed by another request or node")
 
     def _check_identities(self, change: Change) -> None:
         replaced = {m.key for m in change.machines} | set(change.removed_machines)

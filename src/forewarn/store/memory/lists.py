@@ -112,7 +112,7 @@ class MemoryLists(MemoryTables):
         scopes = selected_scopes("", query.within)
         counted = (
             HostCount(host, sum(_lies_in(scope, scopes) for scope, _ in keys))
-            for host, keys in self._hosts.items()
+            for host, keys in self._machines_on.items()
             if host > query.after and query.text in folded(host)
         )
         return heapq.nsmallest(query.limit, (each for each in counted if each.machines), key=lambda each: each.name)
@@ -195,7 +195,7 @@ class MemoryLists(MemoryTables):
             and (not query.machine or query.machine in event.resources)
             and (
                 not query.host
-                or any((event.scope, name) in self._hosts.get(query.host, ()) for name in event.resources)
+                or any((event.scope, name) in self._machines_on.get(query.host, ()) for name in event.resources)
             )
             and query.maintenance_id in ("", event.maintenance_id)
             and event.status in query.statuses

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import takewhile
 
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.model import OPEN, Event, Machine, Maintenance, Order, OrderState, Scope
+from forewarn.core.model import OPEN, Event, Host, Machine, Maintenance, Order, OrderState, Scope
 from forewarn.store import EventFirstSeen, Focus, Inventory, MachineIdentity, MachineLastSeen, StorePosition
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.memory.access import MemoryAccess
@@ -40,6 +40,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         return Snapshot(
             scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
             machines=machines,
+            hosts={name: self._hosts[name] for name in sorted(focus.hosts) if name in self._hosts},
             maintenances={
                 i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.document_only
             },
@@ -55,6 +56,10 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     def scopes(self) -> dict[str, Scope]:
         return dict(sorted(self._scopes.items()))
 
+    @locked
+    def hosts(self) -> dict[str, Host]:
+        return dict(sorted(self._hosts.items()))
+
     def machine_identities(self) -> Iterator[MachineIdentity]:
         for m in self.inventory().machines.values():
             yield MachineIdentity(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
@@ -62,7 +67,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     @locked
     def inventory(self) -> Inventory:
         machines = {m.key: m for by_name in self._machines.values() for m in by_name.values()}
-        return Inventory(dict(self._scopes), machines)
+        return Inventory(dict(self._scopes), machines, self.hosts())
 
     @locked
     def apply(self, change: Change) -> None:
@@ -78,6 +83,9 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             self._remove_machine(machine.key)
         for machine in change.machines:
             self._put_machine(machine)
+        for name, _ in change.removed_hosts:
+            del self._hosts[name]
+        self._hosts |= {host.name: replace(host, version=host.version + 1) for host in change.hosts}
         for event in change.events:
             self._put_event(event)
         for approval in change.approvals:
@@ -199,7 +207,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     def _machines_for(self, focus: Focus) -> dict[tuple[str, str], Machine]:
         keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
         keys += [key for key in focus.machines if key[1] in self._machines.get(key[0], ())]
-        keys += [key for host in focus.hosts for key in sorted(self._hosts.get(host, ()))]
+        keys += [key for host in focus.hosts for key in sorted(self._machines_on.get(host, ()))]
         if focus.identities or focus.instance_ids:
             wanted, ids = set(focus.identities), set(focus.instance_ids)
             machines = (m for by_name in self._machines.values() for m in by_name.values())

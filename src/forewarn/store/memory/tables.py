@@ -14,6 +14,7 @@ from forewarn.core.model import (
     AuditEntry,
     ClockHold,
     Event,
+    Host,
     Machine,
     Maintenance,
     Order,
@@ -45,7 +46,8 @@ class MemoryTables:
         self._scopes: dict[str, Scope] = {}
         self._machines: dict[str, dict[str, Machine]] = defaultdict(dict)
         self._identities: dict[object, tuple[str, str]] = {}
-        self._hosts: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._machines_on: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._hosts: dict[str, Host] = {}
         self._maintenances: dict[str, Maintenance] = {}
         self._waking: dict[str, datetime] = {}
         self._events: dict[str, Event] = {}
@@ -75,7 +77,7 @@ class MemoryTables:
     def _put_machine(self, machine: Machine) -> None:
         self._machines[machine.scope][machine.name] = machine
         if machine.host:
-            self._hosts[machine.host].add(machine.key)
+            self._machines_on[machine.host].add(machine.key)
         for identity in identities_of(machine):
             self._identities[identity] = machine.key
 
@@ -83,7 +85,7 @@ class MemoryTables:
         machine = self._machines[key[0]].pop(key[1], None)
         if machine is None:
             return
-        self._hosts[machine.host].discard(key)
+        self._machines_on[machine.host].discard(key)
         for identity in identities_of(machine):
             del self._identities[identity]
 

@@ -51,6 +51,14 @@ JOIN machine_addresses a ON a.scope = k ->> 0 AND a.name = k ->> 1;
 -- Return every address of every machine.
 SELECT scope, name, address FROM machine_addresses;
 
+-- name: hosts_by_name
+-- Return the rows of the named hosts.
+SELECT * FROM hosts WHERE name = ANY(%(names)s::text[]) ORDER BY name;
+
+-- name: hosts_all
+-- Return every host that has a row.
+SELECT * FROM hosts ORDER BY name;
+
 -- name: scopes_of_maintenances
 -- Return the scopes in which these maintenances have open events.
 SELECT DISTINCT scope FROM events
@@ -546,6 +554,21 @@ DELETE FROM tokens WHERE id = %(id)s;
 INSERT INTO token_uses
 SELECT id, %(at)s FROM tokens WHERE id = %(token_id)s
 ON CONFLICT (token_id) DO UPDATE SET at = greatest(token_uses.at, excluded.at);
+
+-- name: add_host
+-- Add a host. If it has a row, this changes no row, and the store raises Conflict.
+INSERT INTO hosts VALUES (%(name)s, %(labels)s, %(fault_domain)s, %(connection)s, %(listed)s, %(cordoned)s, %(cordoned_by)s, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: update_host
+-- Save a host that has not changed since it was read.
+UPDATE hosts SET labels = %(labels)s, fault_domain = %(fault_domain)s, connection = %(connection)s, listed = %(listed)s,
+    cordoned = %(cordoned)s, cordoned_by = %(cordoned_by)s, version = version + 1
+WHERE name = %(name)s AND version = %(version)s;
+
+-- name: remove_host
+-- Delete the row of a host that has not changed since it was read.
+DELETE FROM hosts WHERE name = %(name)s AND version = %(version)s;
 
 -- name: hooks_all
 -- Return every hook, oldest first.

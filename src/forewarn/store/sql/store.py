@@ -19,6 +19,7 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    Host,
     Machine,
     Maintenance,
     Order,
@@ -100,6 +101,7 @@ class SqlStore:
             server = reader.query("server") if self._servers_change else ()
             hold = () if focus.document_only else reader.query("clock_hold")
             holds = () if focus.document_only else reader.query("store_hold")
+            hosts = reader.query("hosts_by_name", names=reader.as_list(focus.hosts)) if focus.hosts else ()
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
             self._recognise(server)
@@ -114,6 +116,7 @@ class SqlStore:
             return Snapshot(
                 scopes={row["name"]: reader.rows.scope.decode(row) for row in scopes},
                 machines=machines,
+                hosts=_hosts(reader, hosts),
                 maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
                 events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.decode(row) for row in orders},
@@ -125,16 +128,20 @@ class SqlStore:
 
     def inventory(self) -> Inventory:
         with self._reading_fleet() as reader:
-            scopes, machines, addresses = (
-                list(reader.query(n)) for n in ("scopes_all", "machines_all", "addresses_all")
+            scopes, machines, addresses, hosts = (
+                list(reader.query(n)) for n in ("scopes_all", "machines_all", "addresses_all", "hosts_all")
             )
         # Converting a fleet takes long: do it after the connection is free.
-        return Inventory(_scopes(reader, scopes), _with_addresses(reader, machines, addresses))
+        return Inventory(_scopes(reader, scopes), _with_addresses(reader, machines, addresses), _hosts(reader, hosts))
 
     def scopes(self) -> dict[str, Scope]:
         with self._reading_fleet() as reader:
             found = list(reader.query("scopes_all"))
         return _scopes(reader, found)
+
+    def hosts(self) -> dict[str, Host]:
+        with self._reading() as reader:
+            return _hosts(reader, reader.query("hosts_all"))
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         with self._reading_fleet() as reader:
@@ -150,6 +157,7 @@ class SqlStore:
         with self._writing() as writer:
             self._prepare(writer, change)
             writing.write_inventory(writer, change)
+            writing.write_hosts(writer, change)
             writing.write_maintenances(writer, change)
             used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
             writer.execute_many(
@@ -412,6 +420,10 @@ def _maintenance(reader: SqlSession, row: Row) -> Maintenance:
 
 def _scopes(reader: SqlSession, found: Iterable[Row]) -> dict[str, Scope]:
     return {row["name"]: reader.rows.scope.decode(row) for row in found}
+
+
+def _hosts(reader: SqlSession, found: Iterable[Row]) -> dict[str, Host]:
+    return {row["name"]: reader.rows.host.decode(row) for row in found}
 
 
 def _machines(reader: SqlSession, focus: Focus) -> dict[tuple[str, str], Machine]:

@@ -54,6 +54,14 @@ JOIN machine_addresses a ON a.scope = k.value ->> 0 AND a.name = k.value ->> 1;
 -- Return every address of every machine.
 SELECT scope, name, address FROM machine_addresses;
 
+-- name: hosts_by_name
+-- Return the rows of the named hosts.
+SELECT h.* FROM json_each(:names) n CROSS JOIN hosts h ON h.name = n.value ORDER BY h.name;
+
+-- name: hosts_all
+-- Return every host that has a row.
+SELECT * FROM hosts ORDER BY name;
+
 -- name: scopes_of_maintenances
 -- Return the scopes in which these maintenances have open events.
 SELECT DISTINCT scope FROM events
@@ -541,6 +549,21 @@ DELETE FROM tokens WHERE id = :id;
 INSERT INTO token_uses
 SELECT id, :at FROM tokens WHERE id = :token_id
 ON CONFLICT (token_id) DO UPDATE SET at = max(token_uses.at, excluded.at);
+
+-- name: add_host
+-- Add a host. If it has a row, this changes no row, and the store raises Conflict.
+INSERT INTO hosts VALUES (:name, :labels, :fault_domain, :connection, :listed, :cordoned, :cordoned_by, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: update_host
+-- Save a host that has not changed since it was read.
+UPDATE hosts SET labels = :labels, fault_domain = :fault_domain, connection = :connection, listed = :listed,
+    cordoned = :cordoned, cordoned_by = :cordoned_by, version = version + 1
+WHERE name = :name AND version = :version;
+
+-- name: remove_host
+-- Delete the row of a host that has not changed since it was read.
+DELETE FROM hosts WHERE name = :name AND version = :version;
 
 -- name: hooks_all
 -- Return every hook, oldest first.
