@@ -89,6 +89,10 @@ class MachineIdentity(NamedTuple):
     instance_id: str
     identities: tuple[tuple[str, str], ...]
 
+    @classmethod
+    def of(cls, m: Machine) -> "MachineIdentity":
+        return cls(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+
 
 @dataclass(frozen=True, slots=True)
 class MachineLastSeen:
