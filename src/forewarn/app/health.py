@@ -14,7 +14,8 @@ from datetime import datetime
 from forewarn.core.errors import ServiceError
 from forewarn.core.hooks import hook_state
 from forewarn.core.hosts import HostState, host_state
-from forewarn.core.model import Hook, Host
+from forewarn.core.model import Host
+from forewarn.core.operator_model import Hook
 from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
@@ -139,7 +140,7 @@ class Health:
             return backlog
 
 
-def guest_counts(endpoint: EndpointState) -> GuestCounts:
+def guest_counts(endpoint: EndpointState, absent_addresses: int = 0) -> GuestCounts:
     """Copy the guest listener's counters for the metrics page."""
     counters = endpoint.counters
     by_status = dict(counters.outcomes)
@@ -159,6 +160,7 @@ def guest_counts(endpoint: EndpointState) -> GuestCounts:
         unknown=counters.unknown,
         forged=counters.forged,
         rendered=endpoint.documents.rendered_states,
+        absent_addresses=absent_addresses,
     )
 
 

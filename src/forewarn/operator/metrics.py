@@ -68,6 +68,7 @@ class GuestCounts:
     unknown: int
     forged: int
     rendered: int
+    absent_addresses: int = 0
 
 
 class GuestMetrics:
@@ -86,6 +87,7 @@ class GuestMetrics:
         yield from _gauges(
             ("forewarn_guest_connections", "Open connections of guests.", counts.connections),
             ("forewarn_guest_waiting", "Long polls that wait for a change.", counts.waiting),
+            ("forewarn_guest_addresses_absent", "Listening addresses that do not exist now.", counts.absent_addresses),
         )
         text = "Connections closed at once, by the limit they were over."
         refused = CounterMetricFamily("forewarn_guest_connections_refused", text, labels=["limit"])
