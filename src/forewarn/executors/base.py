@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,11 +16,20 @@ from forewarn.executors.settings import NoSettings
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An order with its event; `hosts` maps each machine of the event to its host."""
+    """An order with its event; `hosts` maps each machine of the event to its host.
+
+    `connections` maps hosts to their connection, like a libvirt URI. `targets` maps machines to the hosts they may be moved to,
+    the best first, without hosts that are down or cordoned. `live` marks a Freeze that is part of an evacuation: a live
+    migration. `instance_ids` maps machines to their instance ids, where they are known.
+    """
 
     order: Order
     event: Event
     hosts: Mapping[str, str]
+    connections: Mapping[str, str] = field(default_factory=dict)
+    targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    live: bool = False
+    instance_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 class Progress(StrEnum):
