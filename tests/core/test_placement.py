@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.core.model import Host, Machine
-from forewarn.core.placement import Hosts, targets
+from forewarn.core.placement import MAX_TARGETS, Hosts, targets
 from tests.support.builders import START, machine
 
 
@@ -53,6 +53,14 @@ def test_a_machine_on_a_host_that_the_fleet_does_not_list_has_its_own_fault_doma
     others = [machine("shop/web-1", host="old", fault_domain=1), machine("shop/web-2", host="x", fault_domain=2)]
     farm = hosts(host("b", 1), host("c", 2), host("d", 3), Host(name="old", fault_domain=3))
     assert targets([WEB], [WEB, *others], farm) == {"web-0": ("d", "b", "c")}
+
+
+def test_only_the_best_hosts_are_named() -> None:
+    """A large fleet has more hosts than an executor will try."""
+    farm = hosts(*(host(f"h{number}") for number in range(MAX_TARGETS + 5)), machines={"h0": 9})
+    (found,) = targets([WEB], [WEB], farm).values()
+    assert len(found) == MAX_TARGETS
+    assert "h0" not in found
 
 
 def test_without_a_list_of_hosts_the_executor_chooses() -> None:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from forewarn.core.model import Host, Machine
 
+# Of one machine: the best are enough, and a fleet may have many hosts.
+MAX_TARGETS = 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
@@ -51,7 +54,7 @@ def targets(
             (host for host in candidates if host.name != machine.host),
             key=lambda host: (in_domain[host.fault_domain], carried[host.name], host.name),
         )
-        placed[machine.name] = tuple(host.name for host in order)
+        placed[machine.name] = tuple(host.name for host in order[:MAX_TARGETS])
         if order:
             in_domain[order[0].fault_domain] += 1
             carried[order[0].name] += 1
