@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from forewarn.cli.app import HELP_COLUMNS, app
+from forewarn.cli.app import HELP_COLUMNS, build
 from forewarn.core.durations import duration_text
 from forewarn.service.settings import declared
 
@@ -48,7 +48,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached.
 
 def commands() -> Iterator[tuple[str, str]]:
     """Every command by its whole name, and its help."""
-    todo: list[tuple[object, typer.Context | None, str]] = [(typer.main.get_command(app), None, "forewarn")]
+    todo: list[tuple[object, typer.Context | None, str]] = [(typer.main.get_command(build()), None, "forewarn")]
     while todo:
         command, parent, name = todo.pop(0)
         context = typer.Context(command, parent=parent, info_name=name, terminal_width=HELP_COLUMNS - 2)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.cli import completion
-from forewarn.cli.app import app
+from forewarn.cli.app import build
 from tests.cli.command_line import CommandLine, environment, first_event
 from tests.cli.scripted_server import ScriptedServer, response
 
@@ -25,7 +25,7 @@ def complete(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         for name, value in {**asked, "_FOREWARN_COMPLETE": f"complete_{shell}", **variables}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as ended:
-            app(args=[], prog_name="forewarn")
+            build()(args=[], prog_name="forewarn")
         assert ended.value.code == 0
         printed = capsys.readouterr()
         assert printed.err == ""

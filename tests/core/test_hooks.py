@@ -39,7 +39,7 @@ from forewarn.core.hooks import (
     trial_message,
     valid_secrets,
 )
-from forewarn.core.model import MAX_HOOKS, MAX_HOOKS_PER_SCOPE, HookShape
+from forewarn.core.operator_model import MAX_HOOKS, MAX_HOOKS_PER_SCOPE, HookShape
 from forewarn.core.transitions import Verb
 from tests.support.records import at, entry, event, hook, token
 

@@ -11,14 +11,8 @@ from forewarn.app.service import Service
 from forewarn.core.errors import Conflict, Invalid, NotFound, Refused, TooManyRequests
 from forewarn.core.fleet import Fleet
 from forewarn.core.hooks import ALL_KINDS, secret_text
-from forewarn.core.model import (
-    MAX_HOOKS_PER_SCOPE,
-    AuditEntry,
-    HoldCause,
-    Hook,
-    Role,
-    StoreHold,
-)
+from forewarn.core.model import AuditEntry, HoldCause, StoreHold
+from forewarn.core.operator_model import MAX_HOOKS_PER_SCOPE, Hook, Role
 from forewarn.service.hook_sender import (
     BATCH,
     BATCHES_IN_TURN,

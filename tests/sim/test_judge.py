@@ -18,12 +18,12 @@ from forewarn.core.model import (
     MaintenanceStatus,
     Order,
     OrderState,
-    Receipt,
     Scope,
     ScopeKind,
     Source,
     Status,
 )
+from forewarn.core.operator_model import Receipt
 from forewarn.store.memory import MemoryStore
 from tests.sim.history import (
     Acknowledged,

@@ -10,22 +10,20 @@ from hypothesis import strategies as st
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
-    MAX_SESSIONS_PER_TOKEN,
     ApprovalMode,
     ClockHold,
     EventType,
     HoldCause,
-    HookShape,
     Host,
     MaintenanceStatus,
     OnFailure,
     OrderState,
-    Role,
     ScopeKind,
     Source,
     Status,
     StoreHold,
 )
+from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, HookShape, Role
 from forewarn.store import MAX_DELIVERIES, AuditQuery, EventQuery, Focus, Store
 from forewarn.store.memory import MemoryStore
 from tests.support.records import (

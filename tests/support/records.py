@@ -18,24 +18,19 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
-    Hook,
-    HookDelivery,
-    LoginSession,
     Machine,
     Maintenance,
     MaintenanceStatus,
     OnFailure,
     Order,
     OrderState,
-    Receipt,
-    Role,
     Scope,
     ScopeKind,
     Source,
     Status,
     Targets,
-    Token,
 )
+from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Role, Token
 from forewarn.store import Focus, Store
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from forewarn.core.errors import ServiceError
 from forewarn.core.hooks import hook_state
-from forewarn.core.model import Hook
+from forewarn.core.operator_model import Hook
 from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState

@@ -13,17 +13,8 @@ from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.errors import Refused
-from forewarn.core.model import (
-    MAX_HOOKS,
-    MAX_HOOKS_OF_OWNERS,
-    MAX_HOOKS_PER_SCOPE,
-    AuditEntry,
-    Event,
-    Hook,
-    HookShape,
-    Token,
-    require,
-)
+from forewarn.core.model import AuditEntry, Event, require
+from forewarn.core.operator_model import MAX_HOOKS, MAX_HOOKS_OF_OWNERS, MAX_HOOKS_PER_SCOPE, Hook, HookShape, Token
 
 # An entry of a whole maintenance, which belongs to no scope.
 ENDED = "ended"

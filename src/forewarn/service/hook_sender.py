@@ -27,7 +27,8 @@ from forewarn.core.hooks import (
     trial_message,
     valid_secrets,
 )
-from forewarn.core.model import AuditEntry, Event, HoldCause, Hook, HookDelivery
+from forewarn.core.model import AuditEntry, Event, HoldCause
+from forewarn.core.operator_model import Hook, HookDelivery
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.store import AuditQuery, Focus, Store

@@ -26,6 +26,7 @@ from forewarn.executors.settings import (
     setting,
     whole_number,
 )
+from forewarn.service.default_state_dir import default_state_dir
 from forewarn.service.setting_readers import (
     read_addresses,
     read_hook_targets,
@@ -349,12 +350,6 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise InvalidSettings(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # also a huge number or deep nesting
         raise InvalidSettings(f"{path}: this is not TOML: {error}") from None
-
-
-def default_state_dir(environment: Mapping[str, str]) -> Path:
-    """Return the user's state directory according to the XDG rules."""
-    base = environment.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "forewarn"
 
 
 # -- values that must fit together

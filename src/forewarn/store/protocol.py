@@ -13,19 +13,15 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
-    Hook,
-    HookDelivery,
     Host,
-    LoginSession,
     Machine,
     Maintenance,
     Order,
     OrderState,
-    Receipt,
     Scope,
     Status,
-    Token,
 )
+from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.store.audit_chain import AuditChain
 from forewarn.store.queries import (

@@ -10,7 +10,8 @@ import icalendar
 import pytest
 import vobject  # type: ignore[import-untyped]
 
-from forewarn.core.model import Role, Status
+from forewarn.core.model import Status
+from forewarn.core.operator_model import Role
 from forewarn.operator.api import calendar
 from forewarn.operator.api.calendar import KEPT_DAYS, MAX_ENTRIES, MAX_NAMES, calendar_of, entries_of
 from forewarn.operator.api.icalendar import EntryStatus

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from forewarn.core.errors import Forbidden, Invalid, ServiceError, Unauthorized
-from forewarn.core.model import Actor, ApprovalMode, Event, Role, Source, Token
+from forewarn.core.model import Actor, ApprovalMode, Event, Source
+from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api.failed_attempts import FailedAttempts
 from forewarn.operator.host_header import host_of, is_loopback
 

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from forewarn.core.errors import Forbidden, NotFound, Refused
-from forewarn.core.model import AuditEntry, Role, Token
+from forewarn.core.model import AuditEntry
+from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api import bodies, resolver, views
 from forewarn.operator.api.access import digest, sealed, secret_text
 from forewarn.operator.api.bodies import RequestBody

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from forewarn.core.model import Event, Role
+from forewarn.core.model import Event
+from forewarn.core.operator_model import Role
 from forewarn.core.transitions import Verb
 from forewarn.operator.api import admin, bodies, events, hooks, inventory, maintenances, orders, store_hold
 from forewarn.operator.api.access import EVERYBODY, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel

@@ -11,7 +11,7 @@ import msgspec
 
 from forewarn.core.errors import Forbidden, Invalid, MethodNotAllowed, NotFound, Unprocessable
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Role
+from forewarn.core.operator_model import Role
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.calls import CALLS, MAX_KEY_CHARS, Call

@@ -18,8 +18,6 @@ from forewarn.core.model import (
     UNSTARTED,
     AuditEntry,
     Event,
-    Hook,
-    HookDelivery,
     Machine,
     Maintenance,
     MaintenanceStatus,
@@ -30,9 +28,9 @@ from forewarn.core.model import (
     Status,
     StoreHold,
     Targets,
-    Token,
 )
 from forewarn.core.needs_operator import needs_operator
+from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import Counted, WaveProgress, total, wave_progress
 from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each

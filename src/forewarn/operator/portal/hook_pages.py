@@ -6,7 +6,7 @@ from urllib.parse import quote
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError
 from forewarn.core.hooks import ALL_KINDS, USUAL_KINDS
-from forewarn.core.model import HookShape
+from forewarn.core.operator_model import HookShape
 from forewarn.operator.api.bodies import HookOut
 from forewarn.operator.portal.buttons import Button
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage

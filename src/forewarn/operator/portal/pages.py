@@ -9,7 +9,8 @@ from urllib.parse import quote
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.errors import ForewarnError, Invalid, Refused
 from forewarn.core.formatting import cut
-from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
+from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Status
+from forewarn.core.operator_model import Role
 from forewarn.operator.api.bodies import EventOut, MaintenanceOut, TimelineEntry
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind

@@ -16,7 +16,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from forewarn.core.errors import Forbidden, Unauthorized
-from forewarn.core.model import LoginSession
+from forewarn.core.operator_model import LoginSession
 from forewarn.operator.api.access import SECRET_PREFIX, Access, Identity, digest, secret_text
 
 LOGIN_LASTS_S = 12 * 3600

@@ -14,24 +14,19 @@ from typing import Any
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
-    MAX_SESSIONS_PER_TOKEN,
     Approval,
     AuditEntry,
     Event,
     EventType,
-    Hook,
-    HookDelivery,
     Host,
-    LoginSession,
     Machine,
     Maintenance,
     Order,
     OrderState,
-    Receipt,
     Scope,
     Status,
-    Token,
 )
+from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.store import (
     MAX_DELIVERIES,
