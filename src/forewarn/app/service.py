@@ -124,23 +124,24 @@ class Service:
         self._memory = memory
         if memory is not None:
             self.ticker.call_periodically(memory)
+        self.hook_sender = self._new_hook_sender()
+        self.node.listen(self.hook_sender.nudge)
+        self.health = Health(settings, store, self.control, clock, self.ticker, follower, self.hook_sender)
+
+    def _new_hook_sender(self) -> HookSender:
         # A node for guests sends no messages; of the others the one that ticks does.
         leases = self.ticker.leases
-        self.hook_sender = HookSender(
+        return HookSender(
             self.control,
-            store,
-            clock,
-            HttpTransport(allowed_targets(settings.hook_targets), settings.hook_timeout_s),
+            self.store,
+            self.clock,
+            HttpTransport(allowed_targets(self.settings.hook_targets), self.settings.hook_timeout_s),
             may_send=lambda: leases.leads and not leases.expired(),
-            disable_after_s=settings.hook_disable_after_s,
+            disable_after_s=self.settings.hook_disable_after_s,
             unix_s=time.time,
-            monotonic=times.monotonic,
+            monotonic=self.times.monotonic,
             start=lambda work: threading.Thread(target=work, name="hook", daemon=True).start(),
         )
-        self.control.listen(lambda _: self.hook_sender.nudge())
-        if follower is not None:
-            follower.listen(lambda update: self.hook_sender.nudge() if update.changed else None)
-        self.health = Health(settings, store, self.control, clock, self.ticker, follower, self.hook_sender)
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))
