@@ -21,7 +21,6 @@ from forewarn.libvirt.statements import Rule, Statement, statement_of
 GONE_AFTER = timedelta(hours=1)
 # How long a domain may be defined on two hosts, as it is while it moves, before that is an alarm.
 DOUBLED_AFTER = timedelta(minutes=1)
-MAX_NAMED = 5
 
 Key = tuple[str, str]
 
@@ -66,11 +65,13 @@ class Memory:
 class Decision:
     """What to change, and what an operator should know.
 
-    `removed` are machines that leave, because their domain is gone or has another name or scope. `doubled` says which domains
-    are on several hosts. `unassigned` are the names of domains without a scope, which are no machines.
+    `hosts` are those that were read, as rows of the fleet. `removed` are machines that leave, because their domain is gone or
+    has another name or scope. `doubled` says which domains are on several hosts. `unassigned` are the names of domains without
+    a scope, which are no machines.
     """
 
     wanted: Fleet
+    hosts: tuple[Host, ...] = ()
     removed: tuple[Key, ...] = ()
     problems: tuple[str, ...] = ()
     doubled: tuple[str, ...] = ()
@@ -133,7 +134,8 @@ class _Deciding:
         gone = self._gone()
         self._without_contested_identities(gone)
         return Decision(
-            wanted=Fleet(self._scopes(), self._machines, self._hosts()),
+            wanted=Fleet(self._scopes(), self._machines),
+            hosts=self._hosts(),
             removed=tuple(self._removed),
             problems=tuple(self._problems),
             doubled=tuple(self._alarms),
@@ -325,11 +327,13 @@ class _Deciding:
                 taken[key[0]] += 1
                 if taken[key[0]] > 1:
                     del self._machines[key]
-                    self._problems.append(f"machine {'/'.join(key)}: the standalone scope {key[0]} has a machine already")
+                    self._problems.append(
+                        f"machine {'/'.join(key)}: the standalone scope {key[0]} has a machine already"
+                    )
         return scopes
 
-    def _hosts(self) -> dict[str, Host]:
-        return {look.name: Host(name=look.name, connection=look.connection, listed=True) for look in self._looks}
+    def _hosts(self) -> tuple[Host, ...]:
+        return tuple(Host(name=look.name, connection=look.connection, listed=True) for look in self._looks)
 
 
 def _is_uuid(text: str) -> bool:
@@ -343,9 +347,8 @@ def difference_of(decision: Decision, fleet: Fleet) -> Difference:
     """Return what must change in the fleet. A standalone scope leaves with its machine: it cannot be empty."""
     removed = set(decision.removed)
     rest = {key: machine for key, machine in fleet.machines.items() if key not in removed}
-    wanted = Fleet(decision.wanted.scopes, decision.wanted.machines)
-    diff = difference(Fleet(fleet.scopes, rest), wanted)
-    left = {scope for scope, _ in (*rest, *wanted.machines)}
+    diff = difference(Fleet(fleet.scopes, rest), decision.wanted)
+    left = {scope for scope, _ in (*rest, *decision.wanted.machines)}
     emptied = tuple(
         scope
         for scope in dict.fromkeys(scope for scope, _ in decision.removed)
@@ -353,10 +356,3 @@ def difference_of(decision: Decision, fleet: Fleet) -> Difference:
     )
     lines = (*(f"- machine {scope}/{name}" for scope, name in decision.removed), *(f"- scope {s}" for s in emptied))
     return replace(diff, removed_machines=decision.removed, removed_scopes=emptied, lines=(*lines, *diff.lines))
-
-
-def named(texts: Iterable[str]) -> str:
-    """Return the first texts, and how many more there are."""
-    everything = list(texts)
-    more = f"; and {len(everything) - MAX_NAMED} more" if len(everything) > MAX_NAMED else ""
-    return "; ".join(everything[:MAX_NAMED]) + more

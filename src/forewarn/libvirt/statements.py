@@ -16,7 +16,7 @@ from forewarn.core.unknown_names import unknown_name
 
 # The namespace of the element <forewarn:machine> in the metadata of a domain.
 METADATA_URI = "urn:forewarn:machine"
-MAX_METADATA_BYTES = 4_096
+MAX_METADATA_CHARS = 4_096
 MAX_RULES = 1_000
 KEYS = ("scope", "kind", "update_domain", "fault_domain")
 
@@ -75,14 +75,14 @@ def _number(values: Mapping[str, object], key: str) -> int | None:
 
 def _attributes(metadata: str) -> dict[str, object]:
     """Return the attributes of <machine>, with `_` for `-` as in the fleet file."""
-    if len(metadata.encode()) > MAX_METADATA_BYTES:
-        raise Invalid(f"its metadata is larger than {MAX_METADATA_BYTES} bytes")
+    if len(metadata) > MAX_METADATA_CHARS:
+        raise Invalid(f"its metadata is larger than {MAX_METADATA_CHARS} characters")
     # A document type could define entities; an element has none.
     if "<!" in metadata:
         raise Invalid("its metadata has a document type or a comment: write one element <machine/>")
     try:
         element = ElementTree.fromstring(metadata)  # noqa: S314 - small, and without entities
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, ValueError) as error:  # a lone surrogate is a ValueError
         raise Invalid(f"its metadata is not XML: {error}") from None
     if element.tag.rpartition("}")[2] != "machine" or len(element):
         raise Invalid("its metadata is not one element <machine/>")
