@@ -74,13 +74,13 @@ def apply(
     _show(session, _post(session, file, text, prune=prune, dry_run=dry_run))
 
 
-class Source(StrEnum):
+class ImportSource(StrEnum):
     """Where a fleet can be imported from."""
 
     LIBVIRT = "libvirt"
 
 
-class Identity(StrEnum):
+class DomainIdentity(StrEnum):
     """What of a domain identifies its machine."""
 
     ADDRESS = "address"
@@ -89,31 +89,27 @@ class Identity(StrEnum):
 
 @app.command("import")
 def import_(
-    source: Annotated[Source, typer.Argument(help="Where the machines are.", show_default=False)],
+    source: Annotated[ImportSource, typer.Argument(help="Where the machines are.", show_default=False)],
     uri: Annotated[list[str], typer.Option(help="The libvirt URI of a host; repeat it for each host.")],
     rules: Annotated[
         str | None, typer.Option(metavar="FILE", help="Rules that give domains their scope by their name (TOML).")
     ] = None,
     identity: Annotated[
-        Identity, typer.Option(help="Identify machines by their addresses, or by their interface on the host.")
-    ] = Identity.ADDRESS,
+        DomainIdentity, typer.Option(help="Identify machines by their addresses, or by their interface on the host.")
+    ] = DomainIdentity.ADDRESS,
 ) -> None:
     """Print a fleet file with the machines and hosts that libvirt shows. It changes nothing and needs no server.
 
     Domains without a scope are left out: state it with `virsh metadata`, or with --rules."""
     del source  # there is one
     parsed = parse_rules(_read(rules), rules) if rules is not None else ()
-    decision = import_fleet(uri, parsed, by_interface=identity is Identity.INTERFACE)
+    decision = import_fleet(uri, parsed, by_interface=identity is DomainIdentity.INTERFACE)
     out = Output(as_json=False)
     for text in (*decision.doubled, *decision.problems):
         out.aside(f"! {text}")
     if decision.unassigned:
-        names = ", ".join(decision.unassigned[:MAX_NAMED_DOMAINS])
-        more = (
-            f" and {len(decision.unassigned) - MAX_NAMED_DOMAINS} more"
-            if len(decision.unassigned) > MAX_NAMED_DOMAINS
-            else ""
-        )
+        names, rest = ", ".join(decision.unassigned[:MAX_NAMED_DOMAINS]), len(decision.unassigned) - MAX_NAMED_DOMAINS
+        more = f" and {rest} more" if rest > 0 else ""
         out.aside(f"! left out, because nothing gives them a scope: {names}{more}")
     print(fleet_text(decision.wanted), end="")
 

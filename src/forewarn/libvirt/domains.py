@@ -12,6 +12,8 @@ from forewarn.libvirt.connections import Connection, HostConnections, HostUnreac
 from forewarn.libvirt.inventory import Domain, HostLook
 from forewarn.libvirt.statements import METADATA_URI
 
+# Why libvirt holds a domain still that moves: the target while it starts and until it runs, the source at its end.
+MIGRATING = (libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
 # A host of libvirt's test driver shows a few; one of QEMU some hundreds.
 MAX_DOMAINS_PER_HOST = 10_000
 
@@ -66,7 +68,7 @@ def _domain(domain: Any, *, guest_agent: bool, interfaces: bool) -> Domain:
         uuid=domain.UUIDString(),
         name=domain.name(),
         active=active,
-        migrating=state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
+        migrating=state == libvirt.VIR_DOMAIN_PAUSED and reason in MIGRATING,
         metadata=_metadata(domain),
         leases=leases,
         addresses=addresses,

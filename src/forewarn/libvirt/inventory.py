@@ -5,7 +5,7 @@ machine with its UUID as instance id. Scope, kind and domains come from the doma
 neither states stays as the fleet has it. A machine that is no domain is never touched.
 """
 
-import uuid
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,9 @@ from forewarn.libvirt.statements import Rule, Statement, statement_of
 GONE_AFTER = timedelta(hours=1)
 # How long a domain may be defined on two hosts, as it is while it moves, before that is an alarm.
 DOUBLED_AFTER = timedelta(minutes=1)
+
+# As libvirt writes it.
+UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Key = tuple[str, str]
 
@@ -224,7 +227,9 @@ class _Deciding:
     def _may_take(self, namesake: Machine) -> bool:
         """Whether a new domain is this machine of the same name: it has no instance id, or that of a domain that is gone."""
         return not namesake.instance_id or (
-            _is_uuid(namesake.instance_id) and namesake.instance_id not in self._sightings and self._sees_all()
+            UUID.fullmatch(namesake.instance_id) is not None
+            and namesake.instance_id not in self._sightings
+            and self._sees_all()
         )
 
     def _addresses(self, domain: Domain, base: Machine) -> tuple[str, ...]:
@@ -256,7 +261,7 @@ class _Deciding:
             machine.instance_id: machine
             for machine in self._fleet.machines.values()
             if machine.host in hosts
-            and _is_uuid(machine.instance_id)
+            and UUID.fullmatch(machine.instance_id)
             and machine.instance_id not in self._sightings
             and machine.key not in self._machines
         }
@@ -334,13 +339,6 @@ class _Deciding:
 
     def _hosts(self) -> tuple[Host, ...]:
         return tuple(Host(name=look.name, connection=look.connection, listed=True) for look in self._looks)
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        return str(uuid.UUID(text)) == text
-    except ValueError:
-        return False
 
 
 def difference_of(decision: Decision, fleet: Fleet) -> Difference:

@@ -53,6 +53,7 @@ class InventoryKeeper:
         self._rules, self._by_interface, self._guest_agent = rules, by_interface, guest_agent
         self._looks: dict[str, HostLook] = {}
         self._memory = Memory()
+        self._looking = threading.Lock()
         self._lock = threading.Lock()
         self._changed: set[str] = set()
         self._nudged = threading.Event()
@@ -81,7 +82,12 @@ class InventoryKeeper:
 
     def look(self, *, whole: bool = True) -> Difference:
         """Read all hosts, or those where something happened, and change the fleet to match; return what changed."""
-        hosts = {host.name: host.connection for host in self._store.inventory().hosts.values() if host.connection}
+        with self._looking:
+            self._read_hosts(whole=whole)
+            return self._apply()
+
+    def _read_hosts(self, *, whole: bool) -> None:
+        hosts = {host.name: host.connection for host in self._store.hosts().values() if host.connection}
         with self._lock:
             changed, self._changed = self._changed, set()
         due = [name for name, uri in hosts.items() if whole or name not in self._looks or uri in changed]
@@ -89,7 +95,6 @@ class InventoryKeeper:
             read = pool.map(lambda name: self._read(hosts[name], name), due)
         found = dict(zip(due, read, strict=True))
         self._looks = {name: found.get(name) or self._looks[name] for name in hosts}
-        return self._apply()
 
     def _read(self, uri: str, name: str) -> HostLook:
         return look_at(self._connections, uri, name, guest_agent=self._guest_agent, interfaces=self._by_interface)
