@@ -13,6 +13,8 @@ from datetime import datetime
 
 from forewarn.core.errors import ServiceError
 from forewarn.core.hooks import hook_state
+from forewarn.core.hosts import HostState, host_state
+from forewarn.core.model import Host
 from forewarn.core.operator_model import Hook
 from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
@@ -84,12 +86,13 @@ class Health:
         return warnings
 
     def facts(self, documents: Documents) -> Facts:
-        backlog, held, store_held, hooks, now = None, None, None, None, self._clock.display_time()
+        backlog, held, store_held, hosts, hooks, now = None, None, None, None, None, self._clock.display_time()
         if self.store_answers():
             with suppress(ServiceError):
                 backlog = self._backlog()
                 held = self._control.clock_hold() is not None
                 store_held = self._control.store_hold() is not None
+                hosts = self._store.hosts()
                 hooks = self._store.hooks()
         ticked_s = self._ticker.cycled_at_s
         return Facts(
@@ -106,6 +109,7 @@ class Health:
             backlog=backlog,
             overdue_s=None if backlog is None else _ago_s(now, backlog.earliest_start),
             due_s=None if backlog is None else _ago_s(now, backlog.earliest_wake),
+            hosts=None if hosts is None else _host_states(hosts.values()),
             hooks=None if hooks is None else _hook_states(hooks),
             hook_failing_s=None
             if hooks is None
@@ -164,6 +168,11 @@ def guest_counts(endpoint: EndpointState, absent_addresses: int = 0) -> GuestCou
         rendered=endpoint.documents.rendered_states,
         absent_addresses=absent_addresses,
     )
+
+
+def _host_states(hosts: Iterable[Host]) -> dict[str, int]:
+    states = Counter(host_state(host) for host in hosts if host.listed or host.cordoned is not None)
+    return {state: states[state] for state in HostState}
 
 
 def _hook_states(hooks: Iterable[Hook]) -> dict[str, int]:

@@ -147,8 +147,7 @@ def _monitoring_guard(settings: Settings, access: Access) -> Guard:
     if settings.token_free or settings.behind_tls_proxy or not on_loopback(settings.operator):
         return access.identify_for_monitoring
 
-    def check_name(headers: Mapping[str, str], peer: str) -> None:
-        del peer
+    def check_name(headers: Mapping[str, str], _: str) -> None:
         if "host" in headers:  # a browser always sends one
             refuse_foreign_host(headers)
 

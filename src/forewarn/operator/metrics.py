@@ -46,6 +46,7 @@ class Facts:
     backlog: Backlog | None = None
     overdue_s: float | None = None
     due_s: float | None = None
+    hosts: Mapping[str, int] | None = None
     hooks: Mapping[str, int] | None = None
     hook_failing_s: float | None = None
     hook_messages: Mapping[str, int] = field(default_factory=dict)
@@ -208,6 +209,9 @@ def _work(facts: Facts) -> Iterator[Metric]:
     states = {"open": backlog.open, "running": backlog.running, "in-doubt": backlog.in_doubt, "failed": backlog.failed}
     text = "Orders that have not ended well, by state."
     yield _by_label(GaugeMetricFamily("forewarn_orders", text, labels=["state"]), states)
+    if facts.hosts is not None:
+        text = "Hosts that the fleet lists or that are cordoned, by state."
+        yield _by_label(GaugeMetricFamily("forewarn_hosts", text, labels=["state"]), facts.hosts)
     overdue = "How long the event that should have started first is past its NotBefore."
     yield from _gauges(
         ("forewarn_overdue_start_seconds", overdue, facts.overdue_s),

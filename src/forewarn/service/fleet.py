@@ -1,11 +1,12 @@
-"""The use cases on the fleet: apply a fleet file, follow an inventory, put and remove scopes and machines.
+"""The use cases on the fleet: apply a fleet file, follow an inventory, put and remove scopes and machines, cordon hosts.
 
-`core.fleet_difference` holds the rules.
+`core.fleet_difference` and `core.hosts` hold the rules.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from forewarn.core import hosts
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
@@ -113,6 +114,12 @@ class FleetUseCases(Decisions):
 
         return self._change_fleet(compared, actor)
 
+    def cordon_host(self, name: str, actor: Actor) -> None:
+        self._decide(_on_host(name), lambda s, now: hosts.cordon(s, name, now=now, actor=actor))
+
+    def uncordon_host(self, name: str, actor: Actor) -> None:
+        self._decide(_on_host(name), lambda s, now: hosts.uncordon(s, name, now=now, actor=actor))
+
     def _change_fleet(
         self,
         compare: Callable[[Fleet], Difference],
@@ -131,7 +138,7 @@ class FleetUseCases(Decisions):
                 if not dry_run:
                     self.refuse_repetition(once)
                 current = self._store.inventory() if focus is None else self._store.snapshot(focus)
-                diff = compare(Fleet(current.scopes, current.machines))
+                diff = compare(Fleet(current.scopes, current.machines, current.hosts))
                 if not diff.lines and (dry_run or once is None):
                     return diff
                 now = self._clock.now() if dry_run else self._now()
@@ -144,3 +151,7 @@ class FleetUseCases(Decisions):
                 if self._save(self._with_receipt(change, once, diff)):
                     return diff
         raise too_many_conflicts()
+
+
+def _on_host(name: str) -> Focus:
+    return Focus(hosts=(name,), whole_maintenances=False, open_events=False)
