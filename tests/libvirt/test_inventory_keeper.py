@@ -15,7 +15,7 @@ from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.inventory_keeper import InventoryKeeper
 from forewarn.service.settings import load
 from forewarn.store import AuditQuery
-from tests.libvirt.test_domains import DOMAIN, NODE, element
+from tests.libvirt.test_reading import DOMAIN, NODE, element
 from tests.support.waiting import until
 
 METADATA = element("scope='shop'")
