@@ -1,6 +1,6 @@
 """The state of this node for /readyz and /metrics; nothing is decided by it.
 
-A request must not wait for a database that may not answer: the database is asked only if it has just answered, and at most
+A request must not wait for a database that may not answer: the database is queried only if it has just answered, and at most
 every few seconds.
 """
 

@@ -97,6 +97,12 @@ class FleetUseCases(Decisions):
 
         self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole_maintenances=False, open_events=False))
 
+    def cordon_host(self, name: str, actor: Actor) -> None:
+        self._decide(_on_host(name), lambda s, now: hosts.cordon(s, name, now=now, actor=actor))
+
+    def uncordon_host(self, name: str, actor: Actor) -> None:
+        self._decide(_on_host(name), lambda s, now: hosts.uncordon(s, name, now=now, actor=actor))
+
     def follow_inventory(
         self, compare: Callable[[Fleet, Mapping[tuple[str, str], int]], Difference], actor: Actor
     ) -> Difference:
@@ -113,12 +119,6 @@ class FleetUseCases(Decisions):
             return compare(current, busy)
 
         return self._change_fleet(compared, actor)
-
-    def cordon_host(self, name: str, actor: Actor) -> None:
-        self._decide(_on_host(name), lambda s, now: hosts.cordon(s, name, now=now, actor=actor))
-
-    def uncordon_host(self, name: str, actor: Actor) -> None:
-        self._decide(_on_host(name), lambda s, now: hosts.uncordon(s, name, now=now, actor=actor))
 
     def _change_fleet(
         self,

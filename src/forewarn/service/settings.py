@@ -234,7 +234,7 @@ class Settings:
     stop_grace_s: int = setting(
         0,
         parse_duration,
-        "how long a node that is told to stop waits for the commands it runs; they continue in any case. It starts nothing new"
+        "how long a node that receives SIGTERM waits for the commands it runs; they continue in any case. It starts nothing new"
         " meanwhile",
     )
     retain_history_s: int = setting(
