@@ -225,7 +225,9 @@ def _plan_form(place: Place) -> str:
         "target": "scope",
         "scope": place.paths["Scope"].rpartition("/")[2],
     }
-    return urlencode({**asked, "source": "Platform", "on_failure": "hold", "step": "look", "proof": proof[1].decode()})
+    return urlencode(
+        {**asked, "source": "Platform", "on_failure": "hold", "step": "preview", "proof": proof[1].decode()}
+    )
 
 
 def run(folder: Path, size: Size) -> list[Verdict]:

@@ -125,13 +125,12 @@ def test_a_command_over_its_time_limit_is_stopped(tmp_path: Path) -> None:
     assert (outcome.ok, outcome.reason) == (False, "stopped after its time limit of 1 s")
 
 
-def test_a_command_is_stopped_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_is_stopped_with_its_children(tmp_path: Path) -> None:
     """The whole process group ends, also a child that ignores SIGTERM."""
-    monkeypatch.setattr(runner, "GRACE_S", 0.1)
     stubborn = f"(trap '' TERM; sleep 3600) & echo $! > {tmp_path}/draft; mv {tmp_path}/draft {tmp_path}/child; wait"
     with subprocess.Popen([script(tmp_path, stubborn)], start_new_session=True) as process:
         until((tmp_path / "child").exists)
-        runner.stop(process)
+        runner.stop(process, grace_s=0.1)
     child = int((tmp_path / "child").read_text())
     until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
 

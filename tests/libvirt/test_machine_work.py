@@ -9,7 +9,7 @@ import pytest
 from forewarn.core.event_types import EventType
 from forewarn.executors import Work
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
-from forewarn.libvirt.domains import HostedDomain, LibvirtHost
+from forewarn.libvirt.hosted_domain import HostedDomain, LibvirtHost
 from forewarn.libvirt.journal import Journal
 from forewarn.libvirt.machine_work import ActionLimits, MachineEnd, MachineWork, WorkFailed, proven_end
 from forewarn.libvirt.placement import Placement

@@ -169,10 +169,10 @@ def _record_approval(draft: Draft, event: Event, machine: str) -> None:
     draft.note("event approved", event=event)
 
 
-def cancel_event(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor, reason: str = "") -> Change:
+def cancel_event(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor) -> Change:
     """Cancel one event that has not started; the rest of its maintenance goes on."""
     draft = Draft(snapshot, now, actor)
-    cancel(draft, _find(draft.events, event_id, "event"), reason or f"cancelled by {actor.name}")
+    cancel(draft, _find(draft.events, event_id, "event"), f"cancelled by {actor.name}")
     return draft.change()
 
 

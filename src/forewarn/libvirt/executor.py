@@ -108,7 +108,7 @@ class LibvirtExecutor(Executor):
         if _key(work) in self._watched or self._journal(work).exists():
             return Progress.RUNNING  # `watch` continues it if the process that took it has ended
         from forewarn.libvirt.connections import HostUnreachable, LibvirtError
-        from forewarn.libvirt.domains import within
+        from forewarn.libvirt.hosted_domain import within
 
         try:
             ends = within(ASK_WITHIN_S, lambda: self._proven_ends(work), "libvirt")
@@ -147,7 +147,7 @@ class LibvirtExecutor(Executor):
 
     def machines_on(self, host: str, connection: str) -> tuple[str, ...] | None:
         from forewarn.libvirt.connections import HostUnreachable, LibvirtError
-        from forewarn.libvirt.domains import LibvirtHost, active_domains, within
+        from forewarn.libvirt.hosted_domain import LibvirtHost, active_domains, within
 
         try:
             there = LibvirtHost(host, connection, self._connections)
@@ -250,7 +250,7 @@ class LibvirtExecutor(Executor):
         return Outcome(True, "", _lines(ends), _new_hosts(work, ends))
 
     def _proven_ends(self, work: Work) -> "dict[str, MachineEnd] | None":
-        from forewarn.libvirt.domains import LibvirtHost
+        from forewarn.libvirt.hosted_domain import LibvirtHost
         from forewarn.libvirt.machine_work import proven_end
 
         hosts = {name: LibvirtHost(name, uri, self._connections) for name, uri in work.connections.items() if uri}

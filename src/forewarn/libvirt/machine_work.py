@@ -14,7 +14,7 @@ import libvirt
 from forewarn.core.event_types import EventType
 from forewarn.executors.base import Work
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
-from forewarn.libvirt.domains import PAUSED, RUNNING, DomainMissing, HostedDomain, LibvirtHost
+from forewarn.libvirt.hosted_domain import PAUSED, RUNNING, DomainMissing, HostedDomain, LibvirtHost
 from forewarn.libvirt.journal import Journal
 from forewarn.libvirt.placement import NoTarget, Placement
 from forewarn.libvirt.record import OrderRecord

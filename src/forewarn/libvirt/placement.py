@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import libvirt
 from forewarn.libvirt.connections import Connection, HostUnreachable
-from forewarn.libvirt.domains import HostedDomain, LibvirtHost
+from forewarn.libvirt.hosted_domain import HostedDomain, LibvirtHost
 
 MIB = 1024 * 1024
 _COMPATIBLE = (libvirt.VIR_CPU_COMPARE_IDENTICAL, libvirt.VIR_CPU_COMPARE_SUPERSET)

@@ -60,7 +60,7 @@ class Submission:
 class ResumeEffects:
     """What resuming a held store would do at once: the events that start, and the orders that executors get.
 
-    An open order is handed out. A running order was taken before the hold: its executor is asked about it. If the executor
+    An open order is handed out. A running order was taken before the hold: the ticker asks its executor about it. If the executor
     does not know, the order is in doubt, or begins again if it is repeatable. `more` says that the lists are not complete.
     """
 
@@ -419,4 +419,4 @@ def _focus_of(targets: Targets) -> Focus:
 def _refuse_unknown_scope(snapshot: Snapshot, targets: Targets) -> None:
     for scope in [targets.scope, *targets.scopes, *(scope for scope, _ in targets.machines)]:
         if scope and scope not in snapshot.scopes:
-            raise NotFound(f"there is no scope {scope!r}: look at the fleet for its name")
+            raise NotFound(f"there is no scope {scope!r}: check the name in the fleet")

@@ -44,20 +44,20 @@ class HookUseCases(Decisions):
         def rotate(hook: Hook, now: datetime) -> tuple[Hook, str]:
             until = now + timedelta(seconds=keep_s) if keep_s else None
             detail = f"the old secret signs until {until:%Y-%m-%dT%H:%M:%SZ}" if until else "the old secret has ended"
-            return hooks.rotated(hook, secret, until), detail
+            return hooks.rotate_secret(hook, secret, until), detail
 
         return self._change_hook(hook_id, "hook secret rotated", rotate, actor)
 
     def enable_hook(self, hook_id: str, actor: Actor, *, owner_token: str = "") -> Hook:
         """Enable the hook. One of an owner ends with the token of the owner who enables it, or never if an operator does."""
-        return self._change_hook(hook_id, "hook enabled", lambda hook, _: (hooks.enabled(hook, owner_token), ""), actor)
+        return self._change_hook(hook_id, "hook enabled", lambda hook, _: (hooks.enable(hook, owner_token), ""), actor)
 
     def replay_hook(self, hook_id: str, entry: int, actor: Actor) -> Hook:
         """Let the hook go on with this audit entry."""
         chain = self._store.audit_chain()
 
         def replay(hook: Hook, _: datetime) -> tuple[Hook, str]:
-            moved = hooks.moved(hook, entry, oldest=chain.start.id + 1, newest=chain.head.id)
+            moved = hooks.move_cursor(hook, entry, oldest=chain.start.id + 1, newest=chain.head.id)
             return moved, f"from entry {entry}, before it was {hook.cursor + 1}"
 
         return self._change_hook(hook_id, "hook replayed", replay, actor)

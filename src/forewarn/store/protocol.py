@@ -64,10 +64,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class HostCount:
-    """A host, and the number of machines on it."""
+    """A host, and the number of machines on it that the query may see."""
 
-    name: str
+    host: Host
     machines: int
+
+    @property
+    def name(self) -> str:
+        return self.host.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,10 @@ class MachineIdentity(NamedTuple):
     fault_domain: int
     instance_id: str
     identities: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, m: Machine) -> "MachineIdentity":
+        return cls(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
 
 @dataclass(frozen=True, slots=True)

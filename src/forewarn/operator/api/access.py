@@ -32,7 +32,7 @@ CHANGE_TYPES = frozenset({"application/json", "application/toml"})
 NOT_FOR_CALENDAR = "this token is not for the calendar: make one with `forewarn token create --role calendar`"
 CALENDAR_ONLY = "this token reads the calendar and nothing else: use another token"
 # Of the API. A token for the calendar makes no call of the API.
-EVERYBODY = frozenset(Role) - {Role.CALENDAR}
+EVERYONE = frozenset(Role) - {Role.CALENDAR}
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 

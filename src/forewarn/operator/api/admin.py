@@ -87,8 +87,7 @@ def export_audit(api: Api, context: CallContext) -> Result:
     return page_of(map(views.audit_out, page), cursor_of(last.id) if last else None)
 
 
-def get_audit_chain(api: Api, context: CallContext) -> Result:
-    del context
+def get_audit_chain(api: Api, _: CallContext) -> Result:
     chain = api.store.audit_chain()
     start, head = (bodies.ChainMarkOut(id=mark.id, hash=mark.hash) for mark in (chain.start, chain.head))
     return Result(200, bodies.AuditChainOut(start=start, head=head))

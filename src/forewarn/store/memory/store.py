@@ -61,8 +61,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         return dict(sorted(self._hosts.items()))
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
-        for m in self.inventory().machines.values():
-            yield MachineIdentity(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+        return map(MachineIdentity.of, self.inventory().machines.values())
 
     @locked
     def inventory(self) -> Inventory:

@@ -14,6 +14,7 @@ from typing import Any
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
+    OPEN,
     Approval,
     AuditEntry,
     Event,
@@ -257,7 +258,11 @@ class SqlStore:
 
     def hosts_page(self, query: HostQuery) -> list[HostCount]:
         with self._reading() as reader:
-            return [HostCount(row["name"], row["machines"]) for row in lists.hosts(reader, query)]
+            counted, listed = lists.hosts(reader, query)
+            rows, counts = _hosts(reader, listed), {row["name"]: row["machines"] for row in counted}
+            # Each page holds the first names of its kind, so the first names of both are the first of all.
+            names = sorted({*counts, *(rows if query.within is None else ())})[: query.limit]
+            return [HostCount(rows.get(name) or Host(name=name), counts.get(name, 0)) for name in names]
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         with self._reading() as reader:
@@ -273,7 +278,7 @@ class SqlStore:
 
     def open_waves(self, query: OpenWavesQuery) -> tuple[list[OpenWave], dict[Status, int]]:
         with self._reading() as reader:
-            waves, counts = lists.open_waves(reader, query)
+            waves = lists.open_waves(reader, query)
         found = [
             OpenWave(
                 maintenance_id=row["maintenance_id"],
@@ -286,7 +291,8 @@ class SqlStore:
             )
             for row in waves
         ]
-        return found, {Status(row["status"]): row["events"] for row in counts}
+        counts = {status: waves[0][status.lower()] for status in OPEN} if waves else {}
+        return found, {status: number for status, number in counts.items() if number}
 
     def orders_page(self, query: OrderQuery) -> list[Order]:
         with self._reading() as reader:

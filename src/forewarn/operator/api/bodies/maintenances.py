@@ -101,7 +101,7 @@ class WaveOut(ResponseBody):
 
 
 class TargetsOut(ResponseBody, omit_defaults=True):
-    """What was asked for: machines, scopes (of one scope perhaps only an update domain), or hosts.
+    """The requested targets: machines, scopes (of one scope perhaps only an update domain), or hosts.
 
     `count` is the number of names. A list of maintenances shows the first 20. An owner sees machines and scopes of their own.
     """

@@ -52,8 +52,8 @@ class StartOut(ResponseBody):
 class ResumeEffectsOut(ResponseBody):
     """What would happen at once if the store were resumed.
 
-    The events in `starts` would start. Of the `orders`, the open ones would be handed out. Executors would be asked about the
-    running ones: an order that its executor does not know is left in doubt, or begins again if it may be repeated.
+    The events in `starts` would start. Of the `orders`, the open ones would be handed out. The ticker would ask the executor
+    about the running ones: an order that its executor does not know is left in doubt, or begins again if it may be repeated.
     `more` says that the lists are not complete.
     """
 
