@@ -306,7 +306,8 @@ class Orders:
             return None
         keys = tuple((event.scope, name) for name in event.resources)
         machines = self._store.snapshot(Focus(machines=keys, whole_maintenances=False, open_events=False)).machines
-        return Work(order, event, {name: m.host for (_, name), m in machines.items()})
+        ids = {name: m.instance_id for (_, name), m in machines.items() if m.instance_id}
+        return Work(order, event, {name: m.host for (_, name), m in machines.items()}, instance_ids=ids)
 
 
 def _ended(report: OrderReport) -> str:
