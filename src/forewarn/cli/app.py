@@ -54,7 +54,7 @@ def serve(
         str | None, typer.Option(help="`system`, `manual`, or a speed like `60x` [default: system]")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="`external`, `command` or `simulated` [default: external]")
+        str | None, typer.Option(help="`external`, `command`, `libvirt` or `simulated` [default: external]")
     ] = None,
     guest: Annotated[
         list[str] | None,

@@ -60,6 +60,8 @@ class Executor:
     touches_no_machine = False
     # False if this executor does nothing outside forewarn, so that an emulator may accept operators without a token.
     needs_token = True
+    # True if `machines_on` can tell what runs on a host.
+    sees_hosts = False
     # FOREWARN_* environment variables that this executor sets for programs it runs. They are no settings.
     variables: frozenset[str] = frozenset()
 
@@ -114,6 +116,14 @@ class Executor:
     def problem(self) -> str:
         """Return why orders would fail now, or "". Called at start and by /readyz, from any thread; it must return at once."""
         return ""
+
+    def machines_on(self, host: str, connection: str) -> tuple[str, ...] | None:
+        """Return the machines that run on a host, those unknown to forewarn included; None if that cannot be told now.
+
+        Work on a host waits until it is empty. If an executor cannot tell at all (`sees_hosts` is False), the fleet decides.
+        """
+        del host, connection
+        return None
 
     def tidy(self, unfinished: Collection[Work]) -> None:
         """Called once at start: remove what an earlier process left of orders that are not in `unfinished`."""
