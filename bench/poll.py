@@ -237,13 +237,13 @@ def _changes(folder: Path, database: Path, amounts: Amounts) -> list[Verdict]:
     build(many, scopes=amounts.documents, per_scope=1, announced=False)
     with crowds.inside(str(many)) as house, load(crowds.crowd("probe", house.port, 1)) as client:
         client.begin()
-        told = house.order("change all")
+        reply = house.order("change all")
         client.end()
         probes_s = client.result()["probes_s"]
-    if told["changed"] != amounts.documents:
-        raise RuntimeError(f"{told['changed']} documents changed instead of {amounts.documents}")
+    if reply["changed"] != amounts.documents:
+        raise RuntimeError(f"{reply['changed']} documents changed instead of {amounts.documents}")
     title = f"{amounts.documents:,} documents changed by one transaction"
-    row = [f"{told['took_s']:.2f} s", milliseconds(told["stall_s"]), milliseconds(max(probes_s))]
+    row = [f"{reply['took_s']:.2f} s", milliseconds(reply["stall_s"]), milliseconds(max(probes_s))]
     print_table(title, ["the change took", "longest stall of the event loop", "longest poll meanwhile"], [row])
     with (
         crowds.inside(str(database), amounts.changes) as house,

@@ -93,10 +93,10 @@ def test_failures_are_retried_with_backoff_and_logged_when_they_change(caplog: p
     with caplog.at_level(logging.WARNING):
         assert client.document().incarnation == "1"
     assert clock.slept == [1, 2, 4, 5, 7, 5, 5, 5, 5, 5]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 5
-    assert "410" in told[0]
-    assert "after 10 failure(s) in 39 s" in told[-1] or "after 10 failure(s) in 44 s" in told[-1]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 5
+    assert "410" in messages[0]
+    assert "after 10 failure(s) in 39 s" in messages[-1] or "after 10 failure(s) in 44 s" in messages[-1]
 
 
 def test_document_gives_up_after_its_patience() -> None:
@@ -202,9 +202,9 @@ def test_approving_sends_each_id_once_and_a_hundred_at_a_time() -> None:
 
 def test_this_machines_name() -> None:
     """The name is the configured one, else the endpoint's, else the host name without its domain."""
-    told = FakeEndpoint(ManualTime(), name="pool_7")
-    assert client_of(told).me().name == "pool_7"
-    assert Client("10.0.0.1", name="mine", transport=told.transport).me().origin == "configured"
+    named = FakeEndpoint(ManualTime(), name="pool_7")
+    assert client_of(named).me().name == "pool_7"
+    assert Client("10.0.0.1", name="mine", transport=named.transport).me().origin == "configured"
     for reply in (NotReady(404, "no"), answer(b"no JSON"), answer(b"[]"), answer(b'{"name":""}')):
         silent = Client("10.0.0.1", transport=ScriptedTransport(lambda *_, reply=reply: reply), time=ManualTime())
         assert silent.me().name == socket.gethostname().partition(".")[0]

@@ -230,7 +230,7 @@ def test_run_status_and_history(tmp_path: Path) -> None:
         until(lambda: "prepared" in run(tmp_path, "status", *AT).stdout)
         shown = run(tmp_path, "status", *AT)
         assert shown.returncode == 0
-        for told in (
+        for line in (
             f"running, pid {agent.pid}",
             "machine    here, asking http://127.0.0.1",
             "OUT OF SERVICE",
@@ -239,7 +239,7 @@ def test_run_status_and_history(tmp_path: Path) -> None:
             "not approved: other is first in Resources",
             "step       touch: prepared",
         ):
-            assert told in shown.stdout, shown.stdout
+            assert line in shown.stdout, shown.stdout
         assert json.loads(run(tmp_path, "status", "--json", *AT).stdout)["machine"] == "here"
         assert run(tmp_path, "simulate", "Reboot", *AT).returncode == 1, "an event is under way"
         agent.send_signal(signal.SIGTERM)

@@ -46,9 +46,9 @@ def test_an_agent_survives_a_bad_start(tmp_path: Path, caplog: pytest.LogCapture
     assert harness.actions == ["prepare one"]
     assert 310 <= harness.clock.now_s - began_s <= 330
     assert len(harness.endpoint.transport.asked) < 60
-    told = [record.getMessage() for record in caplog.records if record.name == "forewarn.guest"]
-    assert [line.partition(": ")[2][:3] for line in told[:2]] == ["410", "500"]
-    assert len(told) == 5
+    messages = [record.getMessage() for record in caplog.records if record.name == "forewarn.guest"]
+    assert [line.partition(": ")[2][:3] for line in messages[:2]] == ["410", "500"]
+    assert len(messages) == 5
     longest_s = max(timeout_s for _, _, _, _, timeout_s in harness.endpoint.transport.asked)
     assert longest_s >= 120, "the first call may take so long"
 

@@ -311,7 +311,7 @@ U = "http://a/b"
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"prepare": None}, "here.prepare: write a table with method, url, body"),
         ({"prepare": {"url": U}}, "here.prepare.method: None is unknown: use one of PUT, POST, DELETE, PATCH"),
@@ -325,9 +325,9 @@ U = "http://a/b"
         ({"headers": "x"}, "here.headers: unknown key"),
     ],
 )
-def test_what_the_configuration_may_not_say(change: dict[str, object], told: str) -> None:
+def test_what_the_configuration_may_not_say(change: dict[str, object], message: str) -> None:
     """With where it stands and what to write instead."""
-    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         http.parse({**table_of("http://a"), **change}, "here")
     assert "hunter2" not in str(caught.value)
     with pytest.raises(ConfigError, match="here: verify is missing"):
@@ -372,12 +372,12 @@ def test_killed_between_preparing_and_verifying(registrar: Registrar, tmp_path: 
         assert platform.approvals == ([] if cancelled else [True])
         assert registrar.changes == ["PUT drained", "PUT up"]
         assert registrar.state == "up"
-        for told in (
+        for text in (
             agent.log,
             (tmp_path / "state/journal.jsonl").read_text(),
             (tmp_path / "state/status.json").read_text(),
         ):
-            assert "hunter2" not in told
+            assert "hunter2" not in text
 
 
 def test_killed_while_it_is_put_in_again(registrar: Registrar, tmp_path: Path) -> None:

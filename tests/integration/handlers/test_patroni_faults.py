@@ -93,36 +93,36 @@ def test_an_answer_without_end_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lie", "told"),
+    ("lie", "message"),
     [
         ({}, "pg0 itself is still master (Patroni had answered 200: done)"),
         ({"pg0": "pg1"}, "pg0 itself is still master"),
     ],
 )
-def test_a_switchover_that_did_not_happen_is_noticed(lie: dict[str, str], told: str) -> None:
+def test_a_switchover_that_did_not_happen_is_noticed(lie: dict[str, str], message: str) -> None:
     """Neither the answer nor the cluster's list is believed while this server leads."""
     with fake_patroni() as cluster:
         cluster.on_switch = lambda _: (cluster.believes.update(lie), (200, "done"))[1]
         with pytest.raises(OutOfTime) as caught:
             patroni.prepare(spec_of(cluster), fast_run())
-        assert told in str(caught.value)
+        assert message in str(caught.value)
         assert patroni.verify(spec_of(cluster), new_run()) is False
 
 
 @pytest.mark.parametrize(
-    ("believes", "told"),
+    ("believes", "message"),
     [
         ({"pg0": "pg1"}, "pg1 is listed as leader, and says that it is replica"),
         ({"pg2": "pg0"}, "pg2 does not see pg1 lead"),
         ({"pg0": "nobody"}, "the cluster has no leader"),
     ],
 )
-def test_a_leader_is_confirmed_by_all_members_that_answer(believes: dict[str, str], told: str) -> None:
+def test_a_leader_is_confirmed_by_all_members_that_answer(believes: dict[str, str], message: str) -> None:
     """One member that sees another leader is enough to wait."""
     with fake_patroni() as cluster:
         cluster.leader = "pg2" if believes == {"pg0": "pg1"} else "pg1"
         cluster.believes = believes
-        with pytest.raises(OutOfTime, match=f"no other leader was confirmed: {told}"):
+        with pytest.raises(OutOfTime, match=f"no other leader was confirmed: {message}"):
             patroni.prepare(spec_of(cluster), fast_run())
         assert patroni.verify(spec_of(cluster), new_run()) is False
 
@@ -205,7 +205,7 @@ def test_an_unconfirmed_switchover_is_not_approved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ({}, "here: url is missing: write where this machine's Patroni answers"),
         ({"url": "http://x:8008"}, "here: member is missing: write this machine's name in the cluster"),
@@ -216,8 +216,8 @@ def test_an_unconfirmed_switchover_is_not_approved(tmp_path: Path) -> None:
         ({"url": "http://x", "member": "a", "pasword": "x"}, "here.pasword: unknown key"),
     ],
 )
-def test_what_the_file_may_not_say(table: dict[str, object], told: str) -> None:
+def test_what_the_file_may_not_say(table: dict[str, object], message: str) -> None:
     """Where it stands, and what to write instead."""
     with pytest.raises(ConfigError) as caught:
         patroni.parse(table, "here")
-    assert told in str(caught.value)
+    assert message in str(caught.value)

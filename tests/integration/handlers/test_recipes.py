@@ -141,8 +141,8 @@ def good(done: "subprocess.CompletedProcess[str]") -> None:
     assert done.returncode == 0
 
 
-def refused(done: "subprocess.CompletedProcess[str]", told: str) -> None:
-    assert f"it would not be approved: required step {told}" in done.stdout, done.stdout + done.stderr
+def refused(done: "subprocess.CompletedProcess[str]", message: str) -> None:
+    assert f"it would not be approved: required step {message}" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 1
 
 

@@ -199,7 +199,7 @@ def test_a_failover_requested_by_a_killed_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ({}, "here: address is missing"),
         ({"address": "nowhere"}, "here.address: 'nowhere' is not an address: write it like 10.0.0.4:6379"),
@@ -217,8 +217,8 @@ def test_a_failover_requested_by_a_killed_agent(tmp_path: Path) -> None:
         ({"address": "a:1", "password": "x"}, "here.password: unknown key"),
     ],
 )
-def test_what_the_file_may_not_say(table: dict[str, object], told: str) -> None:
+def test_what_the_file_may_not_say(table: dict[str, object], message: str) -> None:
     """Where it stands, and what to write instead."""
     with pytest.raises(ConfigError) as caught:
         redis.parse(table, "here")
-    assert told in str(caught.value)
+    assert message in str(caught.value)

@@ -112,8 +112,10 @@ def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
     assert len(set(cycled[:most])) == most  # each counts: None before the first, then another moment every time
     assert len(set(cycled[most - 1 : 2 * most + 1])) == 1
     assert cycled[2 * most + 1] != cycled[2 * most]
-    told = [record.getMessage() for record in caplog.records if "in a row" in record.getMessage()]
-    assert told == [f"the ticker gets nothing done: others were first {most} times in a row: others were first, {most}"]
+    messages = [record.getMessage() for record in caplog.records if "in a row" in record.getMessage()]
+    assert messages == [
+        f"the ticker gets nothing done: others were first {most} times in a row: others were first, {most}"
+    ]
 
 
 def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
