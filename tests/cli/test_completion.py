@@ -48,6 +48,7 @@ def shell(cli: CommandLine, complete: Complete, monkeypatch: pytest.MonkeyPatch)
         (("scope", "show", "s"), ["shop"]),
         (("machine", "list", "--scope", ""), ["db", "quiet", "shop"]),
         (("machine", "list", "--host", "rack"), ["rack0", "rack1", "rack2"]),
+        (("host", "cordon", "rack"), ["rack0", "rack1", "rack2"]),
         (("machine", "show", "shop/"), ["shop/web-0", "shop/web-1", "shop/web-2"]),
         (("machine", "restart", "db-"), ["db-0", "db-1"]),
         (("event", "list", "--machine", "quiet/web-1"), ["quiet/web-1"]),

@@ -58,7 +58,11 @@ def test_every_action_that_the_core_notes_has_a_kind_of_its_own() -> None:
     source = "".join((folder / name).read_text() for name in ("lifecycle.py", "advance.py"))
     noted = set(re.findall(r'note\(\s*"([a-z -]+)"', source)) | {"maintenance paused", "maintenance resumed"}
     noted |= {f"event {verb} by operator" for verb in (Verb.RETRY, Verb.FINISH, Verb.ABANDON)}
-    assert {action for actions in KINDS.values() for action in actions} == noted | {"fleet changed"}
+    assert {action for actions in KINDS.values() for action in actions} == noted | {
+        "fleet changed",
+        "host cordoned",
+        "host uncordoned",
+    }
 
 
 def test_what_no_kind_names_is_other() -> None:
@@ -80,7 +84,9 @@ def test_kinds_are_checked_and_have_a_default() -> None:
 def test_a_hook_of_a_scope_asks_for_kinds_that_scopes_have() -> None:
     """It would never get the others: they are refused by name."""
     assert set(FLEET_KINDS) == {
-        kind for kind, noted in KINDS.items() if all(action.startswith(("maintenance ", "fleet ")) for action in noted)
+        kind
+        for kind, noted in KINDS.items()
+        if all(action.startswith(("maintenance ", "fleet ", "host ")) for action in noted)
     }
     refuse_fleet_kinds([kind for kind in ALL_KINDS if kind not in FLEET_KINDS])
     with pytest.raises(Invalid, match=r"the kind paused, ended belong to no scope: leave it out, or create a hook for"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.core.errors import Invalid
-from forewarn.core.model import ENDED, OPEN, EventType, MaintenanceStatus, OrderState, Status
+from forewarn.core.model import ENDED, OPEN, EventType, Host, MaintenanceStatus, OrderState, Status
 from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
     AuditQuery,
@@ -656,7 +656,7 @@ def test_a_search_ignores_case(store: Store) -> None:
     for text in ("shop/web-a", "rack", "vm-ab"):
         assert keys(store.machines_page(MachineQuery(text=text))) == [("Shop", "Web-A")]
     assert keys(store.scopes_page(ScopeQuery(text="ho"))) == ["Shop"]
-    assert store.hosts_page(HostQuery(text="ack-1")) == [HostCount("Rack-1", 1)]
+    assert store.hosts_page(HostQuery(text="ack-1")) == [HostCount(Host(name="Rack-1"), 1)]
 
 
 def test_scopes_and_hosts_are_found_by_a_part_of_their_name(fleet: Store) -> None:
@@ -664,10 +664,25 @@ def test_scopes_and_hosts_are_found_by_a_part_of_their_name(fleet: Store) -> Non
     assert keys(fleet.scopes_page(ScopeQuery(text="o"))) == ["blog", "shop"]
     assert keys(fleet.scopes_page(ScopeQuery(text="o", after="blog"))) == ["shop"]
     assert keys(fleet.scopes_page(ScopeQuery(text="o", within=("shop", "wiki")))) == ["shop"]
-    assert fleet.hosts_page(HostQuery()) == [HostCount("h0", 6), HostCount("h1", 6)]
-    assert fleet.hosts_page(HostQuery(limit=1)) == [HostCount("h0", 6)]
-    assert fleet.hosts_page(HostQuery(after="h0", within=("shop",))) == [HostCount("h1", 2)]
+    assert fleet.hosts_page(HostQuery()) == [HostCount(Host(name="h0"), 6), HostCount(Host(name="h1"), 6)]
+    assert fleet.hosts_page(HostQuery(limit=1)) == [HostCount(Host(name="h0"), 6)]
+    assert fleet.hosts_page(HostQuery(after="h0", within=("shop",))) == [HostCount(Host(name="h1"), 2)]
     assert fleet.hosts_page(HostQuery(text="1", within=())) == []
+
+
+def test_hosts_without_machines_are_listed_too(fleet: Store) -> None:
+    """A listed or cordoned host is shown to callers who see all scopes, in the order of names; a row that says nothing is not."""
+    h1, cordoned = Host(name="h1", listed=True), Host(name="Kvm-1", cordoned=at(1))
+    fleet.apply(change(hosts=[h1, Host(name="h00", listed=True), cordoned, Host(name="h2")]))
+    h1, cordoned, empty = (replace(host, version=1) for host in (h1, cordoned, Host(name="h00", listed=True)))
+    every = [HostCount(cordoned, 0), HostCount(Host(name="h0"), 6), HostCount(empty, 0), HostCount(h1, 6)]
+    assert fleet.hosts_page(HostQuery()) == every
+    assert [fleet.hosts_page(HostQuery(limit=1, after=after)) for after in ("", "Kvm-1", "h0", "h00")] == [
+        [each] for each in every
+    ]
+    assert fleet.hosts_page(HostQuery(text="kvm")) == [HostCount(cordoned, 0)]
+    assert fleet.hosts_page(HostQuery(within=("shop",))) == [HostCount(Host(name="h0"), 2), HostCount(h1, 2)]
+    assert every[1].name == "h0"
 
 
 def test_events_of_a_host_are_those_of_its_machines(store: Store) -> None:

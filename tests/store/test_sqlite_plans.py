@@ -46,6 +46,7 @@ IN_ORDER_OF_AN_INDEX = (
     "scopes_matching",
     "machines_matching",
     "hosts_page",
+    "host_rows_page",
     "maintenance_keys",
     "maintenance_keys_of_scope",
     "order_keys",

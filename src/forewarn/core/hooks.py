@@ -38,13 +38,15 @@ KINDS: dict[str, frozenset[str]] = {
     "enabled": frozenset({"scope enabled"}),
     "disabled": frozenset({"scope disabled"}),
     "fleet": frozenset({"fleet changed"}),
+    "cordoned": frozenset({"host cordoned"}),
+    "uncordoned": frozenset({"host uncordoned"}),
 }
 # Every entry of another action: tokens, hooks, the clock, the store.
 OTHER = "other"
 ALL_KINDS = (*KINDS, OTHER)
 USUAL_KINDS = ("published", "started", "completed", "cancelled", "failed", "in-doubt", "abandoned", ENDED)
 # Entries of these kinds belong to no scope.
-FLEET_KINDS = ("submitted", "paused", "resumed", ENDED, "fleet")
+FLEET_KINDS = ("submitted", "paused", "resumed", ENDED, "fleet", "cordoned", "uncordoned")
 _KIND_OF_ACTION = {action: kind for kind, actions in KINDS.items() for action in actions}
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how a secret begins, not one

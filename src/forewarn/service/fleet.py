@@ -1,15 +1,16 @@
-"""The use cases on the fleet: apply a fleet file, put and remove scopes and machines.
+"""The use cases on the fleet: apply a fleet file, follow an inventory, put and remove scopes and machines, cordon hosts.
 
-`core.fleet_difference` holds the rules.
+`core.fleet_difference` and `core.hosts` hold the rules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from forewarn.core import hosts
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
-from forewarn.core.model import Actor, Machine, Scope
+from forewarn.core.model import OPEN, Actor, Machine, Scope
 from forewarn.service.decisions import Decisions, Once, too_many_conflicts
 from forewarn.service.hooks import without_hooks_of
 from forewarn.store import Focus
@@ -96,6 +97,29 @@ class FleetUseCases(Decisions):
 
         self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole_maintenances=False, open_events=False))
 
+    def cordon_host(self, name: str, actor: Actor) -> None:
+        self._decide(_on_host(name), lambda s, now: hosts.cordon(s, name, now=now, actor=actor))
+
+    def uncordon_host(self, name: str, actor: Actor) -> None:
+        self._decide(_on_host(name), lambda s, now: hosts.uncordon(s, name, now=now, actor=actor))
+
+    def follow_inventory(
+        self, compare: Callable[[Fleet, Mapping[tuple[str, str], int]], Difference], actor: Actor
+    ) -> Difference:
+        """Make the fleet as an inventory shows it.
+
+        `compare` gets the fleet, and the machines in open events with the update domain of the event: its Difference must not
+        contain what may not change while an event is open.
+        """
+
+        def compared(current: Fleet) -> Difference:
+            touched = compare(current, {}).touched
+            events = self._store.snapshot(Focus(scopes=touched, whole_maintenances=False)).events.values()
+            busy = {(e.scope, name): e.update_domain for e in events if e.status in OPEN for name in e.resources}
+            return compare(current, busy)
+
+        return self._change_fleet(compared, actor)
+
     def _change_fleet(
         self,
         compare: Callable[[Fleet], Difference],
@@ -114,7 +138,7 @@ class FleetUseCases(Decisions):
                 if not dry_run:
                     self.refuse_repetition(once)
                 current = self._store.inventory() if focus is None else self._store.snapshot(focus)
-                diff = compare(Fleet(current.scopes, current.machines))
+                diff = compare(Fleet(current.scopes, current.machines, current.hosts))
                 if not diff.lines and (dry_run or once is None):
                     return diff
                 now = self._clock.now() if dry_run else self._now()
@@ -127,3 +151,7 @@ class FleetUseCases(Decisions):
                 if self._save(self._with_receipt(change, once, diff)):
                     return diff
         raise too_many_conflicts()
+
+
+def _on_host(name: str) -> Focus:
+    return Focus(hosts=(name,), whole_maintenances=False, open_events=False)

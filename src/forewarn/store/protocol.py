@@ -64,10 +64,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class HostCount:
-    """A host, and the number of machines on it."""
+    """A host, and the number of machines on it that the query may see."""
 
-    name: str
+    host: Host
     machines: int
+
+    @property
+    def name(self) -> str:
+        return self.host.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,11 @@ class ScopeQuery(_PageQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostQuery(_PageQuery):
-    """A page of the hosts whose name contains `text`, by name; `after` is the last name of the previous page."""
+    """A page of the hosts whose name contains `text`, by name; `after` is the last name of the previous page.
+
+    These are the hosts that carry machines within the scopes and, for a caller who may see all scopes, also those that the
+    fleet lists and those that are cordoned.
+    """
 
     after: str = ""
     text: str = ""

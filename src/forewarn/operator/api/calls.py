@@ -95,6 +95,7 @@ def _delete(
 
 
 HOOK = "/v1/hooks/{id}"
+HOST = "/v1/hosts/{host}"
 SCOPE, MACHINE = "/v1/scopes/{scope}", "/v1/scopes/{scope}/machines/{name}"
 CALLS: tuple[Call, ...] = (
     _get("/v1/scopes", inventory.list_scopes, bodies.Page[bodies.ScopeOut], "The scopes, by name.", query=Searched),
@@ -113,9 +114,14 @@ CALLS: tuple[Call, ...] = (
         query=inventory.MachinesQuery,
     ),
     _get(
-        "/v1/hosts", inventory.list_hosts, bodies.Page[bodies.HostOut], "The hosts that have machines, by name.",
-        query=Searched,
+        "/v1/hosts", inventory.list_hosts, bodies.Page[bodies.HostOut], "The hosts, by name.", query=Searched,
     ),
+    _get(HOST, inventory.get_host, bodies.HostOut, "One host."),
+    _post(
+        HOST + "/cordon", inventory.change_host(Control.cordon_host), bodies.HostOut,
+        "Cordon a host: forewarn sends no machine to it.",
+    ),
+    _post(HOST + "/uncordon", inventory.change_host(Control.uncordon_host), bodies.HostOut, "Lift the cordon of a host."),
     _get(MACHINE, inventory.get_machine, bodies.MachineOut, "One machine."),
     Call(
         method="PUT", path=MACHINE, perform=inventory.put_machine, roles=OPERATORS, returns=bodies.MachineOut,

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from forewarn.core.errors import NotFound
 from forewarn.operator.api.bodies import EventOut
 from forewarn.operator.api.client import ApiClient
+from forewarn.operator.portal.buttons import host_buttons
 from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 from forewarn.operator.portal.pages import ENDED_FIRST, MACHINE_ROWS, ROWS
@@ -37,12 +37,12 @@ def machine(request: PageRequest) -> RenderedPage:
 
 def host(request: PageRequest) -> RenderedPage:
     api, name, cursor = request.api, request.path_names["host"], request.query.get("cursor")
+    found = api.get(f"/v1/hosts/{name}")
     page = api.get("/v1/machines", host=name, limit=MACHINE_ROWS, cursor=cursor)
-    if not page.items and not cursor:
-        raise NotFound(f"no machine is on host {name[:64]}")
     coming, more = coming_events(api, host=name)
     variables = {
-        "host": name,
+        "host": found,
+        "buttons": host_buttons(api, found),
         "machines": page.items,
         "coming": coming,
         "more": more,

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from forewarn.core.model import OPEN, AuditEntry, Event, Machine, Maintenance, Order, OrderState, Scope, Status
+from forewarn.core.model import OPEN, AuditEntry, Event, Host, Machine, Maintenance, Order, OrderState, Scope, Status
 from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
     AuditQuery,
@@ -110,12 +110,17 @@ class MemoryLists(MemoryTables):
     @locked
     def hosts_page(self, query: HostQuery) -> list[HostCount]:
         scopes = selected_scopes("", query.within)
-        counted = (
-            HostCount(host, sum(_lies_in(scope, scopes) for scope, _ in keys))
-            for host, keys in self._machines_on.items()
-            if host > query.after and query.text in folded(host)
-        )
-        return heapq.nsmallest(query.limit, (each for each in counted if each.machines), key=lambda each: each.name)
+        counts = {
+            name: sum(_lies_in(scope, scopes) for scope, _ in keys) for name, keys in self._machines_on.items() if name
+        }
+        shown = {name for name, machines in counts.items() if machines}
+        if scopes is None:
+            shown |= {host.name for host in self._hosts.values() if host.listed or host.cordoned is not None}
+        names = (name for name in shown if name > query.after and query.text in folded(name))
+        return [
+            HostCount(self._hosts.get(name) or Host(name=name), counts.get(name, 0))
+            for name in heapq.nsmallest(query.limit, names)
+        ]
 
     @locked
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:

@@ -170,6 +170,11 @@ WHERE host <> '' AND host > %(after)s AND host ILIKE %(pattern)s
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
 GROUP BY host ORDER BY host LIMIT %(limit)s;
 
+-- name: host_rows_page
+-- Return a page of the hosts that are listed or cordoned and whose name is like a pattern.
+SELECT * FROM hosts
+WHERE name > %(after)s AND name ILIKE %(pattern)s AND (listed OR cordoned IS NOT NULL) ORDER BY name LIMIT %(limit)s;
+
 -- name: maintenance_keys
 -- Return the newest (created, id) of maintenances with a status.
 SELECT created AS at, id FROM maintenances

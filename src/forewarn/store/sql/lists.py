@@ -92,10 +92,11 @@ def machines(reader: SqlSession, query: MachineQuery) -> list[Row]:
     return found
 
 
-def hosts(reader: SqlSession, query: HostQuery) -> Iterable[Row]:
+def hosts(reader: SqlSession, query: HostQuery) -> tuple[Iterable[Row], Iterable[Row]]:
+    """Return a page of the hosts that carry machines, and a page of the rows of hosts that are listed or cordoned."""
     scopes = _optional_list(reader, selected_scopes("", query.within))
-    pattern = _pattern(query.text)
-    return reader.query("hosts_page", after=query.after, pattern=pattern, scopes=scopes, limit=query.limit)
+    values: Values = {"after": query.after, "pattern": _pattern(query.text), "limit": query.limit}
+    return reader.query("hosts_page", **values, scopes=scopes), reader.query("host_rows_page", **values)
 
 
 def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:

@@ -258,7 +258,11 @@ class SqlStore:
 
     def hosts_page(self, query: HostQuery) -> list[HostCount]:
         with self._reading() as reader:
-            return [HostCount(row["name"], row["machines"]) for row in lists.hosts(reader, query)]
+            counted, listed = lists.hosts(reader, query)
+            rows, counts = _hosts(reader, listed), {row["name"]: row["machines"] for row in counted}
+            # Each page holds the first names of its kind, so the first names of both are the first of all.
+            names = sorted({*counts, *(rows if query.within is None else ())})[: query.limit]
+            return [HostCount(rows.get(name) or Host(name=name), counts.get(name, 0)) for name in names]
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         with self._reading() as reader:

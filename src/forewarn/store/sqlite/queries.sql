@@ -172,6 +172,11 @@ WHERE host <> '' AND host > :after AND host LIKE :pattern ESCAPE '\'
   AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
 GROUP BY host ORDER BY host LIMIT :limit;
 
+-- name: host_rows_page
+-- Return a page of the hosts that are listed or cordoned and whose name is like a pattern.
+SELECT * FROM hosts
+WHERE name > :after AND name LIKE :pattern ESCAPE '\' AND (listed OR cordoned IS NOT NULL) ORDER BY name LIMIT :limit;
+
 -- name: maintenance_keys
 -- Return the newest (created, id) of maintenances with a status.
 SELECT created AS at, id FROM maintenances INDEXED BY maintenances_by_status

@@ -5,7 +5,15 @@ from typing import Annotated
 
 import msgspec
 
-from forewarn.core.model import ApprovalMode, EventType, ScopeKind
+from forewarn.core.hosts import HostState
+from forewarn.core.model import (
+    MAX_CONNECTION_CHARS,
+    MAX_LABEL_CHARS,
+    MAX_LABELS_PER_HOST,
+    ApprovalMode,
+    EventType,
+    ScopeKind,
+)
 from forewarn.operator.api.bodies.common import Domain, Name, RequestBody, ResponseBody, Whole
 from forewarn.operator.api.resolver import Kind
 
@@ -45,11 +53,24 @@ class FleetMachine(MachineIn, kw_only=True):
     scope: Name
 
 
+class FleetHost(RequestBody):
+    """A host of a fleet."""
+
+    name: Name
+    labels: Annotated[
+        dict[Name, Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]],
+        msgspec.Meta(max_length=MAX_LABELS_PER_HOST),
+    ] = {}
+    fault_domain: Domain = 0
+    connection: Annotated[str, msgspec.Meta(max_length=MAX_CONNECTION_CHARS)] = ""
+
+
 class Fleet(RequestBody):
     """A whole fleet."""
 
     scopes: list[FleetScope]
     machines: list[FleetMachine]
+    hosts: list[FleetHost] = []
 
 
 class ScopeOut(ResponseBody):
@@ -89,10 +110,21 @@ class MachineOut(ResponseBody):
 
 
 class HostOut(ResponseBody):
-    """A host, and the number of machines on it that the caller may see."""
+    """A host, and the number of machines on it that the caller may see. An owner sees only the name and the number.
+
+    `listed` says that the fleet lists it, so that forewarn may send machines to it. `cordoned_by` is the maintenance that
+    cordoned it, or "" if an operator did.
+    """
 
     name: str
     machines: int
+    state: HostState | msgspec.UnsetType = msgspec.UNSET
+    fault_domain: int | msgspec.UnsetType = msgspec.UNSET
+    labels: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    connection: str | msgspec.UnsetType = msgspec.UNSET
+    listed: bool | msgspec.UnsetType = msgspec.UNSET
+    cordoned: datetime | msgspec.UnsetType | None = msgspec.UNSET
+    cordoned_by: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class FleetChange(ResponseBody):
@@ -103,6 +135,7 @@ class FleetChange(ResponseBody):
     dry_run: bool
     removed_scopes: int = 0
     removed_machines: int = 0
+    removed_hosts: int = 0
     large_removal: bool = False
 
 
