@@ -255,8 +255,8 @@ def test_the_last_time_exactly_these_machines_asked(fleet: Store) -> None:
             MachineLastSeen("blog", "vm-0", at(7)),
         ]
     )
-    asked = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
-    assert fleet.last_seen(asked) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
+    machines = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
+    assert fleet.last_seen(machines) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
     assert fleet.last_seen([]) == {}
 
 
@@ -355,9 +355,9 @@ def test_every_condition_on_events_counts(
     """In any combination, for everyone and for owners, however many ended since and by whatever way they are found."""
     monkeypatch.setattr(lists, "MAX_GATHERED", gathered)
     for within in (None, *WITHIN):
-        asked = replace(query, within=within)
-        page = fleet.events(asked)
-        assert keys(list(page.events)) == matching(fleet, asked), within
+        narrowed = replace(query, within=within)
+        page = fleet.events(narrowed)
+        assert keys(list(page.events)) == matching(fleet, narrowed), within
         assert page.next_before is None
 
 

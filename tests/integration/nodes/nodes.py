@@ -109,8 +109,8 @@ class Node:
 
     def reboot(self, scope: str = "shop", machine: str = "web-0") -> str:
         """Schedule one; its maintenance's id."""
-        asked = {"type": "Reboot", "targets": {"machines": [f"{scope}/{machine}"]}}
-        status, body = self.api("POST", "/v1/maintenances", asked)
+        request = {"type": "Reboot", "targets": {"machines": [f"{scope}/{machine}"]}}
+        status, body = self.api("POST", "/v1/maintenances", request)
         assert status == 201, body
         return str(body["id"])
 

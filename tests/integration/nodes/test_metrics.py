@@ -188,11 +188,11 @@ def test_every_alert_leads_to_its_section_of_the_runbook() -> None:
 def test_the_dashboard_asks_for_what_is_shown(shared: Node) -> None:
     """Names, labels and values, in every panel; and everything we show but what tells nothing over time is on it."""
     known = shown(shared)
-    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
-    asked += [each["expr"] for each in DASHBOARD["annotations"]["list"]]
-    for expression in asked:
+    expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    expressions += [each["expr"] for each in DASHBOARD["annotations"]["list"]]
+    for expression in expressions:
         check(expression.replace("$__rate_interval", "5m"), known)
-    named = {name for expression in asked for name, _ in selectors(expression)}
+    named = {name for expression in expressions for name, _ in selectors(expression)}
     assert set(known) - named == {"process_virtual_memory_bytes", "process_start_time_seconds"}
 
 

@@ -61,13 +61,13 @@ def test_what_another_node_did_is_shown_where_it_is_answered_again(nodes: Nodes,
     first, second = nodes.start(address), nodes.start(address, FOREWARN_STORE_DIRECT=through(wire, address))
     assert first.poll().etag == second.poll().etag == '"1"'
     wire.stall()
-    asked = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
-    made = first.api("POST", "/v1/maintenances", asked, key="once")
+    request = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
+    made = first.api("POST", "/v1/maintenances", request, key="once")
     assert made[0] == 201
-    again = second.api("POST", "/v1/maintenances", asked, key="once")
+    again = second.api("POST", "/v1/maintenances", request, key="once")
     assert (again[0], len(second.poll().events)) == (503, 0)
     wire.mend()
-    until(lambda: second.api("POST", "/v1/maintenances", asked, key="once") == made)
+    until(lambda: second.api("POST", "/v1/maintenances", request, key="once") == made)
     assert len(second.poll().events) == 1
 
 

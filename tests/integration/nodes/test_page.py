@@ -129,9 +129,9 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
     create, restore = block("restored, into a new database").split("\npg_restore ")
     site.shell(create, **SUPERUSER)
     site.shell(f"pg_restore {restore}", **site.variables)
-    said = site.shell(block("with every node stopped").replace("/forewarn?", "/restored?"), **site.variables)
-    assert "has schema" in said
-    assert "applied" not in said
+    output = site.shell(block("with every node stopped").replace("/forewarn?", "/restored?"), **site.variables)
+    assert "has schema" in output
+    assert "applied" not in output
     config = block(f"/etc/forewarn/serve.toml on {OPERATORS[0]}")
     for address, port in ((OPERATORS[0], "8270"), ("/forewarn?", "/restored?")):
         config = config.replace(
@@ -153,8 +153,8 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
 
 def epochs(site: Site, database: str) -> dict[str, int]:
     address = f"postgresql://postgres@{','.join(DATABASES)}/{database}?target_session_attrs=read-write"
-    asked = "SELECT name, epoch FROM forewarn.scopes"
-    rows = site.shell(f'psql "{address}" --tuples-only --no-align --command "{asked}"', **SUPERUSER)
+    query = "SELECT name, epoch FROM forewarn.scopes"
+    rows = site.shell(f'psql "{address}" --tuples-only --no-align --command "{query}"', **SUPERUSER)
     return {name: int(epoch) for name, _, epoch in (line.partition("|") for line in rows.split())}
 
 
