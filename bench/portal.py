@@ -219,14 +219,14 @@ def _plan_form(place: Place) -> str:
     proof = re.search(rb'name="proof" value="(\w+)"', place.fetch("Plan"))
     if proof is None:
         raise RuntimeError("the plan's form has no proof")
-    asked = {
+    form = {
         "kind": "maintenance",
         "type": "Reboot",
         "target": "scope",
         "scope": place.paths["Scope"].rpartition("/")[2],
     }
     return urlencode(
-        {**asked, "source": "Platform", "on_failure": "hold", "step": "preview", "proof": proof[1].decode()}
+        {**form, "source": "Platform", "on_failure": "hold", "step": "preview", "proof": proof[1].decode()}
     )
 
 

@@ -93,7 +93,9 @@ def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> N
     key = f"k{next(KEYS)}"
     given_ = data.draw(anything(key))
     store.apply(given_)
-    told = {e.id: replace(e, approvals=tuple(a for a in given_.approvals if a.event_id == e.id)) for e in given_.events}
+    expected = {
+        e.id: replace(e, approvals=tuple(a for a in given_.approvals if a.event_id == e.id)) for e in given_.events
+    }
     (kept,) = (replace(m, version=1) for m in given_.maintenances)
 
     seen = store.snapshot(Focus(scopes=(key,), maintenances=(f"{key}-M",), inventory=True))
@@ -101,10 +103,10 @@ def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> N
     assert dict(seen.scopes) == {s.name: replace(s, version=1) for s in given_.scopes}
     assert dict(seen.machines) == {m.key: m for m in given_.machines}
     assert dict(seen.maintenances) == {kept.id: kept}
-    assert dict(seen.events) == told
+    assert dict(seen.events) == expected
     assert dict(seen.orders) == {o.id: o for o in given_.orders}
     assert store.maintenance(kept.id) == kept
-    assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*told.values()][::-1]
+    assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*expected.values()][::-1]
     audit = store.audit(AuditQuery(maintenance_id=kept.id))
     assert [replace(e, id=0) for e in reversed(audit)] == list(given_.audit)
     assert [t for t in store.tokens() if t.id == f"{key}-T"] == list(given_.tokens)

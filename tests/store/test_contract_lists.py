@@ -50,15 +50,15 @@ def fleet(store: Store) -> Store:
     statuses = list(MaintenanceStatus)
     work = [maintenance(f"M{n}", created=at(n // 2), status=statuses[n % 3]) for n in range(12)]
     work[6:] = [replace(ended(m, at(100)), status=statuses[3 + n % 3]) for n, m in enumerate(work[6:])]
-    told = [_event(n) for n in range(24)]
+    events = [_event(n) for n in range(24)]
     store.apply(
         change(
             scopes=[scope(name) for name in SCOPES],
             machines=machines,
             maintenances=work,
-            events=told,
-            orders=[order(e.id, issued=at(n // 3), state=STATES[n % 4]) for n, e in enumerate(told)],
-            audit=[*(entry(f"{n}", scope=e.scope, event_id=e.id) for n, e in enumerate(told)), entry("of no scope")],
+            events=events,
+            orders=[order(e.id, issued=at(n // 3), state=STATES[n % 4]) for n, e in enumerate(events)],
+            audit=[*(entry(f"{n}", scope=e.scope, event_id=e.id) for n, e in enumerate(events)), entry("of no scope")],
         )
     )
     return store
@@ -145,11 +145,11 @@ def test_open_waves_count_the_open_events_that_match(fleet: Store, fields: dict[
 def test_failed_and_in_doubt_count_started_events(store: Store) -> None:
     """What an operator must resolve: neither work under way, nor what was given up."""
     started = {"status": Status.STARTED, "published": at(0), "not_before": at(0), "started": at(0)}
-    told = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **started) for n in range(5)]
-    told[2] = replace(told[2], status=Status.ABANDONED, ended=at(1))
+    events = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **started) for n in range(5)]
+    events[2] = replace(events[2], status=Status.ABANDONED, ended=at(1))
     states = (OrderState.FAILED, OrderState.RUNNING, OrderState.FAILED, OrderState.IN_DOUBT, OrderState.IN_DOUBT)
-    orders = [order(e.id, state=state) for e, state in zip(told, states, strict=True)]
-    store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0")], events=told, orders=orders))
+    orders = [order(e.id, state=state) for e, state in zip(events, states, strict=True)]
+    store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0")], events=events, orders=orders))
     counts = store.counts(None)
     assert (counts.started, counts.failed, counts.in_doubt) == (4, 1, 2)
     assert store.counts(("shop",)) == counts
@@ -255,8 +255,8 @@ def test_the_last_time_exactly_these_machines_asked(fleet: Store) -> None:
             MachineLastSeen("blog", "vm-0", at(7)),
         ]
     )
-    asked = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
-    assert fleet.last_seen(asked) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
+    machines = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
+    assert fleet.last_seen(machines) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
     assert fleet.last_seen([]) == {}
 
 
@@ -355,9 +355,9 @@ def test_every_condition_on_events_counts(
     """In any combination, for everyone and for owners, however many ended since and by whatever way they are found."""
     monkeypatch.setattr(lists, "MAX_GATHERED", gathered)
     for within in (None, *WITHIN):
-        asked = replace(query, within=within)
-        page = fleet.events(asked)
-        assert keys(list(page.events)) == matching(fleet, asked), within
+        narrowed = replace(query, within=within)
+        page = fleet.events(narrowed)
+        assert keys(list(page.events)) == matching(fleet, narrowed), within
         assert page.next_before is None
 
 
@@ -499,16 +499,16 @@ def test_the_audit_is_a_stream_too(store: Store, query: AuditQuery, expected: st
 @pytest.mark.parametrize("within", WITHIN, ids=str)
 def test_an_owner_sees_nothing_of_other_scopes(fleet: Store, within: tuple[str, ...]) -> None:
     """Whatever is listed, and whatever else is asked, it lies in the scopes named; and all that lies there is listed."""
-    told = {e.id: e for e in fleet.events(EventQuery(limit=500)).events}
+    by_id = {e.id: e for e in fleet.events(EventQuery(limit=500)).events}
     assert [s.name for s in fleet.scopes_page(ScopeQuery(within=within))] == [s for s in SCOPES if s in within]
     inventory = sorted(fleet.inventory().machines)
     for host in ("", "h0", "h1"):
         found = fleet.machines_page(MachineQuery(within=within, host=host))
         wanted = [k for k in inventory if k[0] in within and (not host or fleet.inventory().machines[k].host == host)]
         assert keys(found) == wanted
-    orders = [o for o in fleet.orders_page(OrderQuery()) if told[o.id].scope in within]
+    orders = [o for o in fleet.orders_page(OrderQuery()) if by_id[o.id].scope in within]
     assert fleet.orders_page(OrderQuery(within=within)) == orders
-    lies = {e.maintenance_id for e in told.values() if e.scope in within}
+    lies = {e.maintenance_id for e in by_id.values() if e.scope in within}
     wanted_ids = [m.id for m in fleet.maintenances(MaintenanceQuery()) if m.id in lies]
     assert keys(fleet.maintenances(MaintenanceQuery(within=within))) == wanted_ids
     named = {"scope": "shop", "maintenance_id": "M3", "event_id": "E06"}
