@@ -30,7 +30,7 @@ RING_BARE = f"INSERT INTO rung DEFAULT VALUES RETURNING pg_notify('{CHANNEL}', n
 
 
 class Times:
-    """Of each change: from the request, and from its acknowledgement, to the moment somebody else saw it."""
+    """Of each change: from the request, and from its acknowledgement, to the moment another node or a guest saw it."""
 
     def __init__(self) -> None:
         self.sent_s: list[float] = []
