@@ -129,7 +129,8 @@ def run_all(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str
 
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Result:
-    """Run one part to its end."""
+    """Run one part to its end. Its programs keep what they have compiled, also where the caller's environment forbids it."""
+    environment = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started_s = time.monotonic()
     done = subprocess.run(
         command, cwd=ROOT, env=environment, check=False, text=True, errors="replace",

@@ -125,8 +125,8 @@ class Settings:
     executor: str = setting(
         registry.DEFAULT,
         _executor,
-        "who does the work of a started event: `external` (your tool, through the API), `command`, `simulated`, or the name of"
-        " an installed executor",
+        "who does the work of a started event: `external` (your tool, through the API), `command`, `libvirt`, `simulated`,"
+        " or the name of an installed executor",
     )
     guest: tuple[str, ...] = setting(
         ("127.0.0.1:8169",),
