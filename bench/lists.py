@@ -14,7 +14,8 @@ from bench.history import Past, build
 from bench.measure import Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
-from forewarn.core.model import EventType, OrderState, Role, Status
+from forewarn.core.model import EventType, OrderState, Status
+from forewarn.core.operator_model import Role
 from forewarn.operator.api import admin, events, inventory, maintenances, orders
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.context import Api, CallContext, Paged, Result, Searched

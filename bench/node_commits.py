@@ -151,11 +151,11 @@ class Writers:
             if process.stdin is None:
                 raise RuntimeError("a writer cannot be talked to")
             print(what, count, file=process.stdin, flush=True)
-        told: list[dict[str, Any]] = [json.loads(_line(process)) for process in self._processes]
+        replies: list[dict[str, Any]] = [json.loads(_line(process)) for process in self._processes]
         return (
-            max(t.get("wall_s", 0.0) for t in told),
-            sum(t.get("cpu_s", 0.0) for t in told),
-            sum(int(t.get("count", 0)) for t in told),
+            max(t.get("wall_s", 0.0) for t in replies),
+            sum(t.get("cpu_s", 0.0) for t in replies),
+            sum(int(t.get("count", 0)) for t in replies),
         )
 
 

@@ -67,8 +67,8 @@ class Toggle:
             self._operator.ask("POST", f"/v1/maintenances/{self._published}/cancel")
             self._published = ""
         else:
-            asked = {"type": "Redeploy", "targets": {"machines": [f"{scope_name(0)}/vm-0000"]}}
-            self._published = str(self._operator.ask("POST", "/v1/maintenances", asked)["id"])
+            request = {"type": "Redeploy", "targets": {"machines": [f"{scope_name(0)}/vm-0000"]}}
+            self._published = str(self._operator.ask("POST", "/v1/maintenances", request)["id"])
 
 
 class Guest:

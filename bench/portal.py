@@ -24,18 +24,8 @@ from forewarn.app.server import running
 from forewarn.app.service import Service, new_id
 from forewarn.core.change import Change
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import (
-    Actor,
-    EventType,
-    Machine,
-    MaintenanceRequest,
-    Role,
-    Scope,
-    ScopeKind,
-    Status,
-    Targets,
-    Token,
-)
+from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Status, Targets
+from forewarn.core.operator_model import Role, Token
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import EventQuery, HostQuery
@@ -229,13 +219,15 @@ def _plan_form(place: Place) -> str:
     proof = re.search(rb'name="proof" value="(\w+)"', place.fetch("Plan"))
     if proof is None:
         raise RuntimeError("the plan's form has no proof")
-    asked = {
+    form = {
         "kind": "maintenance",
         "type": "Reboot",
         "target": "scope",
         "scope": place.paths["Scope"].rpartition("/")[2],
     }
-    return urlencode({**asked, "source": "Platform", "on_failure": "hold", "step": "look", "proof": proof[1].decode()})
+    return urlencode(
+        {**form, "source": "Platform", "on_failure": "hold", "step": "preview", "proof": proof[1].decode()}
+    )
 
 
 def run(folder: Path, size: Size) -> list[Verdict]:

@@ -27,18 +27,19 @@ COVERED = ["--cov=forewarn.core", "--cov-branch", "--cov-report=term:skip-covere
 PARTS: dict[str, list[str]] = {
     "check": ["make", "--no-print-directory", "check"],
     "core": [*PYTEST, "tests/core", *COVERED],
-    # Most of the next four is waiting: for other programs, for notices to run, for leases and time limits to end.
+    # Most of the next six is waiting: for other programs, for notices to run, for leases and time limits to end.
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
     "testing": [*PYTEST, "tests/testing"],
     "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],
     "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/nodes"],
+    "kvm": [*PYTEST, "-n", "2", "--dist", "loadscope", "tests/integration/kvm"],
     "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
     "guest": [*PYTEST, "tests/guest"],
     "cli": [*PYTEST, "tests/cli"],
     "store": [*PYTEST, "tests/store"],
     "simulation": [*PYTEST, "tests/sim"],
     "properties": [*PYTEST, "tests/properties"],
-    "service": [*PYTEST, "tests/executors", "tests/service", "tests/app"],
+    "service": [*PYTEST, "tests/executors", "tests/libvirt", "tests/service", "tests/app"],
     "bench": [str(BIN / "python"), "-m", "bench", "--toy"],
     "operator": [*PYTEST, "tests/operator"],
     "crash": [*PYTEST, "tests/integration/crash"],
@@ -58,7 +59,7 @@ QUICK: dict[str, list[str]] = {
     "guest": [*PYTEST, "tests/guest", "-m", "not slow"],
     "endpoint": [*PYTEST, "tests/endpoint", "-m", "not slow"],
 }
-LONG = ("properties", "endpoint", "guest", "handlers", "testing", "crash", "simulation", "chaos")
+LONG = ("properties", "endpoint", "guest", "handlers", "testing", "crash", "simulation", "chaos", "kvm")
 # More than there are cores: much of a part is waiting for programs to start and deadlines to pass.
 LANES = 3
 # How much of a failed part is printed: the tracebacks of a few tests and pytest's summary.

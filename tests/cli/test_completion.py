@@ -21,8 +21,8 @@ def complete(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
     def run(*words: str, shell: str = "bash", **variables: str) -> list[str]:
         typed = " ".join(("forewarn", *words))
-        asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_TYPER_COMPLETE_ARGS": typed}
-        for name, value in {**asked, "_FOREWARN_COMPLETE": f"complete_{shell}", **variables}.items():
+        request = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_TYPER_COMPLETE_ARGS": typed}
+        for name, value in {**request, "_FOREWARN_COMPLETE": f"complete_{shell}", **variables}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as ended:
             build()(args=[], prog_name="forewarn")
@@ -48,6 +48,7 @@ def shell(cli: CommandLine, complete: Complete, monkeypatch: pytest.MonkeyPatch)
         (("scope", "show", "s"), ["shop"]),
         (("machine", "list", "--scope", ""), ["db", "quiet", "shop"]),
         (("machine", "list", "--host", "rack"), ["rack0", "rack1", "rack2"]),
+        (("host", "cordon", "rack"), ["rack0", "rack1", "rack2"]),
         (("machine", "show", "shop/"), ["shop/web-0", "shop/web-1", "shop/web-2"]),
         (("machine", "restart", "db-"), ["db-0", "db-1"]),
         (("event", "list", "--machine", "quiet/web-1"), ["quiet/web-1"]),

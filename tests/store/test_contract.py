@@ -10,21 +10,20 @@ from hypothesis import strategies as st
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
-    MAX_SESSIONS_PER_TOKEN,
     ApprovalMode,
     ClockHold,
     EventType,
     HoldCause,
-    HookShape,
+    Host,
     MaintenanceStatus,
     OnFailure,
     OrderState,
-    Role,
     ScopeKind,
     Source,
     Status,
     StoreHold,
 )
+from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, HookShape, Role
 from forewarn.store import MAX_DELIVERIES, AuditQuery, EventQuery, Focus, Store
 from forewarn.store.memory import MemoryStore
 from tests.support.records import (
@@ -70,6 +69,7 @@ def read_all(store: Store) -> object:
         store.audit(AuditQuery(limit=500)),
         store.tokens(),
         store.hooks(),
+        store.hosts(),
         [store.receipt("T1", f"K{n}") for n in range(5)],
         store.next_wakeup(),
     )
@@ -93,7 +93,9 @@ def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> N
     key = f"k{next(KEYS)}"
     given_ = data.draw(anything(key))
     store.apply(given_)
-    told = {e.id: replace(e, approvals=tuple(a for a in given_.approvals if a.event_id == e.id)) for e in given_.events}
+    expected = {
+        e.id: replace(e, approvals=tuple(a for a in given_.approvals if a.event_id == e.id)) for e in given_.events
+    }
     (kept,) = (replace(m, version=1) for m in given_.maintenances)
 
     seen = store.snapshot(Focus(scopes=(key,), maintenances=(f"{key}-M",), inventory=True))
@@ -101,10 +103,10 @@ def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> N
     assert dict(seen.scopes) == {s.name: replace(s, version=1) for s in given_.scopes}
     assert dict(seen.machines) == {m.key: m for m in given_.machines}
     assert dict(seen.maintenances) == {kept.id: kept}
-    assert dict(seen.events) == told
+    assert dict(seen.events) == expected
     assert dict(seen.orders) == {o.id: o for o in given_.orders}
     assert store.maintenance(kept.id) == kept
-    assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*told.values()][::-1]
+    assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*expected.values()][::-1]
     audit = store.audit(AuditQuery(maintenance_id=kept.id))
     assert [replace(e, id=0) for e in reversed(audit)] == list(given_.audit)
     assert [t for t in store.tokens() if t.id == f"{key}-T"] == list(given_.tokens)
@@ -683,6 +685,57 @@ def test_a_released_hold_wakes_every_open_maintenance(store: Store) -> None:
     assert store.snapshot(Focus()).hold is None
     assert store.due(at(5), 10) == ["M1"]
     assert saved_maintenance(store, "M1").version == 2
+
+
+# -- hosts
+
+
+FULL_HOST = Host(
+    name="kvm-07",
+    labels={"rack": "b 4", "cpu": UNICODE},
+    fault_domain=999,
+    connection="qemu+ssh://forewarn@kvm-07/system",
+    listed=True,
+    cordoned=at(3),
+    cordoned_by="M1",
+)
+
+
+def test_hosts_come_back_as_given(store: Store) -> None:
+    """Every field of a host is read as it was written, in a list, in the inventory and in a snapshot of named hosts."""
+    store.apply(change(hosts=[FULL_HOST, Host(name="kvm-01")]))
+    full, plain = replace(FULL_HOST, version=1), Host(name="kvm-01", version=1)
+    assert list(store.hosts().items()) == [("kvm-01", plain), ("kvm-07", full)]
+    assert store.inventory().hosts == store.hosts()
+    assert dict(store.snapshot(Focus(hosts=("kvm-07", "kvm-99"))).hosts) == {"kvm-07": full}
+    assert not store.snapshot(Focus(scopes=("shop",), inventory=True)).hosts
+    later = Host(name="kvm-07", labels={"rack": "b5"}, version=1)
+    store.apply(change(hosts=[later]))
+    assert store.hosts()["kvm-07"] == replace(later, version=2)
+
+
+def test_a_snapshot_of_a_host_has_its_machines_and_their_scopes(store: Store) -> None:
+    """A decision about a host reads its row, the machines on it and the scopes of those."""
+    machines = [machine("web-0", host="kvm-07"), machine("web-1", host="kvm-08")]
+    store.apply(change(scopes=[scope()], machines=machines, hosts=[FULL_HOST]))
+    seen = store.snapshot(Focus(hosts=("kvm-07",)))
+    assert list(seen.hosts) == ["kvm-07"]
+    assert list(seen.machines) == [("shop", "web-0")]
+    assert list(seen.scopes) == ["shop"]
+
+
+def test_a_host_changes_only_as_it_was_read(store: Store) -> None:
+    """A host that another writer added, changed or removed is a conflict, and nothing is saved."""
+    store.apply(change(hosts=[FULL_HOST, Host(name="kvm-01")]))
+    store.apply(change(hosts=[replace(FULL_HOST, version=1, cordoned=None, cordoned_by="")]))
+    refused(store, change(hosts=[FULL_HOST], audit=[entry()]), Conflict)
+    refused(store, change(hosts=[Host(name="kvm-01", version=1), replace(FULL_HOST, version=1)]), Conflict)
+    refused(store, change(hosts=[Host(name="kvm-99", version=1)]), Conflict)
+    refused(store, change(removed_hosts=[("kvm-01", 1), ("kvm-07", 1)]), Conflict)
+    store.apply(change(removed_hosts=[("kvm-07", 2)]))
+    refused(store, change(removed_hosts=[("kvm-07", 2)]), Conflict)
+    refused(store, change(hosts=[replace(FULL_HOST, version=2)]), Conflict)
+    assert list(store.hosts()) == ["kvm-01"]
 
 
 # -- hooks

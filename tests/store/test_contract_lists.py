@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.core.errors import Invalid
-from forewarn.core.model import ENDED, OPEN, EventType, MaintenanceStatus, OrderState, Status
+from forewarn.core.model import ENDED, OPEN, EventType, Host, MaintenanceStatus, OrderState, Status
 from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
     AuditQuery,
@@ -78,15 +78,15 @@ def fill(store: Store) -> None:
     statuses = list(MaintenanceStatus)
     work = [maintenance(f"M{n}", created=at(n // 2), status=statuses[n % 3]) for n in range(12)]
     work[6:] = [replace(ended(m, at(100)), status=statuses[3 + n % 3]) for n, m in enumerate(work[6:])]
-    told = [_event(n) for n in range(24)]
+    events = [_event(n) for n in range(24)]
     store.apply(
         change(
             scopes=[scope(name) for name in SCOPES],
             machines=machines,
             maintenances=work,
-            events=told,
-            orders=[order(e.id, issued=at(n // 3), state=STATES[n % 4]) for n, e in enumerate(told)],
-            audit=[*(entry(f"{n}", scope=e.scope, event_id=e.id) for n, e in enumerate(told)), entry("of no scope")],
+            events=events,
+            orders=[order(e.id, issued=at(n // 3), state=STATES[n % 4]) for n, e in enumerate(events)],
+            audit=[*(entry(f"{n}", scope=e.scope, event_id=e.id) for n, e in enumerate(events)), entry("of no scope")],
         )
     )
 
@@ -172,11 +172,11 @@ def test_open_waves_count_the_open_events_that_match(fleet: Store, fields: dict[
 def test_failed_and_in_doubt_count_started_events(store: Store) -> None:
     """What an operator must resolve: neither work under way, nor what was given up."""
     started = {"status": Status.STARTED, "published": at(0), "not_before": at(0), "started": at(0)}
-    told = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **started) for n in range(5)]
-    told[2] = replace(told[2], status=Status.ABANDONED, ended=at(1))
+    events = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **started) for n in range(5)]
+    events[2] = replace(events[2], status=Status.ABANDONED, ended=at(1))
     states = (OrderState.FAILED, OrderState.RUNNING, OrderState.FAILED, OrderState.IN_DOUBT, OrderState.IN_DOUBT)
-    orders = [order(e.id, state=state) for e, state in zip(told, states, strict=True)]
-    store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0")], events=told, orders=orders))
+    orders = [order(e.id, state=state) for e, state in zip(events, states, strict=True)]
+    store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0")], events=events, orders=orders))
     counts = store.counts(None)
     assert (counts.started, counts.failed, counts.in_doubt) == (4, 1, 2)
     assert store.counts(("shop",)) == counts
@@ -282,8 +282,8 @@ def test_the_last_time_exactly_these_machines_asked(own_fleet: Store) -> None:
             MachineLastSeen("blog", "vm-0", at(7)),
         ]
     )
-    asked = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
-    assert own_fleet.last_seen(asked) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
+    machines = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
+    assert own_fleet.last_seen(machines) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
     assert own_fleet.last_seen([]) == {}
 
 
@@ -382,9 +382,9 @@ def test_every_condition_on_events_counts(
     """In any combination, for everyone and for owners, however many ended since and by whatever way they are found."""
     monkeypatch.setattr(lists, "MAX_GATHERED", gathered)
     for within in (None, *WITHIN):
-        asked = replace(query, within=within)
-        page = fleet.events(asked)
-        assert keys(list(page.events)) == matching(fleet, asked), within
+        narrowed = replace(query, within=within)
+        page = fleet.events(narrowed)
+        assert keys(list(page.events)) == matching(fleet, narrowed), within
         assert page.next_before is None
 
 
@@ -526,16 +526,16 @@ def test_the_audit_is_a_stream_too(store: Store, query: AuditQuery, expected: st
 @pytest.mark.parametrize("within", WITHIN, ids=str)
 def test_an_owner_sees_nothing_of_other_scopes(fleet: Store, within: tuple[str, ...]) -> None:
     """Whatever is listed, and whatever else is asked, it lies in the scopes named; and all that lies there is listed."""
-    told = {e.id: e for e in fleet.events(EventQuery(limit=500)).events}
+    by_id = {e.id: e for e in fleet.events(EventQuery(limit=500)).events}
     assert [s.name for s in fleet.scopes_page(ScopeQuery(within=within))] == [s for s in SCOPES if s in within]
     inventory = sorted(fleet.inventory().machines)
     for host in ("", "h0", "h1"):
         found = fleet.machines_page(MachineQuery(within=within, host=host))
         wanted = [k for k in inventory if k[0] in within and (not host or fleet.inventory().machines[k].host == host)]
         assert keys(found) == wanted
-    orders = [o for o in fleet.orders_page(OrderQuery()) if told[o.id].scope in within]
+    orders = [o for o in fleet.orders_page(OrderQuery()) if by_id[o.id].scope in within]
     assert fleet.orders_page(OrderQuery(within=within)) == orders
-    lies = {e.maintenance_id for e in told.values() if e.scope in within}
+    lies = {e.maintenance_id for e in by_id.values() if e.scope in within}
     wanted_ids = [m.id for m in fleet.maintenances(MaintenanceQuery()) if m.id in lies]
     assert keys(fleet.maintenances(MaintenanceQuery(within=within))) == wanted_ids
     named = {"scope": "shop", "maintenance_id": "M3", "event_id": "E06"}
@@ -683,7 +683,7 @@ def test_a_search_ignores_case(store: Store) -> None:
     for text in ("shop/web-a", "rack", "vm-ab"):
         assert keys(store.machines_page(MachineQuery(text=text))) == [("Shop", "Web-A")]
     assert keys(store.scopes_page(ScopeQuery(text="ho"))) == ["Shop"]
-    assert store.hosts_page(HostQuery(text="ack-1")) == [HostCount("Rack-1", 1)]
+    assert store.hosts_page(HostQuery(text="ack-1")) == [HostCount(Host(name="Rack-1"), 1)]
 
 
 def test_scopes_and_hosts_are_found_by_a_part_of_their_name(fleet: Store) -> None:
@@ -691,10 +691,25 @@ def test_scopes_and_hosts_are_found_by_a_part_of_their_name(fleet: Store) -> Non
     assert keys(fleet.scopes_page(ScopeQuery(text="o"))) == ["blog", "shop"]
     assert keys(fleet.scopes_page(ScopeQuery(text="o", after="blog"))) == ["shop"]
     assert keys(fleet.scopes_page(ScopeQuery(text="o", within=("shop", "wiki")))) == ["shop"]
-    assert fleet.hosts_page(HostQuery()) == [HostCount("h0", 6), HostCount("h1", 6)]
-    assert fleet.hosts_page(HostQuery(limit=1)) == [HostCount("h0", 6)]
-    assert fleet.hosts_page(HostQuery(after="h0", within=("shop",))) == [HostCount("h1", 2)]
+    assert fleet.hosts_page(HostQuery()) == [HostCount(Host(name="h0"), 6), HostCount(Host(name="h1"), 6)]
+    assert fleet.hosts_page(HostQuery(limit=1)) == [HostCount(Host(name="h0"), 6)]
+    assert fleet.hosts_page(HostQuery(after="h0", within=("shop",))) == [HostCount(Host(name="h1"), 2)]
     assert fleet.hosts_page(HostQuery(text="1", within=())) == []
+
+
+def test_hosts_without_machines_are_listed_too(fleet: Store) -> None:
+    """A listed or cordoned host is shown to callers who see all scopes, in the order of names; a row that says nothing is not."""
+    h1, cordoned = Host(name="h1", listed=True), Host(name="Kvm-1", cordoned=at(1))
+    fleet.apply(change(hosts=[h1, Host(name="h00", listed=True), cordoned, Host(name="h2")]))
+    h1, cordoned, empty = (replace(host, version=1) for host in (h1, cordoned, Host(name="h00", listed=True)))
+    every = [HostCount(cordoned, 0), HostCount(Host(name="h0"), 6), HostCount(empty, 0), HostCount(h1, 6)]
+    assert fleet.hosts_page(HostQuery()) == every
+    assert [fleet.hosts_page(HostQuery(limit=1, after=after)) for after in ("", "Kvm-1", "h0", "h00")] == [
+        [each] for each in every
+    ]
+    assert fleet.hosts_page(HostQuery(text="kvm")) == [HostCount(cordoned, 0)]
+    assert fleet.hosts_page(HostQuery(within=("shop",))) == [HostCount(Host(name="h0"), 2), HostCount(h1, 2)]
+    assert every[1].name == "h0"
 
 
 def test_events_of_a_host_are_those_of_its_machines(store: Store) -> None:

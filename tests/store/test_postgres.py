@@ -194,9 +194,9 @@ def test_no_password_is_ever_told() -> None:
         f"postgresql://user:pass@{PASSWORD}@127.0.0.1:1/db",
         f"postgresql://user:{PASSWORD}@127.0.0.1:1/db?unheard_of={PASSWORD}",
     ):
-        with pytest.raises(InvalidSettings, match="not a PostgreSQL address") as told:
+        with pytest.raises(InvalidSettings, match="not a PostgreSQL address") as caught:
             Dsn(wrong)
-        assert PASSWORD not in str(told.value)
+        assert PASSWORD not in str(caught.value)
     for refusing in (
         f"user:{PASSWORD}@127.0.0.1:1/db",
         f"u:{PASSWORD}@host:port/db",
@@ -307,13 +307,13 @@ def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
         alone.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         alone.execute("SELECT pg_reload_conf()")
         waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        told: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def write() -> None:
             try:
                 store.apply(change(scopes=[scope()]))
             except StoreUnavailable as error:
-                told.append(error)
+                errors.append(error)
 
         until(lambda: alone.execute("SHOW synchronous_standby_names") == [("nobody",)])
         thread = threading.Thread(target=write)
@@ -321,7 +321,7 @@ def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
         until(lambda: alone.execute(f"SELECT count(*) {waiting}") == [(1,)])
         alone.execute(f"SELECT pg_cancel_backend(pid) {waiting}")
         thread.join()
-        assert "may be lost with it" in str(told[0])
+        assert "may be lost with it" in str(errors[0])
         store.close()
 
 

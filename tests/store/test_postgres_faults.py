@@ -409,13 +409,11 @@ def test_agreeing_on_a_server_locks_scopes_as_changes_do(address: str, store: Po
     assert adopted == [True]
 
 
-def test_forgetting_changes_waits_for_agreeing_on_a_server(
-    address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forgetting_changes_waits_for_agreeing_on_a_server(address: str, store: PostgresStore) -> None:
     """Both write where the nodes are agreed and what changed: that first, so that neither holds what the other waits for."""
     with_limits(store, address, PATIENT)
-    monkeypatch.setattr(postgres_store, "CHANGES_KEPT_S", 0)
     store.apply(change(scopes=[scope()]))
+    raw(address, f"UPDATE forewarn.changes SET at = at - interval '{postgres_store.CHANGES_KEPT_S + 1} seconds'")
     forgotten: list[int] = []
     with watching() as ask, psycopg.connect(address) as other:
         other.execute("SELECT FROM forewarn.cluster FOR UPDATE")

@@ -46,13 +46,15 @@ def serve(
     fleet: Annotated[str | None, typer.Option(help="A fleet file (TOML) to apply at the start.")] = None,
     prune: Annotated[
         bool | None,
-        typer.Option("--prune", help="Remove scopes and machines that are not in the fleet file.", show_default=False),
+        typer.Option(
+            "--prune", help="Remove scopes, machines and hosts that are not in the fleet file.", show_default=False
+        ),
     ] = None,
     clock: Annotated[
         str | None, typer.Option(help="`system`, `manual`, or a speed like `60x` [default: system]")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="`external`, `command` or `simulated` [default: external]")
+        str | None, typer.Option(help="`external`, `command`, `libvirt` or `simulated` [default: external]")
     ] = None,
     guest: Annotated[
         list[str] | None,

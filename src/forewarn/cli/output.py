@@ -34,6 +34,8 @@ STYLES: Mapping[str, str] = {
     "active": "green",
     "failing": "red",
     "disabled": "red",
+    "up": "green",
+    "cordoned": "magenta",
 }
 
 Rows = Sequence[Sequence[object]]

@@ -273,9 +273,8 @@ class _Trusted:
     def note_jump(self, jump: Jump) -> None:
         """Do nothing: there is no jump."""
 
-    def seconds_since(self, jump: Jump) -> float:
+    def seconds_since(self, _: Jump) -> float:
         """Return 0: there is no jump."""
-        del jump
         return 0.0
 
     def save_reading(self) -> None:

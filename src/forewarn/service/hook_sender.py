@@ -27,7 +27,8 @@ from forewarn.core.hooks import (
     trial_message,
     valid_secrets,
 )
-from forewarn.core.model import AuditEntry, Event, HoldCause, Hook, HookDelivery
+from forewarn.core.model import AuditEntry, Event, HoldCause
+from forewarn.core.operator_model import Hook, HookDelivery
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.store import AuditQuery, Focus, Store
@@ -203,7 +204,7 @@ class HookSender:
         lost = [hook for hook in hooks if hook.disabled is None and lost_owner(hook, tokens, now)]
         for hook in lost:
             why = "the token of its owner has ended"
-            with suppress(Conflict):  # somebody changed it: the next cycle reads it again
+            with suppress(Conflict):  # another node or an operator changed it: the next cycle reads it again
                 self._control.note_hook(replace(hook, disabled=now, error=why), "hook disabled", why)
                 log.warning("hook %s to %s is disabled: %s", hook.id[:8], host_of(hook), why)
         return [hook for hook in hooks if hook not in lost]

@@ -7,7 +7,6 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import TextIO
 
 
 class JsonLines(logging.Formatter):
@@ -24,9 +23,9 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up(level: str, stream: TextIO = sys.stderr) -> None:
-    """Send all log lines of this level and above to the stream."""
-    handler = logging.StreamHandler(stream)
+def set_up(level: str) -> None:
+    """Send all log lines of this level and above to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    handler.setFormatter(text if stream.isatty() else JsonLines())
+    handler.setFormatter(text if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -175,7 +175,7 @@ class Ticker:
             if self.leads:
                 self._pruner.prune(self._clock.now())
             if done:
-                log.info(_sentence(done))
+                log.info(", ".join(template.format(count) for template, count in sorted(done.items())))
             return bool(done or due)
 
     def cycle_until_idle(self) -> bool:
@@ -306,7 +306,3 @@ def _counted(change: Change) -> Counter[str]:
     if ended:
         done["closed {} maintenance(s)"] += ended
     return done
-
-
-def _sentence(done: Counter[str]) -> str:
-    return ", ".join(template.format(count) for template, count in sorted(done.items()))

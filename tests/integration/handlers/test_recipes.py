@@ -141,8 +141,8 @@ def good(done: "subprocess.CompletedProcess[str]") -> None:
     assert done.returncode == 0
 
 
-def refused(done: "subprocess.CompletedProcess[str]", told: str) -> None:
-    assert f"it would not be approved: required step {told}" in done.stdout, done.stdout + done.stderr
+def refused(done: "subprocess.CompletedProcess[str]", message: str) -> None:
+    assert f"it would not be approved: required step {message}" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 1
 
 
@@ -287,8 +287,10 @@ def test_transactions_in_flight(machine: RecipeMachine) -> None:
     machine.write("busy")
     machine.write("idle")
     good(machine.simulate(TRANSACTIONS))
-    asked = [re.sub(r".*-qAtc ", "", call) for call in machine.calls if "SELECT" not in call and "WHERE" not in call]
-    assert asked == [
+    statements = [
+        re.sub(r".*-qAtc ", "", call) for call in machine.calls if "SELECT" not in call and "WHERE" not in call
+    ]
+    assert statements == [
         "ALTER DATABASE shop SET forewarn.closed = 'yes'",
         "ALTER DATABASE shop ALLOW_CONNECTIONS false",
         "CHECKPOINT",
@@ -326,10 +328,10 @@ def test_the_transactions_recipe_on_a_real_server(tmp_path: Path) -> None:
             words = (
                 "SELECT datallowconn, (SELECT count(*) FROM pg_db_role_setting) FROM pg_database WHERE datname = 'shop'"
             )
-            said = subprocess.run(
+            done = subprocess.run(
                 [*ask, words], env=environment, check=True, capture_output=True, text=True, timeout=60
             )
-            return said.stdout.strip()
+            return done.stdout.strip()
 
         def does(phase: str) -> int:
             return subprocess.run(step["command"][phase], env=environment, check=False, timeout=60).returncode

@@ -80,8 +80,8 @@ def test_lost_commits_do_not_come_again_under_the_same_names(pair: Pair, tmp_pat
         again = first.poll(etag=second.poll().etag)
         assert again.status == 304
         assert again.etag.startswith('"2-')
-        (told,) = [e for e in first.api("GET", "/v1/audit")[1]["items"] if e["action"] == "database failed over"]  # type: ignore[attr-defined]
-        assert "commits may be lost" in told["detail"]
+        (entry,) = [e for e in first.api("GET", "/v1/audit")[1]["items"] if e["action"] == "database failed over"]  # type: ignore[attr-defined]
+        assert "commits may be lost" in entry["detail"]
 
 
 def test_new_epochs_begin_whatever_a_node_knew_of_standbys(pair: Pair) -> None:

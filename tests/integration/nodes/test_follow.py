@@ -264,8 +264,8 @@ def test_two_nodes_that_make_one_scope_do_not_both_succeed(address: str, store: 
 def test_audit_ids_grow_in_order_of_commits(address: str, store: PostgresStore) -> None:
     """A stream that goes by ids misses nothing: whoever commits later has the greater id, at eight writers on two nodes."""
     other = PostgresStore(address, decided_within_s=ANY_TIME_S)
-    told = [maintenance(f"M{n}") for n in range(8)]
-    store.apply(change(maintenances=told, events=[event(f"E{n}", f"M{n}", scope=f"s{n}") for n in range(8)]))
+    maintenances = [maintenance(f"M{n}") for n in range(8)]
+    store.apply(change(maintenances=maintenances, events=[event(f"E{n}", f"M{n}", scope=f"s{n}") for n in range(8)]))
     seen: list[int] = []
     stop = threading.Event()
 

@@ -112,24 +112,26 @@ def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
     assert len(set(cycled[:most])) == most  # each counts: None before the first, then another moment every time
     assert len(set(cycled[most - 1 : 2 * most + 1])) == 1
     assert cycled[2 * most + 1] != cycled[2 * most]
-    told = [record.getMessage() for record in caplog.records if "in a row" in record.getMessage()]
-    assert told == [f"the ticker gets nothing done: others were first {most} times in a row: others were first, {most}"]
+    messages = [record.getMessage() for record in caplog.records if "in a row" in record.getMessage()]
+    assert messages == [
+        f"the ticker gets nothing done: others were first {most} times in a row: others were first, {most}"
+    ]
 
 
 def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Giving the lease back may take as long as it likes: it ends by itself."""
     service = make_service(MemoryStore())
-    asked, answers = threading.Event(), threading.Event()
+    requested, answers = threading.Event(), threading.Event()
 
     def release() -> None:
-        asked.set()
+        requested.set()
         assert answers.wait(PATIENCE_S)
 
     monkeypatch.setattr(service.ticker.leases, "release_ticker", release)
     try:
         with server.ticking(service, stop_within_s=0.2):
-            assert not asked.is_set()
-        assert asked.wait(PATIENCE_S)  # and yet we are here
+            assert not requested.is_set()
+        assert requested.wait(PATIENCE_S)  # and yet we are here
         assert not answers.is_set()
     finally:
         answers.set()
@@ -217,11 +219,11 @@ def test_after_a_conflict_there_is_a_pause(times: int, fails: bool) -> None:
     control._pause = pause
     store.times = times
     request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
-    asked: list[Callable[[], object]] = [
+    requests: list[Callable[[], object]] = [
         lambda: control.submit(request, OPERATOR),
         lambda: control.put_scope(Scope(name="new", kind=ScopeKind.STANDALONE), OPERATOR),
     ]
-    for ask in asked:
+    for ask in requests:
         store.times = times
         pauses.clear()
         if fails:

@@ -100,6 +100,8 @@ DONE = {
     "hook-enable": "Enabled. What has waited is sent now.",
     "hook-replay": "The hook goes on with that entry.",
     "hook-delete": "Deleted. The hook gets no more messages.",
+    "cordon": "Cordoned. No machine is sent to this host until it is uncordoned.",
+    "uncordon": "Uncordoned. Machines may be sent to this host again.",
     "store-hold": "Held. Nothing starts and no order is handed out until an operator resumes the store.",
     "store-resume": "Resumed. What is due starts now.",
 }
@@ -134,6 +136,7 @@ ACTIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/events/{id}/{verb}", actions.change_event),
     ("/maintenances/{id}/{verb}", actions.change_maintenance),
     ("/orders/{id}/{verb}", actions.change_order),
+    ("/hosts/{host}/{verb}", actions.change_host),
     ("/tokens", actions.create_token),
     ("/tokens/{id}/revoke", actions.revoke_token),
     ("/hooks", hook_pages.create_hook),
@@ -147,6 +150,7 @@ CONFIRMATIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/events/{id}/{verb}", actions.confirm_event),
     ("/maintenances/{id}/{verb}", actions.confirm_maintenance),
     ("/orders/{id}/{verb}", actions.go_to_event),
+    ("/hosts/{host}/{verb}", actions.confirm_host),
     ("/tokens/{id}/revoke", actions.confirm_token),
     ("/hooks/{id}/{verb}", hook_pages.confirm_hook),
     ("/store/hold", lambda _: Redirect("/store")),
@@ -168,7 +172,7 @@ def page_of_form(path: str) -> str:
     if kind in ("plan", "tokens", "store"):
         return f"/{kind}"
     kind, thing = "events" if kind == "orders" else kind, rest.partition("/")[0]
-    if kind in ("events", "maintenances", "hooks") and thing:
+    if kind in ("events", "maintenances", "hooks", "hosts") and thing:
         return f"/{kind}/{quote(thing, safe='')}"
     return "/hooks" if kind == "hooks" else "/"
 
