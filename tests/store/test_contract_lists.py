@@ -697,18 +697,18 @@ def test_scopes_and_hosts_are_found_by_a_part_of_their_name(fleet: Store) -> Non
     assert fleet.hosts_page(HostQuery(text="1", within=())) == []
 
 
-def test_hosts_without_machines_are_listed_too(fleet: Store) -> None:
+def test_hosts_without_machines_are_listed_too(own_fleet: Store) -> None:
     """A listed or cordoned host is shown to callers who see all scopes, in the order of names; a row that says nothing is not."""
     h1, cordoned = Host(name="h1", listed=True), Host(name="Kvm-1", cordoned=at(1))
-    fleet.apply(change(hosts=[h1, Host(name="h00", listed=True), cordoned, Host(name="h2")]))
+    own_fleet.apply(change(hosts=[h1, Host(name="h00", listed=True), cordoned, Host(name="h2")]))
     h1, cordoned, empty = (replace(host, version=1) for host in (h1, cordoned, Host(name="h00", listed=True)))
     every = [HostCount(cordoned, 0), HostCount(Host(name="h0"), 6), HostCount(empty, 0), HostCount(h1, 6)]
-    assert fleet.hosts_page(HostQuery()) == every
-    assert [fleet.hosts_page(HostQuery(limit=1, after=after)) for after in ("", "Kvm-1", "h0", "h00")] == [
+    assert own_fleet.hosts_page(HostQuery()) == every
+    assert [own_fleet.hosts_page(HostQuery(limit=1, after=after)) for after in ("", "Kvm-1", "h0", "h00")] == [
         [each] for each in every
     ]
-    assert fleet.hosts_page(HostQuery(text="kvm")) == [HostCount(cordoned, 0)]
-    assert fleet.hosts_page(HostQuery(within=("shop",))) == [HostCount(Host(name="h0"), 2), HostCount(h1, 2)]
+    assert own_fleet.hosts_page(HostQuery(text="kvm")) == [HostCount(cordoned, 0)]
+    assert own_fleet.hosts_page(HostQuery(within=("shop",))) == [HostCount(Host(name="h0"), 2), HostCount(h1, 2)]
     assert every[1].name == "h0"
 
 
