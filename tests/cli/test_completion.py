@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.cli import completion
-from forewarn.cli.app import app
+from forewarn.cli.app import build
 from tests.cli.command_line import CommandLine, environment, first_event
 from tests.cli.scripted_server import ScriptedServer, response
 
@@ -21,11 +21,11 @@ def complete(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
     def run(*words: str, shell: str = "bash", **variables: str) -> list[str]:
         typed = " ".join(("forewarn", *words))
-        asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_TYPER_COMPLETE_ARGS": typed}
-        for name, value in {**asked, "_FOREWARN_COMPLETE": f"complete_{shell}", **variables}.items():
+        request = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_TYPER_COMPLETE_ARGS": typed}
+        for name, value in {**request, "_FOREWARN_COMPLETE": f"complete_{shell}", **variables}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as ended:
-            app(args=[], prog_name="forewarn")
+            build()(args=[], prog_name="forewarn")
         assert ended.value.code == 0
         printed = capsys.readouterr()
         assert printed.err == ""

@@ -306,10 +306,10 @@ def test_the_audit_says_who_what_when_and_from_where() -> None:
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.now = at(4)
-    (entry,) = world.cancel_event(event.id, "wrong rack").audit
+    (entry,) = world.cancel_event(event.id).audit
     assert (entry.who, entry.origin, entry.at, entry.action) == ("alice", "console", at(4), "event cancelled")
     assert (entry.scope, entry.maintenance_id, entry.event_id) == ("shop", event.maintenance_id, event.id)
-    assert entry.detail == "wrong rack"
+    assert entry.detail == "cancelled by alice"
 
 
 def test_an_entry_about_a_maintenance_names_no_event() -> None:

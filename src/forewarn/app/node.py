@@ -85,6 +85,8 @@ class Node:
         self.host_executor = host_executor or ExternalExecutor()
         self.follower = follower
         self.times = times
+        # The next process must notice a jump even if this one dies before its first decision.
+        clock.save_reading()
         self.control = Control(
             store,
             clock,
@@ -111,8 +113,16 @@ class Node:
         )
         executor.connect(self.ticker.nudge, self.control.listen)
         self.host_executor.connect(self.ticker.nudge, self.control.listen)
-        if follower is not None:
-            follower.listen(lambda update: self.ticker.nudge() if update.changed else None)
+        self._listen_to_others(self.ticker.nudge)
+
+    def listen(self, call: Callable[[], None]) -> None:
+        """Call `call` after every saved change, of this node or of another one."""
+        self.control.listen(lambda _: call())
+        self._listen_to_others(call)
+
+    def _listen_to_others(self, call: Callable[[], None]) -> None:
+        if self.follower is not None:
+            self.follower.listen(lambda update: call() if update.changed else None)
 
 
 class EndpointParts:

@@ -9,16 +9,14 @@ from forewarn.core.model import (
     AuditEntry,
     ClockHold,
     Event,
-    Hook,
     Host,
     Machine,
     Maintenance,
     Order,
-    Receipt,
     Scope,
     StoreHold,
-    Token,
 )
+from forewarn.core.operator_model import Hook, Receipt, Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

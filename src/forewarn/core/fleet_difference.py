@@ -111,7 +111,7 @@ def removal_text(machines: int, scopes: int, hosts: int) -> str:
 
 
 def refuse_large_removal(diff: Difference) -> None:
-    """Refuse a difference that a person should confirm, where nobody can be asked."""
+    """Refuse a difference that a person should confirm, where no person can."""
     if diff.large_removal:
         raise LargeRemoval(_removal_warning(diff))
 

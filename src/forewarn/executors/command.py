@@ -395,5 +395,8 @@ def _document(work: AnyWork) -> dict[str, object]:
             "phase": order.phase,
             "to_host": event.to_host,
         },
-        "machines": [{"name": name, "host": work.hosts.get(name, "")} for name in event.resources],
+        "machines": [
+            {"name": name, "host": work.hosts.get(name, ""), "targets": work.targets.get(name, ())}
+            for name in event.resources
+        ],
     }

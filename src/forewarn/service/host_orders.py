@@ -46,10 +46,11 @@ class HostCheck:
         """Return what forbids the work on the host of an order now, or "". This may ask the host and take a while."""
         if reason := self.stops_us(order.host):
             return reason
-        try:
-            running = self._executor.machines_on(order.host, connection_of(self._store, order.host))
-        except OSError as error:
-            return f"host {order.host} cannot be asked which machines run on it: {error}"
+        if not self._executor.sees_hosts:
+            return ""
+        running = self._executor.machines_on(order.host, connection_of(self._store, order.host))
+        if running is None:
+            return f"host {order.host} cannot be asked which machines run on it: check that it is reachable"
         return f"host {order.host} still runs {names(sorted(running))}" if running else ""
 
 

@@ -13,19 +13,15 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
-    Hook,
-    HookDelivery,
     Host,
-    LoginSession,
     Machine,
     Maintenance,
     Order,
     OrderState,
-    Receipt,
     Scope,
     Status,
-    Token,
 )
+from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.store.audit_chain import AuditChain
 from forewarn.store.queries import (
@@ -96,6 +92,10 @@ class MachineIdentity(NamedTuple):
     fault_domain: int
     instance_id: str
     identities: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, m: Machine) -> "MachineIdentity":
+        return cls(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
 
 @dataclass(frozen=True, slots=True)

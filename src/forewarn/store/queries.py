@@ -10,15 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from forewarn.core.model import (
-    MAX_SCOPES_PER_TOKEN,
-    OPEN,
-    EventType,
-    MaintenanceStatus,
-    OrderState,
-    Status,
-    require,
-)
+from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Status, require
+from forewarn.core.operator_model import MAX_SCOPES_PER_TOKEN
 
 MAX_PAGE = 1_000
 

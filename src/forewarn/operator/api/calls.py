@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from forewarn.core.model import Event, Role
+from forewarn.core.model import Event
+from forewarn.core.operator_model import Role
 from forewarn.core.transitions import Verb
 from forewarn.operator.api import admin, bodies, events, hooks, inventory, maintenances, orders, store_hold
-from forewarn.operator.api.access import EVERYBODY, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
+from forewarn.operator.api.access import EVERYONE, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result, Searched
 from forewarn.service.control import Control
@@ -68,7 +69,7 @@ def _get(path: str, perform: Callable[[Api, CallContext], Result], returns: Any,
         method="GET",
         path=path,
         perform=perform,
-        roles=more.pop("roles", EVERYBODY),
+        roles=more.pop("roles", EVERYONE),
         summary=summary,
         returns=returns,
         **more,

@@ -19,6 +19,7 @@ from forewarn.operator.api.context import (
     read_cursor,
     searched,
 )
+from forewarn.service.placement import event_targets
 from forewarn.store import Focus, OrderQuery, folded
 
 Key = tuple[datetime, str]
@@ -116,12 +117,12 @@ def get_order(api: Api, context: CallContext) -> Result:
     _, _, event = api.control.order(order_id)
     if not (caller.sees(event.scope) if event is not None else caller.within is None):
         raise NotFound(f"there is no order {order_id}")
-    return _result(api, order_id)
+    return _result(api, context, order_id)
 
 
 def start_order(api: Api, context: CallContext) -> Result:
     order = api.control.take_order(context.path["id"], context.caller.actor, node=context.caller.name)
-    return _result(api, order.id)
+    return _result(api, context, order.id)
 
 
 def finish_order(api: Api, context: CallContext) -> Result:
@@ -136,7 +137,7 @@ def fail_order(api: Api, context: CallContext) -> Result:
 def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
     order_id = context.path["id"]
     api.control.report_order(order_id, outcome, context.caller.actor, attempt=context.body.attempt)
-    return _result(api, order_id)
+    return _result(api, context, order_id)
 
 
 def resolve_host(verb: Verb) -> Callable[[Api, CallContext], Result]:
@@ -144,11 +145,15 @@ def resolve_host(verb: Verb) -> Callable[[Api, CallContext], Result]:
 
     def call(api: Api, context: CallContext) -> Result:
         api.control.resolve_host(context.path["id"], verb, context.caller.actor)
-        return _result(api, context.path["id"])
+        return _result(api, context, context.path["id"])
 
     return call
 
 
-def _result(api: Api, order_id: str) -> Result:
+def _result(api: Api, context: CallContext, order_id: str) -> Result:
     order, maintenance, event = api.control.order(order_id)
-    return Result(200, _with_hosts(api, [views.order_out(order, event or maintenance)])[0])
+    (body,) = _with_hosts(api, [views.order_out(order, event or maintenance)])
+    if event is not None and context.caller.within is None and order.ended is None:
+        targets = event_targets(api.store, event, api.store.hosts())
+        body.targets = {f"{event.scope}/{name}": list(hosts) for name, hosts in targets.items()}
+    return Result(200, body)

@@ -19,8 +19,6 @@ from forewarn.core.model import (
     UNSTARTED,
     AuditEntry,
     Event,
-    Hook,
-    HookDelivery,
     Host,
     Machine,
     Maintenance,
@@ -32,9 +30,9 @@ from forewarn.core.model import (
     Status,
     StoreHold,
     Targets,
-    Token,
 )
 from forewarn.core.needs_operator import needs_operator
+from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import Counted, WaveProgress, total, wave_progress
 from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each, waiting_for_hosts

@@ -8,12 +8,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -34,6 +34,9 @@ from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
 from forewarn.operator.request_path import path_of
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MAX_FORM_BYTES = 256 * 1024
 MAX_KEPT_CHARS = 64 * 1024
@@ -230,7 +233,13 @@ class Portal:
         self._streams = streams
         self._site = site
         self._files = {name: (files("forewarn.operator.portal") / "static" / name).read_bytes() for name in FILES}
-        self._templates = Environment(
+
+    @cached_property
+    def _templates(self) -> "Environment":
+        """The templates, from the first page on: a service or an emulator that shows no page starts without them."""
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        templates = Environment(
             loader=PackageLoader("forewarn.operator.portal"),
             autoescape=True,
             undefined=StrictUndefined,
@@ -240,16 +249,17 @@ class Portal:
         )
         functions = {name: getattr(formatting, name) for name in FORMATTING}
         versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in self._files.items()}
-        self._templates.globals.update(
+        templates.globals.update(
             functions,
             link_events=link_events,
             name_list=name_list,
             target_names=_target_names,
             progress_text=_progress_text,
-            site=site,
+            site=self._site,
             version=__version__,
             files=versions,
         )
+        return templates
 
     def routes(self) -> list[Route]:
         return [

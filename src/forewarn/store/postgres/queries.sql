@@ -280,11 +280,10 @@ FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL AND e.scope = ANY(%(scopes)s::text[]);
 
 -- name: open_waves
--- Count the open events that match by maintenance, wave and status. Reads every open event: they are few. Finds a text as
--- events_matching does.
-SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
-FROM (
-  SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
+-- Count the open events that match by maintenance, wave and status; each row also has the totals by status. Reads every open
+-- event: they are few. Finds a text as events_matching does.
+WITH matching AS MATERIALIZED (
+  SELECT e.maintenance_id, e.wave, e.status, e.number
   FROM events e
   WHERE e.ended IS NULL AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
     AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
@@ -296,25 +295,17 @@ FROM (
       OR EXISTS (
         SELECT 1 FROM event_machines x
         WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
-  GROUP BY e.maintenance_id, e.wave, e.status
-) w JOIN maintenances m ON m.id = w.maintenance_id
-ORDER BY w.newest DESC LIMIT %(limit)s;
-
--- name: open_counts
--- Count the open events that match by status, as open_waves does.
-SELECT e.status, count(*) AS events
-FROM events e
-WHERE e.ended IS NULL AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
-  AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
-  AND (%(host)s::text = '' OR EXISTS (
-    SELECT 1 FROM event_machines x JOIN machines h ON h.scope = x.scope AND h.name = x.machine
-    WHERE x.event_number = e.number AND h.host = %(host)s::text))
-  AND (%(text)s::text = ''
-    OR strpos(lower(concat_ws(chr(10), e.id, e.maintenance_id, e.type, e.description) COLLATE "C"), %(text)s::text) > 0
-    OR EXISTS (
-      SELECT 1 FROM event_machines x
-      WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
-GROUP BY e.status;
+), waves AS (
+  SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
+  FROM matching GROUP BY maintenance_id, wave, status ORDER BY newest DESC LIMIT %(limit)s
+), totals AS (
+  SELECT count(*) FILTER (WHERE status = 'Planned') AS planned, count(*) FILTER (WHERE status = 'Scheduled') AS scheduled,
+    count(*) FILTER (WHERE status = 'Started') AS started
+  FROM matching
+)
+SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created, t.planned, t.scheduled, t.started
+FROM waves w CROSS JOIN totals t JOIN maintenances m ON m.id = w.maintenance_id
+ORDER BY w.newest DESC;
 
 -- name: backlog
 -- Return the earliest start and wake-up, and count the open and running orders.

@@ -108,15 +108,18 @@ def wave_progress(reader: SqlSession, maintenance_ids: Collection[str], within: 
     return reader.query("wave_progress", ids=reader.as_list(sorted(set(maintenance_ids))), scopes=scopes)
 
 
-def open_waves(reader: SqlSession, query: OpenWavesQuery) -> tuple[list[Row], list[Row]]:
-    values: Values = {
-        "host": query.host,
-        "text": query.text,
-        "statuses": reader.as_list(query.statuses),
-        "types": reader.as_list(query.types),
-        "scopes": _optional_list(reader, selected_scopes(query.scope, query.within)),
-    }
-    return list(reader.query("open_waves", **values, limit=query.limit)), list(reader.query("open_counts", **values))
+def open_waves(reader: SqlSession, query: OpenWavesQuery) -> list[Row]:
+    return list(
+        reader.query(
+            "open_waves",
+            host=query.host,
+            text=query.text,
+            statuses=reader.as_list(query.statuses),
+            types=reader.as_list(query.types),
+            scopes=_optional_list(reader, selected_scopes(query.scope, query.within)),
+            limit=query.limit,
+        )
+    )
 
 
 def orders(reader: SqlSession, query: OrderQuery) -> list[Row]:

@@ -19,20 +19,16 @@ from forewarn.core.model import (
     ClockHold,
     Event,
     EventType,
-    Hook,
-    HookDelivery,
     Host,
     HostMode,
-    LoginSession,
     Machine,
     Maintenance,
     Order,
-    Receipt,
     Scope,
     StoreHold,
     Targets,
-    Token,
 )
+from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 
 T = TypeVar("T")

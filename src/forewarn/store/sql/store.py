@@ -14,24 +14,20 @@ from typing import Any
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
-    MAX_SESSIONS_PER_TOKEN,
+    OPEN,
     Approval,
     AuditEntry,
     Event,
     EventType,
-    Hook,
-    HookDelivery,
     Host,
-    LoginSession,
     Machine,
     Maintenance,
     Order,
     OrderState,
-    Receipt,
     Scope,
     Status,
-    Token,
 )
+from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.store import (
     MAX_DELIVERIES,
@@ -291,7 +287,7 @@ class SqlStore:
 
     def open_waves(self, query: OpenWavesQuery) -> tuple[list[OpenWave], dict[Status, int]]:
         with self._reading() as reader:
-            waves, counts = lists.open_waves(reader, query)
+            waves = lists.open_waves(reader, query)
         found = [
             OpenWave(
                 maintenance_id=row["maintenance_id"],
@@ -304,7 +300,8 @@ class SqlStore:
             )
             for row in waves
         ]
-        return found, {Status(row["status"]): row["events"] for row in counts}
+        counts = {status: waves[0][status.lower()] for status in OPEN} if waves else {}
+        return found, {status: number for status, number in counts.items() if number}
 
     def orders_page(self, query: OrderQuery) -> list[Order]:
         with self._reading() as reader:

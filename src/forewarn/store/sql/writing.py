@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
-from forewarn.core.model import Hook
+from forewarn.core.operator_model import Hook
 from forewarn.store.sql.rows import Row, Values, targets_text
 from forewarn.store.sql.session import SqlSession
 

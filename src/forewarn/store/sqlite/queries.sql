@@ -282,11 +282,10 @@ LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
 -- name: open_waves
--- Count the open events that match by maintenance, wave and status. Reads every open event: they are few. Finds a text as
--- events_matching does.
-SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
-FROM (
-  SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
+-- Count the open events that match by maintenance, wave and status; each row also has the totals by status. Reads every open
+-- event: they are few. Finds a text as events_matching does.
+WITH matching AS MATERIALIZED (
+  SELECT e.maintenance_id, e.wave, e.status, e.number
   FROM events e INDEXED BY events_open
   WHERE e.ended IS NULL AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
     AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
@@ -298,25 +297,17 @@ FROM (
       OR EXISTS (
         SELECT 1 FROM event_machines x
         WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
-  GROUP BY e.maintenance_id, e.wave, e.status ORDER BY newest DESC LIMIT :limit
-) w CROSS JOIN maintenances m ON m.id = w.maintenance_id
+), waves AS (
+  SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
+  FROM matching GROUP BY maintenance_id, wave, status ORDER BY newest DESC LIMIT :limit
+), totals AS (
+  SELECT count(*) FILTER (WHERE status = 'Planned') AS planned, count(*) FILTER (WHERE status = 'Scheduled') AS scheduled,
+    count(*) FILTER (WHERE status = 'Started') AS started
+  FROM matching
+)
+SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created, t.planned, t.scheduled, t.started
+FROM waves w CROSS JOIN totals t CROSS JOIN maintenances m ON m.id = w.maintenance_id
 ORDER BY w.newest DESC;
-
--- name: open_counts
--- Count the open events that match by status, as open_waves does.
-SELECT e.status, count(*) AS events
-FROM events e INDEXED BY events_open
-WHERE e.ended IS NULL AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
-  AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
-  AND (:host = '' OR EXISTS (
-    SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
-    WHERE x.event_number = e.number AND h.host = :host))
-  AND (:text = ''
-    OR instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
-    OR EXISTS (
-      SELECT 1 FROM event_machines x
-      WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
-GROUP BY e.status;
 
 -- name: backlog
 -- Return the earliest start and wake-up, and count the open and running orders.
