@@ -22,7 +22,7 @@ from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknow
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import NodeLeases
-from forewarn.service.placement import event_targets
+from forewarn.service.placement import event_targets, is_live
 from forewarn.store import Focus, Store
 
 BATCH = 100
@@ -331,6 +331,7 @@ class Orders:
             {name: m.host for (_, name), m in machines.items()},
             connections={host.name: host.connection for host in rows.values() if host.connection},
             targets=event_targets(self._store, event, rows),
+            live=is_live(event),
             instance_ids=ids,
         )
 

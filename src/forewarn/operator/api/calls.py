@@ -163,7 +163,7 @@ CALLS: tuple[Call, ...] = (
         )
     ),
     _post(
-        "/v1/maintenances/{id}/hosts/{host}/skip", maintenances.skip_host, bodies.MaintenanceOut,
+        "/v1/maintenances/{id}/hosts/{name}/skip", maintenances.skip_host, bodies.MaintenanceOut,
         "Leave a host out whose work has not begun; it stays cordoned.",
     ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),

@@ -127,5 +127,5 @@ def change_maintenance(change: Callable[[Control, str, Actor], None]) -> Callabl
 
 
 def skip_host(api: Api, context: CallContext) -> Result:
-    api.control.skip_host(context.path["id"], context.path["host"], context.caller.actor)
+    api.control.skip_host(context.path["id"], context.path["name"], context.caller.actor)
     return Result(200, api.maintenance_body(context.caller, context.path["id"]))
