@@ -174,7 +174,6 @@ def test_the_page_leads_from_bare_hosts_to_the_first_maintenance(site: Site) -> 
 
     site.run(block("The first maintenance", "reboot the machines"))
     until(lambda: all(guest.boots() == 2 for guest in guests))
-    until(lambda: open_events(site) == 0)
     shown = site.run(block("The first maintenance", "empty a host"))
     assert "cordoned" in shown
     assert site.bed.virsh("kvm-01", "list", "--all", "--name") == ""
@@ -190,10 +189,6 @@ def add_addresses(file: Path, guests: Iterable[Guest]) -> None:
         assert line in text
         text = text.replace(line, f'{line}\naddresses = ["{guest.address}"]')
     file.write_text(text)
-
-
-def open_events(site: Site) -> int:
-    return len(json.loads(site.run("forewarn event list --json"))["items"])
 
 
 def serve(site: Site) -> None:
