@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> 
     """The order is JSON on standard input and FOREWARN_* variables; exit code 0 means done."""
     command = script(tmp_path, "env | grep ^FOREWARN_ | sort; cat; echo to stderr >&2")
     runs = executor(tmp_path, command, environment={"FOREWARN_TOKEN": "secret"})
-    runs.take(work())
+    runs.take(replace(work(), targets={"web-0": ("rack1-c",)}))
     outcome = outcome_of(ended(runs))
     assert outcome.ok
     assert outcome.reason == "exit code 0"
@@ -92,7 +93,10 @@ def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> 
     assert last == "to stderr"
     document = json.loads(stdin)
     assert document["order"] == {"id": ID, "attempt": 1}
-    assert document["machines"] == [{"name": "web-0", "host": "rack1-a"}, {"name": "web-1", "host": "rack1-b"}]
+    assert document["machines"] == [
+        {"name": "web-0", "host": "rack1-a", "targets": ["rack1-c"]},
+        {"name": "web-1", "host": "rack1-b", "targets": []},
+    ]
     assert document["event"]["description"] == "new kernel"
 
 

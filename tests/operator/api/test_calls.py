@@ -169,6 +169,22 @@ def test_a_host_is_cordoned_until_it_is_uncordoned(service: RunningService) -> N
     assert service.request("POST", "/v1/hosts/nowhere/cordon").status == 404
 
 
+def test_an_order_that_moves_machines_names_their_targets(service: RunningService) -> None:
+    """Hosts that the fleet lists and that are not cordoned, the emptiest first; an owner sees none."""
+    hosts = [{"name": name} for name in ("rack1-a", "rack1-b", "rack1-c", "rack1-d")]
+    service.post("/v1/fleet", {**service.get("/v1/fleet"), "hosts": hosts})
+    service.post("/v1/hosts/rack1-c/cordon")
+    made = service.schedule("shop/web-0", type_="Redeploy")
+    service.service.ticker.advance(1)
+    order = made["waves"][0]["events"][0]["id"]
+    assert service.get(f"/v1/orders/{order}")["targets"] == {"shop/web-0": ["rack1-d", "rack1-b"]}
+    assert "targets" not in service.get(f"/v1/orders/{order}", token=service.token_of("owner", "shop"))
+    assert service.post(f"/v1/orders/{order}/start")["targets"] == {"shop/web-0": ["rack1-d", "rack1-b"]}
+    done = service.post(f"/v1/orders/{order}/finish", {"new_hosts": {"shop/web-0": "rack1-c"}})
+    assert "targets" not in done
+    assert service.get("/v1/hosts/rack1-c")["machines"] == 1
+
+
 # -- the fleet
 
 

@@ -35,7 +35,8 @@ class FailIn(RequestBody):
 class OrderOut(ResponseBody):
     """The work of one started event; its id is the event's id.
 
-    `hosts` are the hosts of its machines now. What resuming the store would do is listed without them.
+    `hosts` are the hosts of its machines now. What resuming the store would do is listed without them. One order that has not
+    ended also has `targets` for an operator or viewer: the hosts that each machine may be moved to, the best first.
     """
 
     id: str
@@ -53,3 +54,4 @@ class OrderOut(ResponseBody):
     reason: str
     output: str
     hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
+    targets: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
