@@ -23,7 +23,7 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibvirtExecut
     executor.close()
 
 
-def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtExecutor) -> None:
+def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtExecutor, tmp_path: Path) -> None:
     """One guest through its life: live migration, suspension, reboot, redeployment, preemption, termination."""
     watch = TcpWatch(bed)
     guest = bed.add_guest("web-0", "kvm-a", {"program.py": PROGRAM})
@@ -39,6 +39,20 @@ def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtE
     assert guest.boots() == 1
     assert executor.machines_on("kvm-a", bed.hosts["kvm-a"]) == ()
     assert executor.machines_on("kvm-b", bed.hosts["kvm-b"]) == ("web-0",)
+
+    # A migration that takes too long is aborted, and retried when it is faster.
+    hasty = executor_in(tmp_path, replace(QUICK, migration_time_limit_s=1))
+    order = work_on(bed, EventType.FREEZE, {"web-0": "kvm-b"}, live=True)
+    bed.virsh("kvm-b", "migrate-setspeed", "web-0", "1")
+    outcome = done(hasty, order)
+    assert not outcome.ok
+    assert "migration of web-0 to kvm-a failed, and it still runs on kvm-b" in outcome.reason
+    assert bed.virsh("kvm-b", "domstate", "web-0") == "running"
+    bed.virsh("kvm-b", "migrate-setspeed", "web-0", "1000")
+    outcome = done(executor, replace(order, order=replace(order.order, attempt=2)))
+    assert outcome.new_hosts == {("shop", "web-0"): "kvm-a"}
+    assert done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-a"}, live=True)).ok
+    hasty.close()
 
     watch.restart()
     outcome = done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-b"}, duration_s=2))
@@ -171,6 +185,22 @@ def test_one_host_that_is_down_fails_only_its_machine(bed: Bed, executor: Libvir
         assert executor.machines_on("kvm-b", bed.hosts["kvm-b"]) is None
     finally:
         bed.start_libvirtd("kvm-b")
+
+
+def test_a_host_that_hangs_holds_up_no_other(bed: Bed, executor: LibvirtExecutor, off: Guest) -> None:
+    """While the libvirtd of one host is stopped, an order on the other host is carried out."""
+    executor.machines_on("kvm-b", bed.hosts["kvm-b"])
+    bed.signal_libvirtd("kvm-b", "STOP")
+    hanging = work_on(bed, EventType.REBOOT, {"lost-0": "kvm-b"})
+    try:
+        executor.take(hanging)
+        assert done(executor, work_on(bed, EventType.REBOOT, {"off-0": "kvm-a"})).output == "off-0 is off and stays off"
+        assert executor.at_work() == 1
+    finally:
+        bed.signal_libvirtd("kvm-b", "CONT")
+    outcome = ended(executor, hanging)
+    assert isinstance(outcome, Outcome)
+    assert not outcome.ok
 
 
 def test_a_second_attempt_waits_for_the_first(bed: Bed, tmp_path: Path) -> None:
