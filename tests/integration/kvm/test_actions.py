@@ -10,7 +10,11 @@ from scripts.kvm_bed.bed import Bed, Guest
 
 from forewarn.core.event_types import EventType
 from forewarn.core.lifecycle import Outcome
+from forewarn.libvirt import machine_work
+from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.executor import LibvirtExecutor
+from forewarn.libvirt.hosted_domain import HostedDomain, LibvirtHost
+from forewarn.libvirt.placement import NoTarget, Placement
 from tests.integration.kvm.orders import QUICK, done, ended, executor_in, work_on
 from tests.integration.kvm.tcp_watch import PROGRAM, TcpWatch
 from tests.support.waiting import until
@@ -92,6 +96,19 @@ def test_a_guest_that_ignores_its_power_button_is_destroyed(bed: Bed, tmp_path: 
     executor.close()
 
 
+def test_a_preempted_guest_gets_its_grace_and_no_more(
+    bed: Bed, executor: LibvirtExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guest that does not shut down in time is destroyed, and stays defined and off."""
+    assert machine_work.PREEMPT_GRACE_S == 30
+    monkeypatch.setattr(machine_work, "PREEMPT_GRACE_S", 1)
+    guest = bed.add_guest("spot-0", "kvm-a", start=False)
+    bed.virsh("kvm-a", "start", "spot-0", "--paused")
+    assert done(executor, work_on(bed, EventType.PREEMPT, {"spot-0": "kvm-a"})).output == "spot-0 was stopped"
+    assert bed.virsh("kvm-a", "domstate", "spot-0") == "shut off"
+    assert guest.boots() == 0
+
+
 @pytest.fixture(scope="module")
 def off(bed: Bed) -> Guest:
     """A guest that is defined and never started."""
@@ -151,6 +168,25 @@ def test_a_host_that_cannot_take_a_machine_is_not_chosen(
     assert re.search(sentence, outcome.reason), outcome.reason
     assert name in bed.virsh("kvm-a", "list", "--all", "--name")
     bed.virsh("kvm-a", "undefine", name)
+
+
+def test_memory_that_was_promised_counts_as_used(bed: Bed, off: Guest) -> None:
+    """Of two machines that move at the same time, the second is refused if only one has room."""
+    memory = dict(re.findall(r"^(\w+) *: *(\d+) KiB$", bed.virsh("kvm-b", "nodememstats"), re.MULTILINE))
+    most = 6 * sum(int(memory[key]) for key in ("free", "buffers", "cached")) // 10
+    define(bed, off, "big-0", ("<memory unit='KiB'>131072</memory>", f"<memory unit='KiB'>{most}</memory>"))
+    connections = HostConnections()
+    big = HostedDomain(LibvirtHost("kvm-a", bed.hosts["kvm-a"], connections), "big-0")
+    target = LibvirtHost("kvm-b", bed.hosts["kvm-b"], connections)
+    placement = Placement()
+    with placement.choose(big, [target], needs_disks=False) as chosen:
+        assert chosen is target
+        with pytest.raises(NoTarget, match="MiB of memory left"), placement.choose(big, [target], needs_disks=False):
+            pass
+    with placement.choose(big, [target], needs_disks=False) as chosen:
+        assert chosen is target
+    bed.virsh("kvm-a", "undefine", "big-0")
+    connections.close()
 
 
 def test_disks_are_deleted_only_where_libvirt_manages_them(bed: Bed, off: Guest, tmp_path: Path) -> None:
