@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import libvirt
 from forewarn.core.event_types import EventType
+from forewarn.core.model import Phase
 from forewarn.executors.base import Work
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
 from forewarn.libvirt.hosted_domain import PAUSED, RUNNING, DomainMissing, HostedDomain, LibvirtHost
@@ -72,8 +73,9 @@ class MachineWork:
 
     def run(self) -> MachineEnd:
         """Do the work, or what is missing of it. Raise WorkFailed, InDoubt or HostUnreachable."""
+        reboot = {Phase.NONE: self._reboot, Phase.STOP: self._stop, Phase.START: self._start}
         actions = {
-            EventType.REBOOT: self._reboot,
+            EventType.REBOOT: reboot[self._work.order.phase],
             EventType.REDEPLOY: self._redeploy,
             EventType.FREEZE: self._migrate if self._work.live else self._freeze,
             EventType.PREEMPT: self._preempt,
@@ -119,6 +121,29 @@ class MachineWork:
             domain.start()
             self._reached("started")
         return self._ended(domain, "was rebooted")
+
+    def _stop(self) -> MachineEnd:
+        """Shut the machine down for the work on its host. The record tells `_start` whether it ran before."""
+        domain = self._domain()
+        record = domain.record(self._order)
+        if record is None or (domain.is_active() and record.attempt != self._work.order.attempt):
+            self._require_persistent(domain)
+            self._begin(domain)
+        self._power_off(domain, self._limits.shutdown_grace_s)
+        if domain.is_active():
+            raise WorkFailed(f"{self._name} was started again on {domain.host.name}: retry the order")
+        return MachineEnd(f"{self._name} was shut down")
+
+    def _start(self) -> MachineEnd:
+        """Start the machine again after the work on its host, unless it was off before."""
+        domain = self._domain()
+        record = domain.record(self._order)
+        if not domain.is_active():
+            if record is not None and record.domain_id < 0:
+                return MachineEnd(f"{self._name} is off and stays off")
+            domain.start()
+            self._reached("started")
+        return self._ended(domain, "was started again")
 
     def _preempt(self) -> MachineEnd:
         domain = self._domain()
@@ -416,8 +441,9 @@ def proven_end(work: Work, machine: str, hosts: Mapping[str, LibvirtHost]) -> Ma
     if record is None or moves:
         return None
     stopped = not source.is_active() or not record.same_run
+    is_off = work.order.phase is Phase.STOP
     proofs = {
-        EventType.REBOOT: source.is_active() and stopped,
+        EventType.REBOOT: stopped and source.is_active() is not is_off,
         EventType.FREEZE: record.phase in ("suspended", "done") and source.state() == RUNNING,
         EventType.PREEMPT: stopped,
     }
