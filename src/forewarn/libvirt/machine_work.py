@@ -128,11 +128,11 @@ class MachineWork:
         record = domain.record(self._order)
         if record is None or (domain.is_active() and record.attempt != self._work.order.attempt):
             self._require_persistent(domain)
-            self._begin(domain)
+            record = self._begin(domain)
         self._power_off(domain, self._limits.shutdown_grace_s)
         if domain.is_active():
             raise WorkFailed(f"{self._name} was started again on {domain.host.name}: retry the order")
-        return MachineEnd(f"{self._name} was shut down")
+        return MachineEnd(f"{self._name} {'is off and stays off' if record.domain_id < 0 else 'was shut down'}")
 
     def _start(self) -> MachineEnd:
         """Start the machine again after the work on its host, unless it was off before."""

@@ -252,7 +252,7 @@ def test_machines_are_off_while_the_command_works_on_their_host(site: Site) -> N
     site.until(lambda: site.runs() == ["kvm-a in-place began while [] ran"])
     assert site.where() == {"kvm-a": [], "kvm-b": ["web-1"]}
     assert (site.status(made, "web-0"), site.status(made, "db-0")) == ("Started", "Started")
-    assert site.host_state("kvm-a") == "in-maintenance"
+    assert site.host_state("kvm-a") != "up"
 
     site.kill()
     site.start()
@@ -278,11 +278,12 @@ def test_two_hosts_are_evacuated_in_turn(site: Site) -> None:
         made = site.post("/v1/maintenances", request)["id"]
         assert site.host_state("kvm-a") == "cordoned"
         assert site.host_state("kvm-b") == "up"
-        site.until(lambda: site.get(f"/v1/orders/{site.events(made)['web-0', 0]['id']}")["state"] == "failed")
-    failed = site.get(f"/v1/orders/{site.events(made)['web-0', 0]['id']}")
+        first = site.events(made)["web-0", 0]["id"]
+        site.until(lambda: site.call("GET", f"/v1/orders/{first}")[1].get("state") == "failed")
+    failed = site.get(f"/v1/orders/{first}")
     assert "the live migration of web-0 to kvm-b failed, and it still runs on kvm-a" in failed["reason"]
     assert site.where() == {"kvm-a": ["db-0", "stray", "web-0"], "kvm-b": ["web-1"]}
-    site.post(f"/v1/events/{failed['id']}/retry")
+    site.post(f"/v1/events/{first}/retry")
     site.until(lambda: site.status(made, "web-0") == "Completed")
     site.until(lambda: site.prepared("db-0", logs["db-0"] + 1))
     assert site.status(made, "db-0") == "Scheduled", "nobody approved it"
