@@ -196,7 +196,12 @@ def maintenance_row(
     derived: dict[str, Any] = {
         "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
         "progress": body_of(bodies.ProgressOut, total(waves)),
-        "held": maintenance.on_failure is OnFailure.HOLD and any(wave.failed for wave in all_waves),
+        # A failure in any scope, or on a host: then it is Paused although nobody paused it.
+        "held": maintenance.on_failure is OnFailure.HOLD
+        and (
+            any(wave.failed for wave in all_waves)
+            or (maintenance.status is MaintenanceStatus.PAUSED and not maintenance.paused)
+        ),
         "estimated_end": estimated_end,
     }
     stored = {
