@@ -81,6 +81,8 @@ class Node:
         self.executor = executor
         self.follower = follower
         self.times = times
+        # The next process must notice a jump even if this one dies before its first decision.
+        clock.save_reading()
         self.control = Control(
             store,
             clock,
