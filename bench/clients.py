@@ -28,7 +28,7 @@ class Client:
         self._say()
 
     def end(self) -> None:
-        """For those that go on until they are told."""
+        """For clients that run until they are stopped."""
         self._say()
 
     def result(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Writer:
             return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": count}
         if what == "submit":
             self._ids = reboot(self._service, self._targets)
-            self._tick(BATCH)  # notes that it is told
+            self._tick(BATCH)  # records that it is published
             return {}
         if what == START:
             self._clock.move_to(self._clock.now() + NOTICE)
@@ -97,7 +97,7 @@ class Writer:
         finish(self._service, self._started, at_once)
 
     def _publish(self, at_once: int) -> None:
-        """What one tick publishes, the next finds saved and notes as told."""
+        """Publish with one tick; the next tick reads it as published and records that."""
         self._tick(at_once)
         self._tick(at_once)
 

@@ -30,7 +30,7 @@ RING_BARE = f"INSERT INTO rung DEFAULT VALUES RETURNING pg_notify('{CHANNEL}', n
 
 
 class Times:
-    """Of each change: from the request, and from its acknowledgement, to the moment somebody else saw it."""
+    """Of each change: from the request, and from its acknowledgement, to the moment another node or a guest saw it."""
 
     def __init__(self) -> None:
         self.sent_s: list[float] = []
@@ -135,7 +135,7 @@ def measure_news(server: Server, folder: Path, size: Size) -> list[Verdict]:
         polled.row("node A to node B, plain polls"),
         bare.row("bare INSERT, NOTIFY and COMMIT to LISTEN"),
     ]
-    title = f"From a change to whoever sees it elsewhere, {size.node_changes} of each in turns"
+    title = f"From a change to its first sight elsewhere, {size.node_changes} of each in turns"
     print_table(title, ["what", "ack p50", "p99", "max", "sent p50", "p99", "max"], rows)
     longest = {"long poll": waited, "plain polls": polled}
     return [

@@ -88,7 +88,7 @@ def test_a_change_is_seen_when_libvirt_reports_it(service: Service, host: str) -
         until(lambda: names(service) == ["web-0"])
         connections.get(host).defineXML(DOMAIN.format(name="web-1", number=1, metadata=METADATA))
         until(lambda: names(service) == ["web-0", "web-1"])
-        broken, keeper.look = keeper.look, failing  # type: ignore[method-assign,assignment]
+        broken, keeper.look = keeper.look, failing  # type: ignore[method-assign]
         connections.get(host).defineXML(DOMAIN.format(name="web-2", number=2, metadata=METADATA))
         until(lambda: "could not be compared" in service.health.warnings().get("inventory", ""))
         keeper.look = broken  # type: ignore[method-assign]

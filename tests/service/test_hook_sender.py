@@ -1,4 +1,4 @@
-"""Hooks get every entry they asked for, in order, at least once: whatever fails, and whoever delivers."""
+"""Hooks get every entry of their kinds, in order, at least once, whatever fails and whatever node delivers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -246,7 +246,7 @@ def test_only_a_few_tests_are_under_way(site: Site) -> None:
 
 
 def test_a_hook_ends_with_the_token_of_its_owner(site: Site) -> None:
-    """It is disabled, says why, and sends nothing more; somebody who may enables it again."""
+    """It is disabled, says why, and sends nothing more; an owner or operator can enable it again."""
     for name, expires in (("T1", None), ("T2", site.service.clock.now() + timedelta(seconds=60))):
         site.control.add_token(token(name, role=Role.OWNER, scopes=("s-0",), expires=expires), OPERATOR)
         site.add(f"of {name}", scope="s-0", owner_token=name, kinds=("started",))

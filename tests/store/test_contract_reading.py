@@ -109,7 +109,7 @@ def test_a_maintenance_without_open_events_of_its_scopes_is_whole(fleet: Store) 
 
 
 def test_a_snapshot_brings_the_other_maintenances_of_its_scopes(fleet: Store) -> None:
-    """Whoever decides about a scope sees everyone who waits there, with approvals and orders."""
+    """A snapshot of a scope has all its open events, with approvals and orders."""
     seen = fleet.snapshot(Focus(scopes=("blog",)))
     assert named(seen) == holds("blog", "", "M1 M2", "E0 E1 E2 E3", "E3")
     assert seen.events["E1"].approvals == (approval("E1"),)
@@ -198,7 +198,7 @@ def test_an_event_comes_even_when_it_has_ended(fleet: Store) -> None:
 
 
 def test_what_is_unknown_is_absent(fleet: Store) -> None:
-    """A name that means nothing is no error of the store's: whoever asked says so."""
+    """An unknown name is no error of the store; the caller reports it."""
     nobody = Focus(
         scopes=("gone",),
         machines=(("shop", "gone"), ("gone", "x")),

@@ -52,7 +52,7 @@ def migrated(path: Path) -> list[str]:
 
 
 def test_a_migrated_database_is_like_a_fresh_one(tmp_path: Path) -> None:
-    """Whoever upgrades step by step ends with the schema a new installation has."""
+    """An upgrade step by step ends with the schema of a new installation."""
     SqliteStore(tmp_path / "fresh.db").close()
     steps = migrated(tmp_path / "migrated.db")
     assert shape(tmp_path / "migrated.db") == shape(tmp_path / "fresh.db")

@@ -299,7 +299,7 @@ def test_what_an_expectation_checks(look: dict[str, object], holds: bool | None)
 
 @pytest.mark.parametrize("text", ["no colon hunter2", "X-Key:", "X Key: hunter2", "X-Key: hunter2\x00", "a: b\n" * 51])
 def test_a_file_of_headers_that_is_none(tmp_path: Path, text: str) -> None:
-    """Told without a word of what is in it; as is one that other users may read."""
+    """The message shows nothing of its content. A file that other users may read is refused in the same way."""
     path = secret(tmp_path, text)
     spec = spec_of("http://127.0.0.1:9", headers_file=path)
     assert http.check(spec) == [f"{path} must have lines like `Authorization: Bearer …`, at most 50"]

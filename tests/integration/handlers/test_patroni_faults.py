@@ -128,7 +128,7 @@ def test_a_leader_is_confirmed_by_all_members_that_answer(believes: dict[str, st
 
 
 def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
-    """Told, and within the step's time."""
+    """The step fails with a message, within its time."""
     with fake_patroni() as cluster:
         spec = spec_of(cluster)
         gone = patroni.parse({"url": "http://127.0.0.1:9", "member": "pg0"}, "here")

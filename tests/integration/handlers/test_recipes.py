@@ -176,7 +176,7 @@ def test_kubernetes(machine: RecipeMachine) -> None:
 
 
 def test_kubernetes_leaves_a_node_that_was_cordoned_before(machine: RecipeMachine) -> None:
-    """A node that somebody else cordoned stays cordoned."""
+    """A node that a person cordoned stays cordoned."""
     machine.stand_in("kubectl", KUBECTL)
     machine.write("cordoned")
     good(machine.simulate(KUBERNETES))
@@ -392,7 +392,7 @@ def test_reassigning_work(machine: RecipeMachine) -> None:
 
 
 def test_reassigning_work_checks_whether_it_is_paused(machine: RecipeMachine) -> None:
-    """Having no work is not enough; what somebody else paused stays paused, and no answer proves nothing."""
+    """Having no work is not enough; what a person paused stays paused, and a missing answer proves nothing."""
     machine.write("held", "0\n")
     machine.stand_in("workctl", WORKCTL.replace('echo "$5" > paused', "true"))
     refused(machine.simulate(REASSIGN), "'give the work to others' is not prepared")

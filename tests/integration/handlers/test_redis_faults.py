@@ -72,7 +72,7 @@ def test_a_master_made_by_hand_is_left_alone() -> None:
 
 
 def test_a_server_that_is_down_hangs_or_trickles() -> None:
-    """Told, and within the step's time."""
+    """The step fails with a message, within its time."""
     over = threading.Event()
 
     def hang(_: list[str]) -> bytes:

@@ -83,6 +83,7 @@ def test_every_entry_arrives_whoever_is_killed(tmp_path: Path) -> None:
         with receiver(port, log, secret):
             first.kill()
             work(second)
+            second.api("POST", f"{path}/enable")  # again, after the attempts that failed meanwhile
             wanted = [e["id"] for e in entries(second)]
             until(lambda: set(received(log)) == set(wanted), detail=lambda: (first_times(received(log)), wanted))
         assert first_times(received(log)) == wanted

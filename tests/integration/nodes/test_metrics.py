@@ -253,7 +253,7 @@ def test_a_database_that_is_away_shows(tmp_path: Path) -> None:
 
 
 def test_answers_to_operators_are_counted(embedded: Node) -> None:
-    """By what was asked, and by status; whoever watches is told apart."""
+    """By kind of request and by status; streams are counted apart."""
 
     def counted(kind: str, status: str) -> float:
         return value(embedded, "forewarn_operator_requests_total", kind=kind, status=status) or 0

@@ -39,7 +39,7 @@ def silent_s(node: Node) -> float:
 
 
 def test_no_guest_sees_time_run_backwards(nodes: Nodes) -> None:
-    """Whatever one node showed, the others show that or more to whoever says what it has; also right after the change."""
+    """What one node showed, or later changes, the others show to a guest that sends its ETag; also right after the change."""
     address = SHARED.fresh()
     first, second = nodes.start(address), nodes.start(address)
     assert first.poll().etag == second.poll().etag == '"1"'
@@ -130,7 +130,7 @@ def test_while_the_database_is_away(nodes: Nodes, wire: Wire, how: str) -> None:
 
 
 def test_a_long_poll_ends_when_nothing_can_be_known(nodes: Nodes, wire: Wire) -> None:
-    """Whoever waits for news hears that none can come, instead of waiting for ever."""
+    """A long poll ends with an error when no change can arrive, instead of waiting for ever."""
     node = nodes.start(through(wire, SHARED.fresh()), FOREWARN_MAX_STALE="5s")
     tag = node.poll().etag
     wire.cut()
