@@ -55,6 +55,7 @@ from forewarn.store import (
     ScopeQuery,
     StorePosition,
     folded,
+    maintenance_text,
     selected_scopes,
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark, chained
@@ -343,6 +344,16 @@ class MemoryStore:
             and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._events_of_maintenance(m.id)))
         )
         return heapq.nlargest(query.limit, matching, key=lambda m: (m.created, m.id))
+
+    def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
+        return [(each.created, each.id) for each in self.maintenances(query)]
+
+    @_locked
+    def search_maintenances(
+        self, ids: Collection[str], text: str, within: tuple[str, ...] | None
+    ) -> dict[str, Maintenance]:
+        found = (self._maintenances[i] for i in ids if i in self._maintenances)
+        return {each.id: each for each in found if text in maintenance_text(each, within)}
 
     @_locked
     def wave_progress(

@@ -21,15 +21,12 @@ from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.decisions import Once
 from forewarn.service.hook_sender import HookSender
-from forewarn.store import AuditQuery, Store, folded
+from forewarn.store import MAX_SEARCHED, SEARCHED_AT_ONCE, AuditQuery, Store, folded
 
 MAX_TIMELINE = 500
 MAX_SEARCH_CHARS = 200
 # Control characters, and halves of characters, which UTF-8 cannot hold.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# How many items of a history one request searches. The cursor of its page continues the search.
-MAX_SEARCHED = 5_000
-SEARCHED_AT_ONCE = 500
 MAX_TIMELINE_START = 50
 WHOLE = slice(None)
 
