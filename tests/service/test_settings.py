@@ -72,6 +72,29 @@ def test_a_wrong_setting_is_refused_with_its_origin(tmp_path: Path, text: str, e
     assert error in str(caught.value)
 
 
+def test_all_wrong_settings_are_reported_at_once(tmp_path: Path) -> None:
+    """From the file, the variables and the flags; then, if each is valid, every one that does not fit the others."""
+    file = config(tmp_path, 'colour = 1\nrate_limit = -1\nlog_level = "info"')
+    with pytest.raises(InvalidSettings) as caught:
+        load({"operator": "here"}, {"FOREWARN_ROLE": "node", "FOREWARN_RATE_LIMITS": "1"}, file)
+    origins = (f"{file}: colour", f"{file}: rate_limit", "FOREWARN_ROLE", "FOREWARN_RATE_LIMITS", "--operator")
+    assert all(problem.startswith(f"{each}: ") for problem, each in zip(caught.value.problems, origins, strict=True))
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    wrong = {
+        "store": "mysql:x",
+        "token_free": "true",
+        "executor": "command",
+        "operator": "192.0.2.1:1",
+        "tls_cert": "c.pem",
+        "guest": "0.0.0.0:1",
+        "hook_timeout": "2m",
+    }
+    with pytest.raises(InvalidSettings) as caught:
+        load(wrong, {})
+    begins = ["token_free", "executor", "store", "token_free", "tls_cert", "guest", "hook_timeout"]
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == begins
+
+
 def test_an_unknown_setting_suggests_the_nearest_known_one(tmp_path: Path) -> None:
     """As it is written there: a variable, a key of the file, or a key of an executor's table."""
     for variables, text, suggestion in (

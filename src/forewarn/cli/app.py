@@ -187,10 +187,8 @@ def run() -> None:
             stream.reconfigure(errors="backslashreplace")  # any name can be printed
     try:
         app()
-    except InvalidFleet as error:
+    except (InvalidFleet, InvalidSettings) as error:
         _fail(error, 2, error.problems)
-    except InvalidSettings as error:
-        _fail(error, 2)
     except NotReachable as error:
         _fail(error, 3)
     except ForewarnError as error:

@@ -123,7 +123,7 @@ class Control(Decisions):
             new = machine.key not in current.machines
             scope = current.scopes.get(machine.scope)
             if scope is None:
-                raise NotFound(f"there is no scope {machine.scope!r}")
+                raise NotFound(f"there is no scope {machine.scope!r}", scope=machine.scope)
             return difference(current, Fleet({scope.name: scope}, {machine.key: machine}))
 
         # Its scope, and the machines that have one of its identities.
@@ -142,7 +142,7 @@ class Control(Decisions):
     def remove_scope(self, name: str, actor: Actor) -> None:
         def diff(current: Fleet) -> Difference:
             if name not in current.scopes:
-                raise NotFound(f"there is no scope {name!r}")
+                raise NotFound(f"there is no scope {name!r}", scope=name)
             left = [str(m) for m in current.machines.values() if m.scope == name]
             if left:
                 raise Refused(f"scope {name} has {len(left)} machines, {left[0]} among them: remove them first")
@@ -504,7 +504,7 @@ class Control(Decisions):
         """Return what the scope's guests see now."""
         snapshot = self._store.snapshot(Focus(scopes=(scope,), whole_maintenances=False, document_only=True))
         if scope not in snapshot.scopes:
-            raise NotFound(f"there is no scope {scope!r}")
+            raise NotFound(f"there is no scope {scope!r}", scope=scope)
         return render(snapshot.scopes[scope], (e for e in snapshot.events.values() if e.scope == scope), version)
 
     def why(self, event_id: str) -> tuple[Waiting, ...]:
@@ -622,4 +622,4 @@ def _focus_of(targets: Targets) -> Focus:
 def _refuse_unknown_scope(snapshot: Snapshot, targets: Targets) -> None:
     for scope in [targets.scope, *targets.scopes, *(scope for scope, _ in targets.machines)]:
         if scope and scope not in snapshot.scopes:
-            raise NotFound(f"there is no scope {scope!r}: look at the fleet for its name")
+            raise NotFound(f"there is no scope {scope!r}: look at the fleet for its name", scope=scope)

@@ -459,6 +459,30 @@ def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> 
         assert (refused.status, refused.message) == (400, "q: it contains a control character: search for plain text")
 
 
+def test_what_is_not_found_comes_with_the_nearest_that_is(service: RunningService) -> None:
+    """Scopes that the caller sees, and the whole id behind a short one."""
+    owner = service.token_of("owner", "shop")
+    made = service.schedule("shop/web-0")
+    event = made["waves"][0]["events"][0]["id"]
+    whole = "ids are written in full, with 36 characters"
+    for path, message in (
+        ("/v1/scopes/shopp", "there is no scope 'shopp'; did you mean shop?"),
+        ("/v1/scopes/elsewhere", "there is no scope 'elsewhere'"),
+        (f"/v1/events/{event[:8]}", f"there is no event {event[:8]}; {whole}: did you mean {event}?"),
+        ("/v1/events/ABC", f"there is no event ABC; {whole}"),
+        (f"/v1/orders/{'0' * 36}", f"there is no event {'0' * 36}"),
+        (
+            f"/v1/maintenances/{made['id'][:9]}",
+            f"there is no maintenance {made['id'][:9]}; {whole}: did you mean {made['id']}?",
+        ),
+    ):
+        found = service.request("GET", path)
+        assert (found.status, found.message) == (404, message)
+    assert service.request("GET", f"/v1/events/{event[:8]}", token=owner).message.endswith(f"did you mean {event}?")
+    body = {"type": "Reboot", "targets": {"scope": "shp"}}
+    assert service.request("POST", "/v1/maintenances", body).message.endswith("its name; did you mean shop?")
+
+
 def test_a_search_reads_a_bounded_part_and_its_cursor_continues(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

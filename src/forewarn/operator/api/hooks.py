@@ -49,7 +49,7 @@ def post_hook(api: Api, context: CallContext) -> Result:
         context.caller.require_scope(body.scope)
         focus = Focus(scopes=(body.scope,), whole_maintenances=False, open_events=False, document_only=True)
         if body.scope not in api.store.snapshot(focus).scopes:
-            raise NotFound(f"there is no scope {body.scope!r}")
+            raise NotFound(f"there is no scope {body.scope!r}", scope=body.scope)
         refuse_fleet_kinds(body.on)
     secret = api.random()
     hook = Hook(
