@@ -459,6 +459,23 @@ def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> 
         assert (refused.status, refused.message) == (400, "q: it contains a control character: search for plain text")
 
 
+def test_the_orders_of_a_maintenance_come_in_pages_if_a_limit_is_given(service: RunningService) -> None:
+    """Without one they come all at once, in the order of their events."""
+    service.enable("shop")
+    made = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}, "emergency": True}, 201)
+    service.service.ticker.advance(1)
+    path = f"/v1/orders?maintenance={made['id']}"
+    every = service.get(path)
+    assert (len(every["items"]) > 1, every["next_cursor"]) == (True, None)
+    met: list[object] = []
+    page = service.get(f"{path}&limit=1")
+    while page["next_cursor"] is not None:
+        met += page["items"]
+        page = service.get(f"{path}&limit=1&cursor={page['next_cursor']}")
+        assert len(page["items"]) == 1
+    assert [*met, *page["items"]] == every["items"]
+
+
 def test_what_is_not_found_comes_with_the_nearest_that_is(service: RunningService) -> None:
     """Scopes that the caller sees, and the whole id behind a short one."""
     owner = service.token_of("owner", "shop")

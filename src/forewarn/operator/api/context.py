@@ -23,6 +23,7 @@ from forewarn.service.decisions import Once
 from forewarn.service.hook_sender import HookSender
 from forewarn.store import MAX_SEARCHED, SEARCHED_AT_ONCE, AuditQuery, Store, folded
 
+DEFAULT_LIMIT = 50
 MAX_TIMELINE = 500
 MAX_SEARCH_CHARS = 200
 # Control characters, and halves of characters, which UTF-8 cannot hold.
@@ -162,7 +163,7 @@ class Api:
 class Paged(RequestBody):
     """One page of a list."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
+    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = DEFAULT_LIMIT
     cursor: str = ""
 
 

@@ -184,13 +184,13 @@ def maintenance_row(
 
 def targets_out(targets: Targets, within: Collection[str] | None, most: int | None = None) -> bodies.TargetsOut:
     """Show the first `most` names. An owner sees the machines and scopes of their own, and no hosts."""
-    machines = [f"{scope}/{name}" for scope, name in targets.machines if within is None or scope in within]
+    machines = targets.machines if within is None else [key for key in targets.machines if key[0] in within]
     named = targets.scopes or ((targets.scope,) if targets.scope else ())
     scopes = [scope for scope in named if within is None or scope in within]
     hosts = list(targets.hosts) if within is None else []
     return bodies.TargetsOut(
         count=len(machines) + len(scopes) + len(hosts),
-        machines=machines[:most],
+        machines=[f"{scope}/{name}" for scope, name in machines[:most]],
         scopes=scopes[:most],
         update_domain=targets.update_domain,
         hosts=hosts[:most],
@@ -229,7 +229,7 @@ def maintenance_out(
     held = held or (unstarted is not None and builder.waits_for_failure(unstarted))
     row = maintenance_row(
         maintenance,
-        wave_progress(events, snapshot.orders),
+        all_waves if within is None else wave_progress(events, snapshot.orders),
         all_waves,
         within=within,
         estimated_end=expected_end(maintenance, all_waves, held=held, now=now),
