@@ -7,6 +7,7 @@ import pytest
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.executors.command import CommandSettings
+from forewarn.service.setting_readers import allowed_targets
 from forewarn.service.settings import Settings, load
 
 ROOT = Path(__file__).parents[2]
@@ -139,6 +140,20 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidSettings, match="not TOML"):
         load({}, {}, binary)
+
+
+def test_targets_of_hooks_may_have_a_port() -> None:
+    """Without one they are allowed with every port; an IPv6 address or network with a port is in brackets."""
+    texts = ("a.example", "b.example:8443", "10.0.0.0/8", "10.0.0.0/8:443", "[fd00::/8]:443", "fd00::1")
+    targets = allowed_targets(load({}, {"FOREWARN_HOOK_TARGETS": " ".join(texts)}).hook_targets)
+    assert (targets.names, [str(each) for each in targets.networks]) == ({"a.example"}, ["10.0.0.0/8", "fd00::1/128"])
+    assert {port: (each.names, [str(n) for n in each.networks]) for port, each in targets.ports.items()} == {
+        8443: ({"b.example"}, []),
+        443: (frozenset(), ["10.0.0.0/8", "fd00::/8"]),
+    }
+    for wrong in ("a.example:0", "a.example:99999", "a.example:http", "[a.example", "fd00::/8:443x"):
+        with pytest.raises(InvalidSettings, match="FOREWARN_HOOK_TARGETS: "):
+            load({}, {"FOREWARN_HOOK_TARGETS": wrong})
 
 
 def test_variables_of_other_programs_are_ignored() -> None:

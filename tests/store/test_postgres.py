@@ -243,7 +243,7 @@ def _copy_rows(source: str, target: str) -> None:
         for connection in (old, new):
             connection.execute("SET search_path = forewarn")
         new.execute("SET session_replication_role = replica")  # in any order of tables
-        there = dict(old.execute(columns).fetchall())
+        there: dict[str, list[str]] = dict(old.execute(columns).fetchall())
         for table, known in new.execute(columns).fetchall():
             names = ", ".join(sorted(set(known) & set(there[table])))
             rows = old.execute(f"SELECT {names} FROM {table}".encode()).fetchall()

@@ -225,7 +225,8 @@ class Settings:
     hook_targets: tuple[str, ...] = setting(
         (),
         read_hook_targets,
-        "where hooks may send messages: host names, addresses and networks like `10.0.0.0/8`. A name allows every address that"
+        "where hooks may send messages: host names, addresses and networks like `10.0.0.0/8`, each with every port, or with one"
+        " as in `hooks.example:8443`, `10.0.0.0/8:443` and `[fd00::/8]:443`. A name allows every address that"
         " it resolves to. By default, to every public address over https, and to no private, link-local or loopback address",
     )
     hook_timeout_s: int = setting(10, parse_duration, "how long the receiver of a hook may take to answer one message")

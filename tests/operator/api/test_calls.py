@@ -456,7 +456,11 @@ def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> 
         "hooks",
     ):
         refused = service.request("GET", f"/v1/{kind}?q=we%00b")
-        assert (refused.status, refused.message) == (400, "q: it contains a control character: search for plain text")
+        assert (refused.status, refused.message) == (400, "q: it contains a control character: write plain text")
+    for parameter in ("events?scope", "events?host", "events?scope=shop&machine", "machines?host", "audit?event"):
+        refused = service.request("GET", f"/v1/{parameter}=we%00b")
+        name = parameter.rpartition("&")[2].rpartition("?")[2]
+        assert (refused.status, refused.message) == (400, f"{name}: it contains a control character: write plain text")
 
 
 def test_the_orders_of_a_maintenance_come_in_pages_if_a_limit_is_given(service: RunningService) -> None:

@@ -15,7 +15,7 @@ from forewarn.core.model import Role
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.calls import CALLS, MAX_KEY_CHARS, Call
-from forewarn.operator.api.context import TOML, Api, CallContext, Result
+from forewarn.operator.api.context import CONTROL, TOML, Api, CallContext, Result
 from forewarn.operator.api.not_found_hints import hint
 from forewarn.operator.api.validation_errors import sentence
 from forewarn.service.decisions import RepeatedRequest
@@ -76,6 +76,8 @@ def read_query(call: Call, items: Iterable[tuple[str, str]]) -> Any:
     values: dict[str, Any] = {}
     lists = {f.name for f in msgspec.structs.fields(call.query) if get_origin(f.type) is tuple}
     for name, value in items:
+        if CONTROL.search(value.strip()):
+            raise Invalid(f"{name}: it contains a control character: write plain text")
         if name in lists:
             values.setdefault(name, []).append(value)
         elif name in values:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -140,6 +141,12 @@ class EventBodies:
         """Whether the event waits until an operator resolves a failure, maybe one of another maintenance."""
         return any(reason.code == "unresolved" for reason in self._waiting[event.id])
 
+    def reasons(self, reasons: Iterable[Waiting], most: int) -> list[bodies.WaitingOut]:
+        """Show the first reasons; an owner sees those of the owner's scopes first."""
+        if self._within is not None:
+            reasons = sorted(reasons, key=lambda reason: not self._all_within(reason))
+        return [self.reason(reason) for reason in islice(reasons, most)]
+
     def reason(self, reason: Waiting) -> bodies.WaitingOut:
         """Show a reason; an owner does not learn what happens outside the owner's scopes."""
         if self._within is not None and not self._all_within(reason):
@@ -236,7 +243,7 @@ def maintenance_out(
     )
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},
-        needs_operator=[builder.reason(reason) for reason in needs_operator(snapshot, maintenance_id, now)[:MAX_NAMED]],
+        needs_operator=builder.reasons(needs_operator(snapshot, maintenance_id, now), MAX_NAMED),
         event_counts=dict(Counter(event.status for event in events)),
         waves=[bodies.WaveOut(number=number, events=shown) for number, shown in sorted(waves.items())],
     )

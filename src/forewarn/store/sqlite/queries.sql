@@ -157,8 +157,9 @@ ORDER BY name LIMIT :limit;
 SELECT * FROM machines m
 WHERE (scope, name) > (:scope, :name) AND :host IN ('', host)
   AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
-  AND (name LIKE :pattern ESCAPE '\' OR scope LIKE :pattern ESCAPE '\' OR host LIKE :pattern ESCAPE '\'
-       OR instance_id LIKE :pattern ESCAPE '\'
+  AND (name LIKE :pattern ESCAPE '\' OR host LIKE :pattern ESCAPE '\'
+       OR +scope IN (SELECT s.name FROM scopes s WHERE s.name >= :scope AND s.name LIKE :pattern ESCAPE '\')
+       OR (instance_id <> '' AND instance_id LIKE :pattern ESCAPE '\')
        OR (:address IS NOT NULL AND EXISTS (SELECT 1 FROM machine_addresses a WHERE a.scope = m.scope AND a.name = m.name
                                             AND a.address LIKE :address ESCAPE '\')))
 ORDER BY scope, name LIMIT :limit;
