@@ -88,7 +88,10 @@ def test_a_message_arrives_as_it_was_signed() -> None:
 )
 def test_a_receiver_may_ask_to_wait_until_a_date(text: str, seconds: float) -> None:
     """Seconds or an HTTP date; anything else asks for nothing."""
-    assert retry_after_s(text, 784_111_740.0) == seconds
+    assert retry_after_s(text, "Sun, 06 Nov 1994 08:49:00 GMT") == seconds
+    assert retry_after_s("Sun, 06 Nov 1994 08:49:37 GMT", "") == 0.0, (
+        "a date says nothing without the time of the receiver"
+    )
 
 
 def test_a_target_may_be_allowed_with_one_port_only() -> None:

@@ -127,16 +127,19 @@ def _exchange(connection: socket.socket, parts: SplitResult, headers: Mapping[st
     if 300 <= response.status < 400:
         return Reply(response.status, "redirects are not followed, use the final URL")
     text = response.read(MAX_RESPONSE_BYTES).decode("utf-8", "replace")
-    wait_s = retry_after_s(response.getheader("retry-after", ""), time.time())
+    wait_s = retry_after_s(response.getheader("retry-after", ""), response.getheader("date", ""))
     return Reply(response.status, "".join(c if c.isprintable() else " " for c in text[:MAX_ERROR_CHARS]), wait_s)
 
 
-def retry_after_s(text: str, unix_s: float) -> float:
-    """Return how long a receiver asks to wait, in seconds or until a date; 0 if it does not say it in a way we understand."""
+def retry_after_s(text: str, now: str) -> float:
+    """Return how long a receiver asks to wait, in seconds or until a date; 0 if it does not say it in a way we understand.
+
+    `now` is the receiver's own time, the `Date` of its response.
+    """
     if text.isascii() and text.isdecimal() and len(text) < 9:
         return float(text)
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - unix_s)
+        return max(0.0, parsedate_to_datetime(text).timestamp() - parsedate_to_datetime(now).timestamp())
     except (ValueError, OverflowError):
         return 0.0
 
