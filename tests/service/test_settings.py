@@ -146,7 +146,8 @@ def test_targets_of_hooks_may_have_a_port() -> None:
     """Without one they are allowed with every port; an IPv6 address or network with a port is in brackets."""
     texts = ("a.example", "b.example:8443", "10.0.0.0/8", "10.0.0.0/8:443", "[fd00::/8]:443", "fd00::1")
     targets = allowed_targets(load({}, {"FOREWARN_HOOK_TARGETS": " ".join(texts)}).hook_targets)
-    assert (targets.names, [str(each) for each in targets.networks]) == ({"a.example"}, ["10.0.0.0/8", "fd00::1/128"])
+    assert targets.names == {"a.example"}
+    assert [str(each) for each in targets.networks] == ["10.0.0.0/8", "fd00::1/128"]
     assert {port: (each.names, [str(n) for n in each.networks]) for port, each in targets.ports.items()} == {
         8443: ({"b.example"}, []),
         443: (frozenset(), ["10.0.0.0/8", "fd00::/8"]),
