@@ -66,7 +66,7 @@ audit: dist agent  ## known vulnerabilities, bill of materials (dist/forewarn.cd
 	$(AUDIT)/bin/python scripts/audit.py
 
 lock: setup  ## pin the development environment and the image's again (hashes, no registry host)
-	@for extra in dev server audit; do $(BIN)/uv pip compile pyproject.toml --extra $$extra --generate-hashes --python-version 3.11 \
+	@for extra in dev server libvirt audit; do $(BIN)/uv pip compile pyproject.toml --extra $$extra --generate-hashes --python-version 3.11 \
 	    --no-emit-index-url --no-header --quiet -o requirements/$$extra.txt || exit 1; done
 
 clean:

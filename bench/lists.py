@@ -14,7 +14,8 @@ from bench.history import Past, build
 from bench.measure import Cost, cost_of, median, median_ratio
 from bench.report import Verdict, at_most, print_table
 from bench.size import Size
-from forewarn.core.model import EventType, OrderState, Role, Status
+from forewarn.core.model import EventType, OrderState, Status
+from forewarn.core.operator_model import Role
 from forewarn.operator.api import admin, events, inventory, maintenances, orders
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.context import Api, CallContext, Paged, Result, Searched
@@ -38,7 +39,7 @@ def _events(**conditions: object) -> Page:
 
 
 def _call(do: Callable[[Api, CallContext], Result], query: Paged) -> Page:
-    """A whole call of the API but for the network: found, looked at, told as JSON."""
+    """A whole call of the API without the network: find the call, perform it, encode the JSON."""
 
     def page(store: Store) -> object:
         clock = ManualClock(BEGINNING)

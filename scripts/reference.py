@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from forewarn.cli.app import HELP_COLUMNS, app
+from forewarn.cli.app import HELP_COLUMNS, build
 from forewarn.core.durations import duration_text
 from forewarn.service.settings import declared
 
@@ -48,7 +48,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached.
 
 def commands() -> Iterator[tuple[str, str]]:
     """Every command by its whole name, and its help."""
-    todo: list[tuple[object, typer.Context | None, str]] = [(typer.main.get_command(app), None, "forewarn")]
+    todo: list[tuple[object, typer.Context | None, str]] = [(typer.main.get_command(build()), None, "forewarn")]
     while todo:
         command, parent, name = todo.pop(0)
         context = typer.Context(command, parent=parent, info_name=name, terminal_width=HELP_COLUMNS - 2)  # type: ignore[arg-type]
@@ -61,8 +61,8 @@ def commands() -> Iterator[tuple[str, str]]:
 
 def cli_reference() -> str:
     parts = [CLI_HEAD]
-    for path, told in commands():
-        text = "\n".join(line.rstrip() for line in told.splitlines())
+    for path, help_text in commands():
+        text = "\n".join(line.rstrip() for line in help_text.splitlines())
         parts.append(f"\n## {path}\n\n```\n{text}\n```\n")
     return "".join(parts)
 

@@ -7,7 +7,8 @@ import pytest
 from forewarn.app.operator_token import keep_operator_token
 from forewarn.app.service import Service, new_state_dir_name, node_name
 from forewarn.core.errors import InvalidSettings, StoreUnavailable
-from forewarn.core.model import Actor, Role, Token
+from forewarn.core.model import Actor
+from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api.access import ENVIRONMENT_TOKEN, digest
 from forewarn.service.settings import Settings
 from forewarn.service.state_dir import StateDir

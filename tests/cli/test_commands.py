@@ -111,7 +111,10 @@ def test_lists_are_paged(cli: CommandLine) -> None:
     "arguments, complaint",
     [
         ("machine list --scope nosuch", "forewarn: there is no scope 'nosuch'"),
-        ("machine list --host nosuch", "forewarn: there is no host 'nosuch': no machine is on it"),
+        (
+            "machine list --host nosuch",
+            "forewarn: there is no host 'nosuch': the fleet does not list it, and no machine is on it",
+        ),
         ("event list --scope nosuch", "forewarn: there is no scope 'nosuch'"),
         ("event list --machine shop/nosuch --json", "forewarn: there is no machine shop/nosuch"),
         ("event watch --scope nosuch", "forewarn: there is no scope 'nosuch'"),
@@ -162,7 +165,7 @@ def test_on_a_terminal_tables_wrap_and_cut_nothing(cli: CommandLine, planned: di
     "arguments",
     [
         "status", "fleet export", "scope list", "scope show shop", "machine list", "machine show shop/web-0",
-        "machine list --host rack0", "host list", "event list --host rack0",
+        "machine list --host rack0", "host list", "host show rack0", "event list --host rack0",
         "maintenance list", "event list", "event list --since -1h --status Scheduled",
         "event list --machine shop/web-1 --type reboot", "order list", "order list --state all", "audit list",
         "token list", "clock show",

@@ -195,6 +195,39 @@ def test_a_checked_fleet_file_warns_like_apply(tmp_path: Path, capsys: pytest.Ca
     assert (json.loads(printed.out)["warnings"], printed.err) == ([warning], "")
 
 
+def test_a_host_is_listed_cordoned_and_uncordoned(cli: CommandLine, tmp_path: Path) -> None:
+    """The fleet file says what is known of it; its page shows who cordoned it and when."""
+    file = tmp_path / "fleet.toml"
+    facts = 'labels = { rack = "b4", cpu = "epyc" }\nfault_domain = 2\nconnection = "qemu+ssh://kvm-07/system"'
+    file.write_text(cli.output("fleet", "export") + f'\n[[hosts]]\nname = "kvm-07"\n{facts}\n')
+    checked = cli.output("fleet", "check", str(file))
+    assert checked.endswith(" scopes and 7 machines, and lists 1 host\n")
+    assert "+ host kvm-07" in cli.output("fleet", "apply", str(file))
+    assert cli.output("fleet", "apply", str(file)) == "fleet: no difference\n"
+    assert cli.output("host", "cordon", "kvm-07") == "host kvm-07 is cordoned; it carries 0 machine(s)\n"
+    assert cli.json("host", "cordon", "rack0")["state"] == "cordoned"
+    shown = [line.split() for line in cli.output("host", "show", "kvm-07").splitlines()]
+    assert shown[:-1] == [
+        ["host", "kvm-07"], ["machines", "0"], ["state", "cordoned"], ["fault", "domain", "2"],
+        ["labels", "cpu=epyc", "rack=b4"], ["connection", "qemu+ssh://kvm-07/system"], ["listed", "yes"],
+    ]  # fmt: skip
+    assert shown[-1][0] == "cordoned"
+    assert shown[-1][-3:] == ["by", "an", "operator"]
+    rows = [line.split() for line in cli.output("host", "list").splitlines()]
+    assert rows[0] == ["HOST", "STATE", "MACHINES", "FAULT", "DOMAIN", "LABELS", "CONNECTION"]
+    assert rows[1] == ["kvm-07", "cordoned", "0", "2", "cpu=epyc", "rack=b4", "qemu+ssh://kvm-07/system"]
+    assert ["rack0", "cordoned", "3", "0"] in rows
+    assert '[[hosts]]\nname = "kvm-07"' in cli.output("fleet", "export")
+    assert 'name = "rack0"' not in cli.output("fleet", "export")
+    for host in ("kvm-07", "rack0"):
+        assert cli.output("host", "uncordon", host) == f"host {host} is not cordoned any more\n"
+    assert cli.json("host", "show", "kvm-07")["state"] == "up"
+    missing = cli.run("host", "cordon", "nosuch")
+    assert (missing.returncode, missing.stderr) == (
+        FAILED, "forewarn: there is no host 'nosuch': the fleet does not list it, and no machine is on it\n"
+    )  # fmt: skip
+
+
 def test_a_dry_run_shows_what_pruning_would_remove(cli: CommandLine, tmp_path: Path) -> None:
     """Without `--prune` nothing is removed."""
     cli.output("scope", "set", "attic", "--kind", "availability-set")

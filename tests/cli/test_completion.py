@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.cli import completion
-from forewarn.cli.app import app
+from forewarn.cli.app import build
 from tests.cli.command_line import CommandLine, environment, first_event
 from tests.cli.scripted_server import ScriptedServer, response
 
@@ -21,11 +21,11 @@ def complete(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
     def run(*words: str, shell: str = "bash", **variables: str) -> list[str]:
         typed = " ".join(("forewarn", *words))
-        asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_TYPER_COMPLETE_ARGS": typed}
-        for name, value in {**asked, "_FOREWARN_COMPLETE": f"complete_{shell}", **variables}.items():
+        request = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_TYPER_COMPLETE_ARGS": typed}
+        for name, value in {**request, "_FOREWARN_COMPLETE": f"complete_{shell}", **variables}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as ended:
-            app(args=[], prog_name="forewarn")
+            build()(args=[], prog_name="forewarn")
         assert ended.value.code == 0
         printed = capsys.readouterr()
         assert printed.err == ""
@@ -48,6 +48,7 @@ def shell(cli: CommandLine, complete: Complete, monkeypatch: pytest.MonkeyPatch)
         (("scope", "show", "s"), ["shop"]),
         (("machine", "list", "--scope", ""), ["db", "quiet", "shop"]),
         (("machine", "list", "--host", "rack"), ["rack0", "rack1", "rack2"]),
+        (("host", "cordon", "rack"), ["rack0", "rack1", "rack2"]),
         (("machine", "show", "shop/"), ["shop/web-0", "shop/web-1", "shop/web-2"]),
         (("machine", "restart", "db-"), ["db-0", "db-1"]),
         (("event", "list", "--machine", "quiet/web-1"), ["quiet/web-1"]),

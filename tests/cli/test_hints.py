@@ -1,4 +1,4 @@
-"""Hints: what each role is told to do about each reason to wait, and that it may do it and that it helps."""
+"""Hints: what each role can do about each reason to wait; each hint is allowed to the role, and it helps."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,8 @@ from forewarn.cli.hints import event_hints, hint, maintenance_hints
 from forewarn.core import waiting
 from forewarn.core.change import Change
 from forewarn.core.lifecycle import Unknown
-from forewarn.core.model import Actor, ClockHold, Role
+from forewarn.core.model import Actor, ClockHold
+from forewarn.core.operator_model import Role
 from forewarn.operator.api.calls import CALLS
 from tests.cli import api_bodies
 from tests.cli.api_bodies import FIRST_ID, SECOND_ID, event, maintenance

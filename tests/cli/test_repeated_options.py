@@ -7,13 +7,13 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from forewarn.cli.app import app
+from forewarn.cli.app import build
 from tests.cli.command_line import USAGE, CommandLine
 
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command of `forewarn`, groups included, with its whole name."""
-    todo: list[tuple[str, Any]] = [("forewarn", typer.main.get_command(app))]
+    todo: list[tuple[str, Any]] = [("forewarn", typer.main.get_command(build()))]
     while todo:
         name, command = todo.pop()
         yield name, command

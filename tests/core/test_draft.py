@@ -9,7 +9,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Approval, EventType, Source, Status, Targets
+from forewarn.core.model import Approval, EventType, Host, Source, Status, Targets
 from forewarn.core.transitions import Verb
 from tests.support.builders import (
     OPERATOR,
@@ -84,6 +84,23 @@ def test_an_approval_with_anything_beside_it_relies_on_versions() -> None:
     drafts[1].put_scope(scope(version=7, max_user_operations=1))
     drafts[2].put_maintenance(maintenance(paused=True))
     assert [draft.change().expect for draft in drafts] == [(), (("shop", 7),), (("shop", 7),)]
+
+
+def test_a_changed_host_is_written_with_the_version_it_was_read_at() -> None:
+    """A host without a row counts as a host with nothing but a name, and touches no scope when it gets one."""
+    known, same = Host(name="h1", listed=True, version=3), Host(name="h2", version=1)
+    draft = Draft(Snapshot(scopes={"shop": scope()}, hosts={"h1": known, "h2": same}), START, OPERATOR)
+    assert (draft.host("h1"), draft.host("h9")) == (known, Host(name="h9"))
+    draft.put_host(replace(draft.host("h1"), cordoned=START))
+    draft.put_host(Host(name="h2", version=1))
+    draft.put_host(replace(draft.host("h9"), cordoned=START, cordoned_by=guid(900)))
+    change = draft.change()
+    assert change.hosts == (
+        Host(name="h1", listed=True, cordoned=START, version=3),
+        Host(name="h9", cordoned=START, cordoned_by=guid(900)),
+    )
+    assert change.scopes == ()
+    assert not change.empty
 
 
 # -- incarnations
@@ -289,10 +306,10 @@ def test_the_audit_says_who_what_when_and_from_where() -> None:
     world = shop()
     (event,) = world.submit("shop/web-0")
     world.now = at(4)
-    (entry,) = world.cancel_event(event.id, "wrong rack").audit
+    (entry,) = world.cancel_event(event.id).audit
     assert (entry.who, entry.origin, entry.at, entry.action) == ("alice", "console", at(4), "event cancelled")
     assert (entry.scope, entry.maintenance_id, entry.event_id) == ("shop", event.maintenance_id, event.id)
-    assert entry.detail == "wrong rack"
+    assert entry.detail == "cancelled by alice"
 
 
 def test_an_entry_about_a_maintenance_names_no_event() -> None:

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.errors import InvalidFleet
-from forewarn.core.fleet import MACHINE_KEYS, SCOPE_KEYS, Fleet, fleet_text, parse_fleet, stated_fleet
+from forewarn.core.fleet import HOST_KEYS, MACHINE_KEYS, SCOPE_KEYS, Fleet, fleet_text, parse_fleet, stated_fleet
 from forewarn.core.fleet_difference import difference
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
     ApprovalMode,
     EventType,
+    Host,
     Machine,
     Scope,
     ScopeKind,
@@ -94,7 +95,7 @@ def test_the_defaults_of_a_file_are_those_of_the_model() -> None:
     """A key that the file leaves out has its default; an empty file is an empty fleet."""
     read = parse_fleet(file("[[machines]]", 'name = "web-0"', 'scope = "shop"'), "fleet.toml")
     assert read == stated_fleet(
-        [Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)], [Machine(scope="shop", name="web-0")]
+        [Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)], [Machine(scope="shop", name="web-0")], []
     )
     assert parse_fleet("", "fleet.toml") == Fleet({}, {})
 
@@ -122,12 +123,16 @@ def test_the_example_fleet_is_a_fleet() -> None:
         ("[[scopes", "this is not TOML: "),
         ("x = " + "[" * 5_000, "this is not TOML: "),
         ("x = " + "9" * 5_000, "this is not TOML: "),
-        ("[[scope]]\nname = 'shop'", "scope: unknown key; did you mean scopes? The keys here are scopes, machines"),
+        (
+            "[[scope]]\nname = 'shop'",
+            "scope: unknown key; did you mean scopes? The keys here are scopes, machines, hosts",
+        ),
         ("scopes = 1", "scopes: write each entry as a table under [[scopes]]"),
         ("[scopes]\nname = 'shop'", "scopes: write each entry as a table under [[scopes]]"),
         ("machines = ['web-0']", "machines: write each entry as a table under [[machines]]"),
+        ("hosts = ['kvm-07']", "hosts: write each entry as a table under [[hosts]]"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_a_file_of_another_shape_is_refused(text: str, complaint: str) -> None:
     """A file that is not TOML, or has something else instead of tables, is refused."""
@@ -225,12 +230,35 @@ def test_a_wrong_machine_is_refused(line: str, complaint: str) -> None:
             "scopes[1] \"a b\": name: scope 'a b' is not a name: use 1 to 64 letters, digits, '.', '_' or '-',"
             " starting with a letter or digit",
         ),
+        ("[[hosts]]", "hosts[0]: name: missing; add it to this table"),
+        (
+            '[[hosts]]\nname = "h1"\n[[hosts]]\nname = "h1"',
+            "hosts[1] \"h1\": name: there are two hosts 'h1'; give one of them another name",
+        ),
         (SHOP, "scopes[1] \"shop\": name: there are two scopes 'shop'; give one of them another name"),
     ],
 )
 def test_a_table_with_a_bad_name_is_refused(text: str, complaint: str) -> None:
     """The message names the table by its index, and by its name if it has one."""
     assert refusal(file(text)) == complaint
+
+
+@pytest.mark.parametrize(
+    "line, complaint",
+    [
+        ("label = {}", "label: unknown key; did you mean labels? The keys here are " + ", ".join(HOST_KEYS)),
+        ("labels = ['b4']", 'labels: write a table of names and strings, like { rack = "b4" }'),
+        ("labels = { rack = 4 }", 'labels: write a table of names and strings, like { rack = "b4" }'),
+        ('labels = { rack = "a\\nb" }', "label rack holds control characters or unpaired surrogates: use plain text"),
+        ("fault_domain = true", "fault_domain: True is not a whole number"),
+        ("fault_domain = 1000", "fault_domain is 1000: use a whole number from 0 to 999"),
+        ("connection = 7", "connection: 7 is not a string"),
+    ],
+)
+def test_a_wrong_host_is_refused(line: str, complaint: str) -> None:
+    """The message names the table, the key and what to write instead."""
+    message = refusal(file("[[hosts]]", 'name = "kvm-07"', line))
+    assert message in (f'hosts[0] "kvm-07": {complaint}', f'hosts[0] "kvm-07": labels: {complaint}')
 
 
 def machines(*lines: str) -> str:
@@ -367,7 +395,7 @@ def test_every_error_of_a_file_is_reported() -> None:
     """
     keys = ", ".join(SCOPE_KEYS)
     assert refusals(text) == [
-        "colour: unknown key; the keys here are scopes, machines",
+        "colour: unknown key; the keys here are scopes, machines, hosts",
         'scopes[0] "a b": kind: missing; add it to this table',
         f'scopes[0] "a b": kindd: unknown key; did you mean kind? The keys here are {keys}',
         "scopes[0] \"a b\": name: scope 'a b' is not a name: use 1 to 64 letters, digits, '.', '_' or '-',"
@@ -423,6 +451,13 @@ SCOPE = Scope(
     terminate_notice_s=600,
     minimum_notice_s={EventType.REBOOT: 1800, EventType.FREEZE: 901},
 )
+HOST = Host(
+    name="kvm-07",
+    labels={"rack": 'b"4"', "cpu.model": "epyc", "spare": ""},
+    fault_domain=3,
+    connection="qemu+ssh://forewarn@kvm-07/system",
+    listed=True,
+)
 MACHINE = Machine(
     scope="shop", name="web-0", update_domain=1, fault_domain=2, host="rack1-a", addresses=("10.0.0.4", "fd00::4"),
     interface="tap0", instance_id='i-"quoted" \\ ü',
@@ -430,15 +465,17 @@ MACHINE = Machine(
 
 
 def test_a_written_fleet_reads_the_same() -> None:
-    """Every key of a scope and a machine survives writing and reading, with its default or another value."""
+    """Every key of a scope, a machine and a host survives writing and reading, with its default or another value."""
     plain = Scope(name="plain", kind=ScopeKind.AVAILABILITY_SET)
     fleet = Fleet(
         {"shop": SCOPE, "plain": plain},
         {MACHINE.key: MACHINE, ("plain", "vm"): Machine(scope="plain", name="vm")},
+        {"kvm-07": HOST, "kvm-08": Host(name="kvm-08", listed=True)},
     )
     text = fleet_text(fleet)
     assert parse_fleet(text, "the text") == fleet
     assert '[[scopes]]\nname = "plain"\nkind = "availability-set"\n\n' in text
+    assert text.endswith('\n\n[[hosts]]\nname = "kvm-08"\n')
 
 
 def test_an_empty_fleet_is_an_empty_file() -> None:
@@ -447,8 +484,9 @@ def test_an_empty_fleet_is_an_empty_file() -> None:
 
 
 def test_a_fleet_in_pieces_is_checked_as_a_file_is() -> None:
-    """A duplicate scope, a duplicate machine, an unknown scope and a shared address are refused."""
-    assert stated_fleet([SCOPE], [MACHINE]) == Fleet({"shop": SCOPE}, {MACHINE.key: MACHINE})
+    """A duplicate scope, machine or host, an unknown scope and a shared address are refused."""
+    whole = Fleet({"shop": SCOPE}, {MACHINE.key: MACHINE}, {"kvm-07": HOST})
+    assert stated_fleet([SCOPE], [MACHINE], [HOST]) == whole
     other = Machine(scope="shop", name="web-1", addresses=("10.0.0.4",), interface="tap0")
     for scopes, machines, says in (
         ([SCOPE, SCOPE], [], "scope shop: name: there are two scopes"),
@@ -457,4 +495,6 @@ def test_a_fleet_in_pieces_is_checked_as_a_file_is() -> None:
         ([SCOPE], [MACHINE, other], "machine shop/web-1: addresses: 10.0.0.4 on tap0 belongs to shop/web-0"),
     ):
         with pytest.raises(InvalidFleet, match=says):
-            stated_fleet(scopes, machines)
+            stated_fleet(scopes, machines, [])
+    with pytest.raises(InvalidFleet, match="host kvm-07: name: there are two hosts 'kvm-07'"):
+        stated_fleet([], [], [HOST, HOST])

@@ -21,6 +21,7 @@ from forewarn.core.model import (
     ApprovalMode,
     Event,
     EventType,
+    Host,
     Machine,
     Scope,
     ScopeKind,
@@ -31,10 +32,11 @@ from tests.support.builders import OPERATOR, START, at, event, guid, machine, sc
 NOTHING = Fleet({}, {})
 
 
-def fleet(*things: Scope | Machine) -> Fleet:
+def fleet(*things: Scope | Machine | Host) -> Fleet:
     return Fleet(
         {each.name: each for each in things if isinstance(each, Scope)},
         {each.key: each for each in things if isinstance(each, Machine)},
+        {each.name: each for each in things if isinstance(each, Host)},
     )
 
 
@@ -127,6 +129,58 @@ def test_without_prune_nothing_is_removed() -> None:
     assert diff.removed_machines == (("shop", "web-1"), ("ship", "app-0"))
     assert diff.removed_scopes == ("ship",)
     assert diff.touched == ("ship", "shop")
+
+
+def listed(name: str, **facts: Any) -> Host:
+    """A host that the fleet lists."""
+    return Host(name=name, listed=True, **facts)
+
+
+def test_hosts_are_added_and_changed() -> None:
+    """A host gets what the file says and keeps its cordon; a host that has a row only for its cordon is new to the fleet."""
+    current = fleet(
+        listed("h1", labels={"rack": "a1"}, version=3, cordoned=START), Host(name="h2", cordoned=START, version=1)
+    )
+    wanted = fleet(
+        listed("h1", labels={"rack": "a2", "cpu": ""}, fault_domain=2, connection="qemu:///system"),
+        listed("h2"),
+        listed("h3"),
+    )
+    diff = difference(current, wanted)
+    assert diff.lines == (
+        '~ host h1: labels {rack a1} -> {cpu "", rack a2}, fault_domain 0 -> 2, connection "" -> qemu:///system',
+        "+ host h2",
+        "+ host h3",
+    )
+    assert diff.hosts == (
+        replace(wanted.hosts["h1"], version=3, cordoned=START),
+        listed("h2", cordoned=START, version=1),
+        listed("h3"),
+    )
+    assert diff.touched == ()
+    assert difference(fleet(*diff.hosts), wanted, prune=True) == Difference()
+    assert applied(diff).hosts == diff.hosts
+
+
+def test_a_host_that_leaves_the_fleet_stays_cordoned() -> None:
+    """With prune, a host that the file does not list loses its row, unless it is cordoned; a row for a cordon alone stays."""
+    cordoned = listed("h2", labels={"rack": "a1"}, version=5, cordoned=START, cordoned_by=guid(900))
+    current = fleet(listed("h1", version=4), cordoned, Host(name="h3", cordoned=START, version=1))
+    assert difference(current, NOTHING) == Difference()
+    diff = difference(current, NOTHING, prune=True)
+    assert diff.lines == ("- host h1", "- host h2")
+    assert diff.removed_hosts == (current.hosts["h1"], cordoned)
+    change = applied(diff)
+    assert change.removed_hosts == (("h1", 4),)
+    assert change.hosts == (Host(name="h2", version=5, cordoned=START, cordoned_by=guid(900)),)
+    assert [entry.detail for entry in change.audit] == ["- host h1", "- host h2"]
+
+
+def test_removed_hosts_count_for_a_large_removal() -> None:
+    """Many hosts are not removed without a question either."""
+    many = fleet(*(listed(f"h{number}") for number in range(MAX_REMOVED_UNASKED + 1)))
+    diff = difference(many, NOTHING, prune=True)
+    assert diff.warnings == ("it removes 11 hosts that the file does not contain",)
 
 
 def removing(machines: int, wanted: Fleet, scopes: int = 1, *, prune: bool = True) -> Difference:

@@ -22,24 +22,24 @@ from forewarn.core.hooks import (
     AllowedTargets,
     check_kinds,
     check_url,
-    enabled,
+    enable,
     entry_message,
     gap_message,
     hook_state,
     host_of,
     kind_of,
     lost_owner,
-    moved,
+    move_cursor,
     refuse_fleet_kinds,
     refuse_more,
     retry_after_s,
-    rotated,
+    rotate_secret,
     secret_text,
     signed_headers,
     trial_message,
     valid_secrets,
 )
-from forewarn.core.model import MAX_HOOKS, MAX_HOOKS_PER_SCOPE, HookShape
+from forewarn.core.operator_model import MAX_HOOKS, MAX_HOOKS_PER_SCOPE, HookShape
 from forewarn.core.transitions import Verb
 from tests.support.records import at, entry, event, hook, token
 
@@ -58,7 +58,11 @@ def test_every_action_that_the_core_notes_has_a_kind_of_its_own() -> None:
     source = "".join((folder / name).read_text() for name in ("lifecycle.py", "advance.py"))
     noted = set(re.findall(r'note\(\s*"([a-z -]+)"', source)) | {"maintenance paused", "maintenance resumed"}
     noted |= {f"event {verb} by operator" for verb in (Verb.RETRY, Verb.FINISH, Verb.ABANDON)}
-    assert {action for actions in KINDS.values() for action in actions} == noted | {"fleet changed"}
+    assert {action for actions in KINDS.values() for action in actions} == noted | {
+        "fleet changed",
+        "host cordoned",
+        "host uncordoned",
+    }
 
 
 def test_what_no_kind_names_is_other() -> None:
@@ -80,7 +84,9 @@ def test_kinds_are_checked_and_have_a_default() -> None:
 def test_a_hook_of_a_scope_asks_for_kinds_that_scopes_have() -> None:
     """It would never get the others: they are refused by name."""
     assert set(FLEET_KINDS) == {
-        kind for kind, noted in KINDS.items() if all(action.startswith(("maintenance ", "fleet ")) for action in noted)
+        kind
+        for kind, noted in KINDS.items()
+        if all(action.startswith(("maintenance ", "fleet ", "host ")) for action in noted)
     }
     refuse_fleet_kinds([kind for kind in ALL_KINDS if kind not in FLEET_KINDS])
     with pytest.raises(Invalid, match=r"the kind paused, ended belong to no scope: leave it out, or create a hook for"):
@@ -277,20 +283,20 @@ def test_an_old_secret_signs_until_its_time_is_over() -> None:
     """A rotation puts the new secret first and keeps the one before it; older ones are dropped."""
     one = hook(secrets=(OLD,))
     assert valid_secrets(one, at(0)) == (OLD,)
-    two = rotated(one, NEW, at(60))
+    two = rotate_secret(one, NEW, at(60))
     assert valid_secrets(two, at(59)) == (NEW, OLD)
     assert valid_secrets(two, at(60)) == (NEW,)
     third = secret_text(b"3")
-    assert rotated(two, third, at(70)).secrets == (third, NEW)
+    assert rotate_secret(two, third, at(70)).secrets == (third, NEW)
     stored_before = replace(two, secrets=(third, NEW, OLD))
     assert valid_secrets(stored_before, at(59)) == (third, NEW)
 
 
 def test_an_ended_secret_never_signs_again() -> None:
     """Neither one that was ended at once nor one whose time was over returns with a later rotation."""
-    ended = rotated(rotated(hook(secrets=(OLD,)), NEW, at(60)), secret_text(b"3"), None)
+    ended = rotate_secret(rotate_secret(hook(secrets=(OLD,)), NEW, at(60)), secret_text(b"3"), None)
     assert (ended.secrets, ended.old_secrets_until) == ((secret_text(b"3"),), None)
-    again = rotated(ended, secret_text(b"4"), at(1_000))
+    again = rotate_secret(ended, secret_text(b"4"), at(1_000))
     assert valid_secrets(again, at(0)) == (secret_text(b"4"), secret_text(b"3"))
 
 
@@ -308,10 +314,10 @@ def test_attempts_come_less_and_less_often() -> None:
 def test_an_enabled_hook_has_not_failed() -> None:
     """Its cursor and its gap stay."""
     broken = hook(failing_since=at(0), failures=3, error="x", disabled=at(9), cursor=5, gap_after=1, gap_until=3)
-    assert enabled(broken, "") == hook(cursor=5, gap_after=1, gap_until=3)
-    taken_over = [enabled(replace(broken, owner_token="T1"), token_id).owner_token for token_id in ("T2", "")]
+    assert enable(broken, "") == hook(cursor=5, gap_after=1, gap_until=3)
+    taken_over = [enable(replace(broken, owner_token="T1"), token_id).owner_token for token_id in ("T2", "")]
     assert taken_over == ["T2", ""]
-    assert enabled(broken, "T2").owner_token == "", "an operator's hook does not become an owner's"
+    assert enable(broken, "T2").owner_token == "", "an operator's hook does not become an owner's"
 
 
 def test_a_hook_of_an_owner_needs_the_owners_token() -> None:
@@ -337,11 +343,11 @@ def test_a_hook_is_active_failing_or_disabled() -> None:
 def test_a_hook_can_go_on_elsewhere() -> None:
     """An entry that the audit holds, or the next one; a disabled hook stays disabled."""
     broken = hook(failing_since=at(0), failures=3, error="x", disabled=at(9), cursor=5)
-    assert moved(broken, 3, oldest=3, newest=9) == hook(cursor=2, disabled=at(9))
-    assert moved(broken, 10, oldest=3, newest=9).cursor == 9
+    assert move_cursor(broken, 3, oldest=3, newest=9) == hook(cursor=2, disabled=at(9))
+    assert move_cursor(broken, 10, oldest=3, newest=9).cursor == 9
     for entry_id in (2, 11):
         with pytest.raises(Invalid, match="use 3 to 10"):
-            moved(broken, entry_id, oldest=3, newest=9)
+            move_cursor(broken, entry_id, oldest=3, newest=9)
 
 
 # -- where messages may go

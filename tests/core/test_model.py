@@ -17,15 +17,13 @@ from forewarn.core.model import (
     UNSTARTED,
     VISIBLE,
     EventType,
-    LoginSession,
+    Host,
     Machine,
-    Role,
     Scope,
     ScopeKind,
     Source,
     Status,
     Targets,
-    Token,
 )
 from tests.support.builders import START, at, event, machine, request, scope
 
@@ -70,6 +68,32 @@ def test_domains_are_small_numbers(key: str) -> None:
     for bad in (-1, 1_000):
         with pytest.raises(Invalid, match=f"{key} is {bad}: use a whole number from 0 to 999"):
             machine(**only(key, bad))
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ({"name": "rack 1"}, "host 'rack 1' is not a name"),
+        ({"fault_domain": -1}, "fault_domain is -1: use a whole number from 0 to 999"),
+        ({"fault_domain": 1_000}, "fault_domain is 1000: use a whole number from 0 to 999"),
+        ({"labels": {f"k{n}": "" for n in range(33)}}, "33 labels: at most 32 are allowed"),
+        ({"labels": {"a b": "x"}}, "label 'a b' is not a name"),
+        ({"labels": {"rack": "x" * 129}}, "label rack is 129 characters long: at most 128 are allowed"),
+        ({"labels": {"rack": "a\nb"}}, "label rack holds control characters"),
+        ({"connection": "qemu:///\x00"}, "connection holds control characters"),
+        ({"connection": "x" * 513}, "connection is 513 characters long: at most 512 are allowed"),
+    ],
+)
+def test_a_host_that_cannot_be(fact: dict[str, Any], message: str) -> None:
+    """A host has a name, a fault domain, a few short labels and a connection of one line."""
+    with pytest.raises(Invalid, match=message):
+        Host(**{"name": "kvm-07", **fact})
+
+
+def test_a_host() -> None:
+    """The largest host that is allowed."""
+    labels = {f"k{n}": "x" * 128 for n in range(32)}
+    assert Host(name="kvm-07", labels=labels, fault_domain=999, connection="x" * 512).labels == labels
 
 
 def test_a_host_is_a_name_or_nothing() -> None:
@@ -294,47 +318,6 @@ def test_which_events_the_update_domain_rule_applies_to(facts: dict[str, Any], b
     assert event(1, **facts).one_domain_at_a_time is bound
 
 
-# -- tokens
-
-DIGEST = "0123456789abcdef" * 4
-
-
-def token(**fields: Any) -> Token:
-    return Token(**{"id": "T1", "name": "portal", "role": Role.VIEWER, "digest": DIGEST, "created": START, **fields})
-
-
-@pytest.mark.parametrize(
-    "fields_, message",
-    [
-        ({"name": ""}, "the token has no name"),
-        ({"name": "x" * 65}, "name is 65 characters long: at most 64"),
-        ({"name": "a\nb"}, "name holds control characters"),
-        ({"role": Role.OWNER}, "needs 1 to 32 scopes, not 0"),
-        ({"role": Role.OWNER, "scopes": tuple(f"s{n}" for n in range(33))}, "needs 1 to 32 scopes, not 33"),
-        ({"role": Role.CALENDAR, "scopes": tuple(f"s{n}" for n in range(33))}, "needs 0 to 32 scopes, not 33"),
-        ({"role": Role.OWNER, "scopes": ("shop", "no name")}, "scope 'no name' is not a name"),
-        ({"role": Role.OPERATOR, "scopes": ("shop",)}, "leave them out for role operator"),
-        ({"scopes": ("shop",)}, "only roles owner and calendar take scopes"),
-        ({"digest": DIGEST.upper()}, "digest is not 64 lower-case"),
-        ({"digest": DIGEST[1:]}, "digest is not 64 lower-case"),
-        ({"digest": DIGEST + "\n"}, "digest is not 64 lower-case"),
-    ],
-)
-def test_a_bad_token_is_refused(fields_: dict[str, Any], message: str) -> None:
-    """Name, scopes and digest of a token are checked."""
-    with pytest.raises(Invalid, match=message):
-        token(**fields_)
-
-
-def test_a_token_may_have_scopes_up_to_the_limit() -> None:
-    """Values within the limits are accepted."""
-    scopes = tuple(f"s{n}" for n in range(32))
-    assert token(role=Role.OWNER, scopes=scopes, name="x" * 64).scopes == scopes
-    assert token(role=Role.OPERATOR, name="Größe").role == "operator"
-    assert token(role=Role.CALENDAR).scopes == ()
-    assert token(role=Role.CALENDAR, scopes=scopes).scopes == scopes
-
-
 # -- changes and frozen things
 
 
@@ -359,9 +342,3 @@ def test_a_description_may_be_in_any_language() -> None:
     assert request("shop/web-0", description="R\u00e9paration\u00a0: \u4fdd\u5b88\u3000\u4f5c\u696d").description
     with pytest.raises(Invalid, match="control characters"):
         request("shop/web-0", description="one line\u2028another")
-
-
-def test_a_login_is_known_by_a_hash() -> None:
-    """The session id itself is never stored."""
-    with pytest.raises(Invalid, match="digest is not 64"):
-        LoginSession(digest="the id itself", token_id="T1", created=START, expires=at(1))

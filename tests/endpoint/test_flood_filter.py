@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from forewarn.endpoint.flood_filter import BLOCKED_S, MAX_BLOCKED, MAX_OVER_SHARE, FloodFilter
+from forewarn.endpoint.sockets import Listener
 from tests.endpoint.in_memory import manual_monotonic
 from tests.support.guest_service import STRANGER, WEB_0, Serving, get, serving, status
 from tests.support.waiting import PATIENCE_S, until
@@ -30,11 +31,18 @@ def is_kept_out(client: socket.socket, port: int, *, other: str) -> bool:
     return client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == SYN_SENT
 
 
+def only_listener(served: Serving) -> Listener:
+    """Return the listener of the service's only address."""
+    (on_address,) = served.server.listener._listeners
+    assert on_address._listener is not None
+    return on_address._listener
+
+
 def flood(served: Serving, address: str) -> None:
     """Connect over the share of an address until the filter has it."""
     kept = [served.client(address) for _ in range(4)]
     until(lambda: len(served.endpoint.connections) == len(kept))
-    (listener,) = served.server.listener._listeners
+    listener = only_listener(served)
     for _ in range(MAX_OVER_SHARE):
         assert served.client(address).closed()
     until(lambda: address in listener.flood_filter.blocked)
@@ -63,7 +71,7 @@ def test_few_connections_over_the_share_block_nothing() -> None:
     with serving(stopped=True, guest_unknown_connections=1) as served:
         served.client(STRANGER)
         until(lambda: len(served.endpoint.connections) == 1)
-        (listener,) = served.server.listener._listeners
+        listener = only_listener(served)
         for _ in range(3):
             for _ in range(MAX_OVER_SHARE - 1):
                 assert served.client(STRANGER).closed()
@@ -78,7 +86,7 @@ def test_a_full_listener_blocks_nobody() -> None:
         until(lambda: len(served.endpoint.connections) == 1)
         for _ in range(2 * MAX_OVER_SHARE):
             assert served.client(STRANGER).closed()
-        (listener,) = served.server.listener._listeners
+        listener = only_listener(served)
         assert not listener.flood_filter.blocked
 
 

@@ -42,7 +42,9 @@ def test_an_address_that_cannot_be_used_is_an_error() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidSettings, match=f"guest: cannot listen on 127.0.0.1:{port}: Address already in use"):
             open_socket(Address("127.0.0.1", port))
-    with pytest.raises(InvalidSettings, match=r"cannot listen on 127\.0\.0\.1:0@nowhere0: "):
+    with pytest.raises(
+        InvalidSettings, match=r"cannot listen on 127\.0\.0\.1:0@nowhere0 yet: there is no such interface"
+    ):
         open_socket(Address("127.0.0.1", 0, "nowhere0"))
 
 

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 
 from forewarn.app.health import guest_counts
 from forewarn.core.errors import StoreUnavailable
-from forewarn.operator.monitoring import TICKER_SILENT_S, operator_app
+from forewarn.operator.monitoring import TICKER_SILENT_S, Guard, Readiness, operator_app
 from tests.support.guest_service import STRANGER, URL, WEB_0, Serving, get, serving, status
 from tests.support.waiting import until
 
@@ -39,16 +39,15 @@ def app_of(
     store_problem: Callable[[], str] = lambda: "",
     executor_problem: Callable[[], str] = lambda: "",
     guests_accepted: Callable[[], bool] = lambda: True,
-    guard: Callable[[Mapping[str, str], str], object] | None = None,
+    guard: Guard | None = None,
 ) -> Starlette:
-    return operator_app(
+    readiness = Readiness(
         ticked_at_s=ticked_at_s,
         store_problem=store_problem,
         executor_problem=executor_problem,
         guests_accepted=guests_accepted,
-        guest_counts=lambda: guest_counts(served.endpoint),
-        guard=guard,
     )
+    return operator_app(readiness, guest_counts=lambda: guest_counts(served.endpoint), guard=guard)
 
 
 def metrics(served: Serving) -> dict[str, float]:

@@ -50,6 +50,7 @@ class Account:
         self.events: dict[str, Event] = {}
         self.orders: dict[str, Order] = {}
         self.approvals: dict[str, set[str]] = defaultdict(set)
+        self._approved_at: dict[tuple[str, str], datetime] = {}  # by event and machine: the wall clock at the commit
         self.contents: dict[tuple[str, Stage], Content] = {}
         self.stages: dict[str, list[tuple[int, Stage]]] = defaultdict(list)
         self.promised_s: dict[str, int] = {}
@@ -91,7 +92,7 @@ class Account:
             self._check_step(before.get(event.id), event)
             self.events[event.id] = event
         for approval in change.approvals:
-            self._record_approval(approval.event_id, approval.machine)
+            self._record_approval(at_ms, approval.event_id, approval.machine)
         self.orders |= {order.id: order for order in change.orders}
         self._keep_maintenances(change)
         for event in change.events:
@@ -146,6 +147,7 @@ class Account:
         self.left_ms, self._trusted, self._commits = again.left_ms, again._trusted, again._commits
         self._lost_holds += [hold for hold in self._holds if hold not in again._holds]
         self._holds, self._confirmed_ms = again._holds, again._confirmed_ms
+        self._approved_at = again._approved_at
 
     def adopted(self, at_ms: int, steps: int) -> None:
         self.failover_open = False
@@ -204,10 +206,11 @@ class Account:
         if was is not None and was.published and (was.published, was.not_before) != (event.published, event.not_before):
             self.complain(f"event {event.id} changed its NotBefore after publication")
 
-    def _record_approval(self, event_id: str, machine: str) -> None:
+    def _record_approval(self, at_ms: int, event_id: str, machine: str) -> None:
         if machine in self.approvals[event_id]:
             self.complain(f"the approval of event {event_id} by {machine or 'an operator'} was recorded twice")
         self.approvals[event_id].add(machine)
+        self._approved_at[event_id, machine] = self._wall(at_ms)
 
     def _published(self, at_ms: int, event: Event) -> None:
         scope = self.scopes[event.scope]
@@ -228,9 +231,13 @@ class Account:
         """Whether the clock jumped since a decision, which makes its deadlines meaningless."""
         return self.jumped_ms(at_ms - self._tolerance_ms) > MAX_STEP_MS
 
-    def may_start_early(self, event: Event) -> bool:
-        """Whether the event may start before its NotBefore."""
-        approved_by = self.approvals[event.id]
+    def may_start_early(self, event: Event, decided: datetime | None = None) -> bool:
+        """Whether the event may start before its NotBefore.
+
+        A decision need not know approvals that were saved after it was made: an approval conflicts with no other change.
+        """
+        given = self.approvals[event.id]
+        approved_by = {by for by in given if decided is None or self._approved_at[event.id, by] <= decided}
         if event.born_approved or not event.needs_approval or "" in approved_by:
             return True
         if event.approval_mode is ApprovalMode.ALL:
@@ -338,15 +345,15 @@ class Account:
             if _queue_position(other, rival) < position and self._surely_due(rival, now):
                 self.complain(f"event {event.id} overtook event {other.id} in {event.scope}")
 
-    def _surely_due(self, maintenance: Maintenance, now: datetime) -> bool:
-        now = now if self._trusted is None else min(now, self._trusted)
+    def _surely_due(self, maintenance: Maintenance, decided: datetime) -> bool:
+        now = decided if self._trusted is None else min(decided, self._trusted)
         if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
             return False
         events = [e for e in self.events.values() if e.maintenance_id == maintenance.id]
         candidates = [e for e in events if e.status in VISIBLE or (e.status is Status.PLANNED and e.born_approved)]
         return all(
             e.status is Status.SCHEDULED
-            and (self.may_start_early(e) or _notice_has_ended(e, maintenance.observed_published_at, now))
+            and (self.may_start_early(e, decided) or _notice_has_ended(e, maintenance.observed_published_at, now))
             for e in candidates
         )
 

@@ -18,12 +18,12 @@ from forewarn.core.model import (
     MaintenanceStatus,
     Order,
     OrderState,
-    Receipt,
     Scope,
     ScopeKind,
     Source,
     Status,
 )
+from forewarn.core.operator_model import Receipt
 from forewarn.store.memory import MemoryStore
 from tests.sim.history import (
     Acknowledged,
@@ -503,6 +503,21 @@ def test_a_node_is_not_blamed_for_what_it_could_not_know() -> None:
     case.bend("started", 16 * MINUTE - 30_000)
     case.add(ClockMoved(2 * MINUTE, 30_000))
     assert case.verdict()[0] == []
+
+
+@pytest.mark.parametrize(("approved_ms", "blamed"), [(STARTED - 1_000, False), (STARTED - 3_000, True)])
+def test_an_approval_that_is_saved_during_a_start_holds_nothing_back(approved_ms: int, blamed: bool) -> None:
+    """The start was decided two seconds before it was saved: only the approvals before that put another event ahead."""
+    case, rival = Case(), replace(MAINTENANCE, id="A")
+    late = START + at(18 * MINUTE)
+    waiting = replace(EVENT, id="F", maintenance_id="A", resources=("web-1",), not_before=late)
+    event, later = replace(EVENT, not_before=late), replace(STARTS, not_before=late)
+    case.bend("published", events=(event, waiting), maintenances=(MAINTENANCE, rival))
+    given = [Approval(event_id=i, machine=m, who=m, at=START) for i, m in (("E", "web-0"), ("F", "web-1"))]
+    case.changes["first"] = (STARTED - 10_000, Change(at=START + at(STARTED - 10_000), approvals=(given[0],)))
+    case.changes["second"] = (approved_ms, Change(at=START + at(approved_ms), approvals=(given[1],)))
+    case.bend("started", at=START + at(STARTED - 2_000), events=(later,))
+    assert any("overtook event F" in complaint for complaint in case.verdict()[0]) is blamed
 
 
 def test_an_order_may_fail_just_before_its_work_begins() -> None:

@@ -10,21 +10,20 @@ from hypothesis import strategies as st
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.model import (
-    MAX_SESSIONS_PER_TOKEN,
     ApprovalMode,
     ClockHold,
     EventType,
     HoldCause,
-    HookShape,
+    Host,
     MaintenanceStatus,
     OnFailure,
     OrderState,
-    Role,
     ScopeKind,
     Source,
     Status,
     StoreHold,
 )
+from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, HookShape, Role
 from forewarn.store import MAX_DELIVERIES, AuditQuery, EventQuery, Focus, Store
 from forewarn.store.memory import MemoryStore
 from tests.support.records import (
@@ -70,6 +69,7 @@ def read_all(store: Store) -> object:
         store.audit(AuditQuery(limit=500)),
         store.tokens(),
         store.hooks(),
+        store.hosts(),
         [store.receipt("T1", f"K{n}") for n in range(5)],
         store.next_wakeup(),
     )
@@ -93,7 +93,9 @@ def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> N
     key = f"k{next(KEYS)}"
     given_ = data.draw(anything(key))
     store.apply(given_)
-    told = {e.id: replace(e, approvals=tuple(a for a in given_.approvals if a.event_id == e.id)) for e in given_.events}
+    expected = {
+        e.id: replace(e, approvals=tuple(a for a in given_.approvals if a.event_id == e.id)) for e in given_.events
+    }
     (kept,) = (replace(m, version=1) for m in given_.maintenances)
 
     seen = store.snapshot(Focus(scopes=(key,), maintenances=(f"{key}-M",), inventory=True))
@@ -101,10 +103,10 @@ def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> N
     assert dict(seen.scopes) == {s.name: replace(s, version=1) for s in given_.scopes}
     assert dict(seen.machines) == {m.key: m for m in given_.machines}
     assert dict(seen.maintenances) == {kept.id: kept}
-    assert dict(seen.events) == told
+    assert dict(seen.events) == expected
     assert dict(seen.orders) == {o.id: o for o in given_.orders}
     assert store.maintenance(kept.id) == kept
-    assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*told.values()][::-1]
+    assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*expected.values()][::-1]
     audit = store.audit(AuditQuery(maintenance_id=kept.id))
     assert [replace(e, id=0) for e in reversed(audit)] == list(given_.audit)
     assert [t for t in store.tokens() if t.id == f"{key}-T"] == list(given_.tokens)
@@ -228,7 +230,7 @@ def test_a_scope_that_is_not_there_has_no_version(store: Store, expected: int) -
 
 
 def test_version_zero_means_that_it_must_not_exist(store: Store) -> None:
-    """Whoever creates a scope or a maintenance that somebody else has just created meets a conflict."""
+    """Creating a scope or a maintenance that another writer has just created is a conflict."""
     new_scope = change(expect=[("shop", 0)], scopes=[scope()])
     new_maintenance = change(maintenances=[maintenance(description="the first")])
     store.apply(new_scope)
@@ -252,7 +254,7 @@ def test_a_maintenance_that_moved_on_is_a_conflict(store: Store) -> None:
 
 
 def test_an_approval_is_recorded_once(store: Store) -> None:
-    """Whoever records the same again is second: it decides anew, with nothing left to save, not even a line of the audit."""
+    """A second record of the same approval is a conflict: the caller decides again, and saves nothing, no audit entry either."""
     store.apply(one_maintenance())
     store.apply(change(approvals=[approval()], audit=[entry()]))
     operators = approval(name="", at=at(90))
@@ -263,7 +265,7 @@ def test_an_approval_is_recorded_once(store: Store) -> None:
 
 
 def test_approvals_bump_no_version(store: Store) -> None:
-    """Any number of machines may approve while somebody else decides about the scope."""
+    """Any number of machines may approve while another caller decides about the scope."""
     store.apply(one_maintenance())
     decided_on = saved_scope(store), saved_maintenance(store)
     store.apply(change(approvals=[approval(), approval(name="web-1")]))
@@ -430,7 +432,7 @@ def test_the_last_use_of_a_token_is_kept(store: Store) -> None:
 
 
 def test_a_token_goes(store: Store) -> None:
-    """Whoever wanted it gone has what was wanted; its id and its secret are free again, in the same change."""
+    """Removing an unknown token is no error; its id and its secret are free again, in the same change."""
     store.apply(change(tokens=[token("T1"), token("T2")]))
     store.apply(change(removed_tokens=["T1", "nobody"]))
     assert [t.id for t in store.tokens()] == ["T2"]
@@ -477,7 +479,7 @@ def test_machines_and_scopes_go(store: Store) -> None:
 
 
 def test_removing_what_is_not_there_is_no_error(store: Store) -> None:
-    """Whoever wanted it gone has what was wanted."""
+    """The store stays as it is."""
     store.apply(one_maintenance())
     before = read_all(store)
     store.apply(change(removed_machines=[("shop", "nobody"), ("nowhere", "x")], removed_scopes=["nowhere"]))
@@ -525,7 +527,7 @@ def test_a_change_about_what_does_not_exist_leaves_nothing(store: Store, wrong: 
 
 
 def test_a_conflict_in_the_last_part_leaves_nothing(store: Store) -> None:
-    """The maintenance somebody else changed is found out after much was written, and nothing of that stays."""
+    """A maintenance that another writer changed is detected after much was written, and nothing of that stays."""
     store.apply(one_maintenance())
     fresh = [maintenance("M2"), replace(saved_maintenance(store), version=7)]
     wrong = change(scopes=[scope("blog")], machines=[machine("db-0", scope="blog")], maintenances=fresh)
@@ -556,7 +558,7 @@ def test_of_two_holds_the_earlier_counts(store: Store) -> None:
 
 
 def test_what_was_confirmed_is_kept_until_there_is_another_hold(store: Store) -> None:
-    """Whoever notices the same jump later finds that it was confirmed; the next hold counts, however late its moment."""
+    """A node that notices the same jump later finds it confirmed; the next hold counts, however late its moment."""
     first = ClockHold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
     later = ClockHold(trusted=at(4_000), noticed=at(8_000), jumped_s=3_700, node="two")
     store.apply(replace(change(), hold=first))
@@ -683,6 +685,57 @@ def test_a_released_hold_wakes_every_open_maintenance(store: Store) -> None:
     assert store.snapshot(Focus()).hold is None
     assert store.due(at(5), 10) == ["M1"]
     assert saved_maintenance(store, "M1").version == 2
+
+
+# -- hosts
+
+
+FULL_HOST = Host(
+    name="kvm-07",
+    labels={"rack": "b 4", "cpu": UNICODE},
+    fault_domain=999,
+    connection="qemu+ssh://forewarn@kvm-07/system",
+    listed=True,
+    cordoned=at(3),
+    cordoned_by="M1",
+)
+
+
+def test_hosts_come_back_as_given(store: Store) -> None:
+    """Every field of a host is read as it was written, in a list, in the inventory and in a snapshot of named hosts."""
+    store.apply(change(hosts=[FULL_HOST, Host(name="kvm-01")]))
+    full, plain = replace(FULL_HOST, version=1), Host(name="kvm-01", version=1)
+    assert list(store.hosts().items()) == [("kvm-01", plain), ("kvm-07", full)]
+    assert store.inventory().hosts == store.hosts()
+    assert dict(store.snapshot(Focus(hosts=("kvm-07", "kvm-99"))).hosts) == {"kvm-07": full}
+    assert not store.snapshot(Focus(scopes=("shop",), inventory=True)).hosts
+    later = Host(name="kvm-07", labels={"rack": "b5"}, version=1)
+    store.apply(change(hosts=[later]))
+    assert store.hosts()["kvm-07"] == replace(later, version=2)
+
+
+def test_a_snapshot_of_a_host_has_its_machines_and_their_scopes(store: Store) -> None:
+    """A decision about a host reads its row, the machines on it and the scopes of those."""
+    machines = [machine("web-0", host="kvm-07"), machine("web-1", host="kvm-08")]
+    store.apply(change(scopes=[scope()], machines=machines, hosts=[FULL_HOST]))
+    seen = store.snapshot(Focus(hosts=("kvm-07",)))
+    assert list(seen.hosts) == ["kvm-07"]
+    assert list(seen.machines) == [("shop", "web-0")]
+    assert list(seen.scopes) == ["shop"]
+
+
+def test_a_host_changes_only_as_it_was_read(store: Store) -> None:
+    """A host that another writer added, changed or removed is a conflict, and nothing is saved."""
+    store.apply(change(hosts=[FULL_HOST, Host(name="kvm-01")]))
+    store.apply(change(hosts=[replace(FULL_HOST, version=1, cordoned=None, cordoned_by="")]))
+    refused(store, change(hosts=[FULL_HOST], audit=[entry()]), Conflict)
+    refused(store, change(hosts=[Host(name="kvm-01", version=1), replace(FULL_HOST, version=1)]), Conflict)
+    refused(store, change(hosts=[Host(name="kvm-99", version=1)]), Conflict)
+    refused(store, change(removed_hosts=[("kvm-01", 1), ("kvm-07", 1)]), Conflict)
+    store.apply(change(removed_hosts=[("kvm-07", 2)]))
+    refused(store, change(removed_hosts=[("kvm-07", 2)]), Conflict)
+    refused(store, change(hosts=[replace(FULL_HOST, version=2)]), Conflict)
+    assert list(store.hosts()) == ["kvm-01"]
 
 
 # -- hooks

@@ -187,8 +187,8 @@ class World:
     def approve_as_operator(self, event_id: str) -> Change:
         return self.save(lifecycle.approve_as_operator(self.snapshot(), event_id, now=self.now, actor=OPERATOR))
 
-    def cancel_event(self, event_id: str, reason: str = "") -> Change:
-        return self.save(lifecycle.cancel_event(self.snapshot(), event_id, now=self.now, actor=OPERATOR, reason=reason))
+    def cancel_event(self, event_id: str) -> Change:
+        return self.save(lifecycle.cancel_event(self.snapshot(), event_id, now=self.now, actor=OPERATOR))
 
     def cancel_maintenance(self, maintenance_id: str) -> Change:
         return self.save(lifecycle.cancel_maintenance(self.snapshot(), maintenance_id, now=self.now, actor=OPERATOR))

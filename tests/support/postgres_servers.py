@@ -130,7 +130,7 @@ class Server:
         return name
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """The postmaster and everybody it started."""
+        """The postmaster and the processes that it started."""
         if self._process is not None:
             if how is signal.SIGKILL:
                 with suppress(ProcessLookupError):
@@ -208,9 +208,9 @@ _EMPTY = "SET search_path = forewarn;" + "".join(
     f"DELETE FROM {table};"
     for table in (
         "machines", "scopes", "events", "maintenances", "audit", "tokens", "sessions", "receipts", "changes", "leases",
-        "clock_hold", "hooks",
+        "clock_hold", "hooks", "hosts",
     )
-) + "UPDATE store_hold SET resumed = held, identity = ''; UPDATE audit_start SET id = 0, hash = '';" + "".join(
+) + "UPDATE store_hold SET held = 'epoch', resumed = 'epoch', identity = ''; UPDATE audit_start SET id = 0, hash = '';" + "".join(
     f"ALTER SEQUENCE {name} RESTART;" for name in ("events_number_seq", "audit_id_seq", "changes_number_seq")
 )  # fmt: skip
 

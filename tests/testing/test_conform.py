@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner, Result
 
-from forewarn.cli.app import app
+from forewarn.cli.app import build
 from forewarn.cli.app import run as main
 from forewarn.core.errors import Invalid
 from forewarn.testing import conform as kit
@@ -318,7 +318,7 @@ def test_a_signal_ends_the_agents_too(signal_number: signal.Signals, tmp_path: P
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["conform", *arguments])
+    return CliRunner().invoke(build(), ["conform", *arguments])
 
 
 def test_the_command_prints_a_table_and_writes_files(tmp_path: Path) -> None:

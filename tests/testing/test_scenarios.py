@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forewarn.app.service import Service
-from forewarn.cli.app import app
+from forewarn.cli.app import build
 from forewarn.core.errors import ForewarnError, Invalid, NotFound, Refused
 from forewarn.core.model import Actor
 from forewarn.guest import Client
@@ -336,16 +336,18 @@ def test_steps_have_their_lines_and_comments() -> None:
 def test_the_command_line_lists_shows_and_plays(tmp_path: Path) -> None:
     """`list`, `show` and `run` work for shipped scenarios and for files."""
     runner = CliRunner()
-    listed = runner.invoke(app, ["scenario", "list"])
+    listed = runner.invoke(build(), ["scenario", "list"])
     assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == SHIPPED
-    shown = runner.invoke(app, ["scenario", "show", "user-reboot"]).stdout
+    shown = runner.invoke(build(), ["scenario", "show", "user-reboot"]).stdout
     assert shown == scenario("user-reboot").text
     (tmp_path / "mine.txt").write_text(shown, "utf-8")
-    ran = runner.invoke(app, ["scenario", "run", str(tmp_path / "mine.txt"), "--machines", "2"])
+    ran = runner.invoke(build(), ["scenario", "run", str(tmp_path / "mine.txt"), "--machines", "2"])
     assert ran.exit_code == 0
     assert ran.stdout == "\n".join([scenario("user-reboot").title, *played_lines(scenario("user-reboot"))]) + "\n"
-    assert runner.invoke(app, ["scenario", "run", "user-reboot", "--clock", "system"]).exit_code != 0
-    seeded = [runner.invoke(app, ["scenario", "run", "user-reboot", "--seed", seed]).stdout for seed in ("1", "1", "2")]
+    assert runner.invoke(build(), ["scenario", "run", "user-reboot", "--clock", "system"]).exit_code != 0
+    seeded = [
+        runner.invoke(build(), ["scenario", "run", "user-reboot", "--seed", seed]).stdout for seed in ("1", "1", "2")
+    ]
     assert seeded[0] == seeded[1] != seeded[2]
 
 
@@ -365,7 +367,7 @@ def test_check_prints_differences(text: str, tmp_path: Path, monkeypatch: pytest
     """A different result, or an error without an expected result, is printed with its line, and the exit code is 1."""
     monkeypatch.chdir(tmp_path)
     Path("mine.txt").write_text(FLEET + text, "utf-8")
-    done = CliRunner().invoke(app, ["scenario", "run", "mine.txt", "--check"])
+    done = CliRunner().invoke(build(), ["scenario", "run", "mine.txt", "--check"])
     assert done.exit_code == (1 if CHECKED[text] else 0), done.stdout
     assert bool(done.stdout) == bool(CHECKED[text])
     assert all(part in done.stdout for part in CHECKED[text]), done.stdout
@@ -374,8 +376,8 @@ def test_check_prints_differences(text: str, tmp_path: Path, monkeypatch: pytest
 def test_check_plays_the_file_unchanged() -> None:
     """A shipped scenario passes, and options that change the scenario are refused."""
     runner = CliRunner()
-    assert runner.invoke(app, ["scenario", "run", "user-reboot", "--check"]).exit_code == 0
-    refused = runner.invoke(app, ["scenario", "run", "user-reboot", "--check", "--machines", "2"])
+    assert runner.invoke(build(), ["scenario", "run", "user-reboot", "--check"]).exit_code == 0
+    refused = runner.invoke(build(), ["scenario", "run", "user-reboot", "--check", "--machines", "2"])
     assert "this plays the file unchanged" in str(refused.exception)
 
 

@@ -1,19 +1,21 @@
 """The state of this node for /readyz and /metrics; nothing is decided by it.
 
-A request must not wait for a database that may not answer: the database is asked only if it has just answered, and at most
+A request must not wait for a database that may not answer: the database is queried only if it has just answered, and at most
 every few seconds.
 """
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
 
 from forewarn.core.errors import ServiceError
 from forewarn.core.hooks import hook_state
-from forewarn.core.model import Hook
+from forewarn.core.hosts import HostState, host_state
+from forewarn.core.model import Host
+from forewarn.core.operator_model import Hook
 from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
@@ -22,6 +24,7 @@ from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
 from forewarn.service.hook_sender import HookSender
+from forewarn.service.inventory import InventoryHealth
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog, SharedStore, Store
@@ -43,6 +46,7 @@ class Health:
         ticker: Ticker,
         follower: Follower | None,
         hook_sender: HookSender | None = None,
+        inventory: Callable[[], InventoryHealth] = InventoryHealth,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -51,6 +55,7 @@ class Health:
         self._ticker = ticker
         self._follower = follower
         self._hook_sender = hook_sender
+        self._inventory = inventory
         self._lock = threading.Lock()
         self._counted: tuple[float, Backlog | None] = (0.0, None)
 
@@ -67,6 +72,8 @@ class Health:
     def warnings(self) -> dict[str, str]:
         """Return, by part of the node, what works but needs attention."""
         warnings = {"store": self._follower.warning} if self._follower is not None and self._follower.warning else {}
+        if inventory := self._inventory().warning():
+            warnings["inventory"] = inventory
         with suppress(ServiceError):
             hold = self._control.clock_hold() if self.store_answers() else None
             if hold is not None:
@@ -79,12 +86,13 @@ class Health:
         return warnings
 
     def facts(self, documents: Documents) -> Facts:
-        backlog, held, store_held, hooks, now = None, None, None, None, self._clock.display_time()
+        backlog, held, store_held, hosts, hooks, now = None, None, None, None, None, self._clock.display_time()
         if self.store_answers():
             with suppress(ServiceError):
                 backlog = self._backlog()
                 held = self._control.clock_hold() is not None
                 store_held = self._control.store_hold() is not None
+                hosts = self._store.hosts()
                 hooks = self._store.hooks()
         ticked_s = self._ticker.cycled_at_s
         return Facts(
@@ -101,10 +109,12 @@ class Health:
             backlog=backlog,
             overdue_s=None if backlog is None else _ago_s(now, backlog.earliest_start),
             due_s=None if backlog is None else _ago_s(now, backlog.earliest_wake),
+            hosts=None if hosts is None else _host_states(hosts.values()),
             hooks=None if hooks is None else _hook_states(hooks),
             hook_failing_s=None
             if hooks is None
             else max((_ago_s(now, hook.failing_since) for hook in hooks if hook.disabled is None), default=0.0),
+            inventory=self._inventory(),
             hook_messages={}
             if self._hook_sender is None
             else {"delivered": self._hook_sender.delivered, "failed": self._hook_sender.failed},
@@ -136,7 +146,7 @@ class Health:
             return backlog
 
 
-def guest_counts(endpoint: EndpointState) -> GuestCounts:
+def guest_counts(endpoint: EndpointState, absent_addresses: int = 0) -> GuestCounts:
     """Copy the guest listener's counters for the metrics page."""
     counters = endpoint.counters
     by_status = dict(counters.outcomes)
@@ -156,7 +166,13 @@ def guest_counts(endpoint: EndpointState) -> GuestCounts:
         unknown=counters.unknown,
         forged=counters.forged,
         rendered=endpoint.documents.rendered_states,
+        absent_addresses=absent_addresses,
     )
+
+
+def _host_states(hosts: Iterable[Host]) -> dict[str, int]:
+    states = Counter(host_state(host) for host in hosts if host.listed or host.cordoned is not None)
+    return {state: states[state] for state in HostState}
 
 
 def _hook_states(hooks: Iterable[Hook]) -> dict[str, int]:

@@ -81,6 +81,8 @@ class Node:
         self.executor = executor
         self.follower = follower
         self.times = times
+        # The next process must notice a jump even if this one dies before its first decision.
+        clock.save_reading()
         self.control = Control(
             store,
             clock,
@@ -104,8 +106,16 @@ class Node:
             monotonic=times.monotonic,
         )
         executor.connect(self.ticker.nudge, self.control.listen)
-        if follower is not None:
-            follower.listen(lambda update: self.ticker.nudge() if update.changed else None)
+        self._listen_to_others(self.ticker.nudge)
+
+    def listen(self, call: Callable[[], None]) -> None:
+        """Call `call` after every saved change, of this node or of another one."""
+        self.control.listen(lambda _: call())
+        self._listen_to_others(call)
+
+    def _listen_to_others(self, call: Callable[[], None]) -> None:
+        if self.follower is not None:
+            self.follower.listen(lambda update: call() if update.changed else None)
 
 
 class EndpointParts:

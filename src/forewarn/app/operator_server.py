@@ -1,8 +1,12 @@
 """The operator listener of a service: access, API, portal and monitoring, wired to one node."""
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from forewarn.app.guest_server import GuestServer
 from forewarn.app.health import guest_counts
@@ -19,57 +23,21 @@ from forewarn.operator.api.failed_attempts import FailedAttempts
 from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
 from forewarn.operator.listener import listening
-from forewarn.operator.monitoring import operator_app
+from forewarn.operator.monitoring import Guard, Readiness, operator_app
 from forewarn.operator.open_connections import ConnectionLimits, OpenConnections
 from forewarn.operator.portal.app import Portal
 from forewarn.operator.portal.page_request import SiteInfo
 from forewarn.operator.portal.sessions import Sessions
 from forewarn.service.settings import Settings, on_loopback
 
+# How many addresses a warning names.
+MAX_NAMED = 3
+
 
 @contextmanager
 def operator_listener(service: Service, guest_server: GuestServer, token: str, calls: Sequence[Call]) -> Iterator[str]:
     """Start the operator listener and yield its address once it accepts."""
     settings = service.settings
-    access = Access(
-        service.store.tokens,
-        now=service.clock.display_time,
-        failures=FailedAttempts(service.times.monotonic),
-        environment_token=token,
-        free=settings.token_free,
-        reachable=service.health.store_answers,
-    )
-    access.cache_tokens()
-    service.ticker.call_periodically(
-        AccessRecorder(access, service.store, service.control, monotonic=service.times.monotonic)
-    )
-    doubtful_requests = DoubtfulRequests(access)
-    streams = Streams(service.store)
-    service.control.listen(lambda _: streams.notify())
-    if service.follower is not None:
-        service.follower.listen(lambda update: streams.notify() if update.changed else None)
-    api = Api(
-        service.control,
-        service.store,
-        service.clock,
-        advance=service.ticker.advance,
-        new_id=new_id,
-        random=lambda: secrets.token_bytes(SECRET_BYTES),
-        catch_up=service.follower.catch_up if service.follower is not None else lambda: None,
-        hook_sender=service.hook_sender,
-    )
-    shares = RequestShares(settings.operator_connections)
-    portal = Portal(
-        api,
-        _sessions(service, access),
-        streams,
-        _site(service, next(iter(guest_server.listener.urls), "")),
-        doubtful_requests=doubtful_requests,
-        shares=shares,
-    )
-    pages, rest = api_routes(api, access, streams, calls, shares=shares, no_page=portal.not_found)
-    # A node for guests serves health and metrics only.
-    health_only = settings.role == "guest"
     proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
     open_connections = OpenConnections(
         ConnectionLimits(
@@ -79,24 +47,8 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
             exempt=frozenset(proxies or ()),
         )
     )
-    app = operator_app(
-        ticked_at_s=lambda: service.ticker.cycled_at_s,
-        store_problem=service.health.store_problem,
-        executor_problem=service.executor.problem,
-        warnings=service.health.warnings,
-        open_connections=open_connections,
-        facts=lambda: service.health.facts(guest_server.documents),
-        guests_accepted=guest_server.listener.accepting,
-        guest_counts=lambda: guest_counts(guest_server.endpoint),
-        pages=[] if health_only else [*pages, *portal.routes()],
-        rest=None if health_only else rest,
-        guard=_monitoring_guard(settings, access),
-        failed_authentications=lambda: access.failures.total,
-        delay=doubtful_requests.delay,
-        hsts_s=settings.hsts_s if _has_tls(settings) else 0,
-    )
     with listening(
-        app,
+        _application(service, guest_server, _access(service, token), calls, open_connections),
         settings.operator,
         tls_cert=settings.tls_cert,
         tls_key=settings.tls_key,
@@ -107,17 +59,105 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         yield f"{scheme}://{host_in_url(settings.operator.rpartition(':')[0].strip('[]'))}:{port}"
 
 
-def _monitoring_guard(settings: Settings, access: Access) -> Callable[[Mapping[str, str], str], object]:
+def _application(
+    service: Service,
+    guest_server: GuestServer,
+    access: Access,
+    calls: Sequence[Call],
+    open_connections: OpenConnections,
+) -> Starlette:
+    settings = service.settings
+    doubtful_requests = DoubtfulRequests(access)
+    pages: list[Route] = []
+    rest = None
+    if settings.role != "guest":  # a node for guests serves health and metrics only
+        pages, rest = _api_and_portal(service, guest_server, access, calls, doubtful_requests)
+    return operator_app(
+        Readiness(
+            ticked_at_s=lambda: service.ticker.cycled_at_s,
+            store_problem=service.health.store_problem,
+            executor_problem=service.executor.problem,
+            guests_accepted=guest_server.listener.accepting,
+            warnings=lambda: {**service.health.warnings(), **_guest_warning(guest_server)},
+        ),
+        open_connections=open_connections,
+        facts=lambda: service.health.facts(guest_server.documents),
+        guest_counts=lambda: guest_counts(guest_server.endpoint, len(guest_server.listener.problems())),
+        pages=pages,
+        rest=rest,
+        guard=_monitoring_guard(settings, access),
+        failed_authentications=lambda: access.failures.total,
+        delay=doubtful_requests.delay,
+        hsts_s=settings.hsts_s if _has_tls(settings) else 0,
+    )
+
+
+def _api_and_portal(
+    service: Service,
+    guest_server: GuestServer,
+    access: Access,
+    calls: Sequence[Call],
+    doubtful_requests: DoubtfulRequests,
+) -> tuple[list[Route], ASGIApp]:
+    """Return the pages of the API and the portal, and what answers every other path."""
+    streams = Streams(service.store)
+    service.node.listen(streams.notify)
+    api = Api(
+        service.control,
+        service.store,
+        service.clock,
+        advance=service.ticker.advance,
+        new_id=new_id,
+        random=lambda: secrets.token_bytes(SECRET_BYTES),
+        catch_up=service.follower.catch_up if service.follower is not None else lambda: None,
+        hook_sender=service.hook_sender,
+    )
+    shares = RequestShares(service.settings.operator_connections)
+    portal = Portal(
+        api,
+        _sessions(service, access),
+        streams,
+        _site(service, next(iter(guest_server.listener.urls), "")),
+        doubtful_requests=doubtful_requests,
+        shares=shares,
+    )
+    pages, rest = api_routes(api, access, streams, calls, shares=shares, no_page=portal.not_found)
+    return [*pages, *portal.routes()], rest
+
+
+def _access(service: Service, token: str) -> Access:
+    """Return who may call, with the tokens in memory, and let the ticker record their use."""
+    access = Access(
+        service.store.tokens,
+        now=service.clock.display_time,
+        failures=FailedAttempts(service.times.monotonic),
+        environment_token=token,
+        free=service.settings.token_free,
+        reachable=service.health.store_answers,
+    )
+    access.cache_tokens()
+    service.ticker.call_periodically(
+        AccessRecorder(access, service.store, service.control, monotonic=service.times.monotonic)
+    )
+    return access
+
+
+def _monitoring_guard(settings: Settings, access: Access) -> Guard:
     """Return what checks a caller of readiness and metrics: its token, or on loopback the name that it uses for us."""
     if settings.token_free or settings.behind_tls_proxy or not on_loopback(settings.operator):
         return access.identify_for_monitoring
 
-    def check_name(headers: Mapping[str, str], peer: str) -> None:
-        del peer
+    def check_name(headers: Mapping[str, str], _: str) -> None:
         if "host" in headers:  # a browser always sends one
             refuse_foreign_host(headers)
 
     return check_name
+
+
+def _guest_warning(guest_server: GuestServer) -> dict[str, str]:
+    problems = [each.removeprefix("guest: ") for each in guest_server.listener.problems()]
+    more = f"; and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+    return {"guest": "; ".join(problems[:MAX_NAMED]) + more} if problems else {}
 
 
 def _has_tls(settings: Settings) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from forewarn.app.service import Service, new_id
 from forewarn.core.errors import InvalidSettings
-from forewarn.core.model import Actor, Role, Token
+from forewarn.core.model import Actor
+from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api.access import ENVIRONMENT_TOKEN, digest, secret_text
 from forewarn.service.private_files import make_folder, read_private, write_private
 

@@ -103,13 +103,14 @@ def running(
     """
     check_tls(service.settings)
     token = "" if service.settings.token_free else environment_token()
-    follower, sender = service.follower, service.hook_sender
+    follower, sender, inventory = service.follower, service.hook_sender, service.inventory
     with (
         _guest_server(service, connection) as guest_server,
         # The follower starts after the endpoint has loaded its documents and listens for changes.
         _in_thread("follower", follower.run, follower.stop) if follower is not None else nullcontext(),
         ticking(service),
         _in_thread("hooks", sender.run, sender.stop) if service.settings.role != "guest" else nullcontext(),
+        _in_thread("inventory", inventory.run, inventory.stop) if inventory is not None else nullcontext(),
         operator_listener(service, guest_server, token, calls) as operator_url,
         findable(service, operator_url) if write_address and service.settings.role != "guest" else nullcontext(),
     ):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forewarn.app.health import Health
 from forewarn.app.hook_transport import HttpTransport
@@ -27,11 +28,13 @@ from forewarn.core.model import Actor
 from forewarn.core.store_hold import replaced
 from forewarn.executors import registry
 from forewarn.executors.base import Executor
+from forewarn.libvirt.statements import parse_rules
 from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
 from forewarn.service.clock_file import ClockFile, boot_id, clock_path
 from forewarn.service.follower import Follower
 from forewarn.service.hook_sender import HookSender
+from forewarn.service.inventory import InventoryHealth
 from forewarn.service.private_files import make_folder
 from forewarn.service.setting_readers import allowed_targets
 from forewarn.service.settings import Settings
@@ -39,6 +42,9 @@ from forewarn.service.state_dir import StateDir
 from forewarn.service.store_memory import StoreMemory
 from forewarn.store import SharedStore, Store
 from forewarn.store.opening import SQLITE, open_store, store_file, store_kind
+
+if TYPE_CHECKING:
+    from forewarn.libvirt.inventory_keeper import InventoryKeeper
 
 # The first pause after a conflict; each further conflict doubles it.
 PAUSE_S = 0.005
@@ -124,23 +130,27 @@ class Service:
         self._memory = memory
         if memory is not None:
             self.ticker.call_periodically(memory)
+        self.hook_sender = self._new_hook_sender()
+        self.node.listen(self.hook_sender.nudge)
+        self.inventory = self._inventory_keeper() if settings.role != "guest" else None
+        self.health = Health(
+            settings, store, self.control, clock, self.ticker, follower, self.hook_sender, self._inventory_health
+        )
+
+    def _new_hook_sender(self) -> HookSender:
         # A node for guests sends no messages; of the others the one that ticks does.
         leases = self.ticker.leases
-        self.hook_sender = HookSender(
+        return HookSender(
             self.control,
-            store,
-            clock,
-            HttpTransport(allowed_targets(settings.hook_targets), settings.hook_timeout_s),
+            self.store,
+            self.clock,
+            HttpTransport(allowed_targets(self.settings.hook_targets), self.settings.hook_timeout_s),
             may_send=lambda: leases.leads and not leases.expired(),
-            disable_after_s=settings.hook_disable_after_s,
+            disable_after_s=self.settings.hook_disable_after_s,
             unix_s=time.time,
-            monotonic=times.monotonic,
+            monotonic=self.times.monotonic,
             start=lambda work: threading.Thread(target=work, name="hook", daemon=True).start(),
         )
-        self.control.listen(lambda _: self.hook_sender.nudge())
-        if follower is not None:
-            follower.listen(lambda update: self.hook_sender.nudge() if update.changed else None)
-        self.health = Health(settings, store, self.control, clock, self.ticker, follower, self.hook_sender)
 
     def apply_fleet_file(self, path: Path) -> Difference:
         fleet = parse_fleet(_read_fleet(path), str(path))
@@ -157,6 +167,33 @@ class Service:
             raise InvalidFleet(
                 f"{path}: it does not fit the present fleet: {error}; what is not in the file stays unless you use --prune"
             ) from None
+
+    def _inventory_keeper(self) -> "InventoryKeeper | None":
+        settings, leases = self.settings, self.ticker.leases
+        if settings.inventory != "libvirt":
+            return None
+        try:
+            from forewarn.libvirt.connections import HostConnections
+            from forewarn.libvirt.inventory_keeper import InventoryKeeper
+        except ImportError:
+            raise InvalidSettings(
+                "inventory: libvirt-python is not installed: install the system packages libvirt-dev, pkg-config and gcc, then"
+                " run `pip install forewarn[libvirt]`"
+            ) from None
+        path = settings.inventory_rules
+        return InventoryKeeper(
+            self.control,
+            self.store,
+            HostConnections(),
+            now=self.clock.display_time,
+            may_change=lambda: leases.leads and not leases.expired(),
+            rules=parse_rules(_read_fleet(path), str(path)) if path is not None else (),
+            by_interface=settings.inventory_identity == "interface",
+            guest_agent=settings.inventory_guest_agent,
+        )
+
+    def _inventory_health(self) -> InventoryHealth:
+        return InventoryHealth() if self.inventory is None else self.inventory.health
 
     def close(self) -> None:
         self.executor.close()

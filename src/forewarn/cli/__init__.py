@@ -2,19 +2,23 @@
 
 import sys
 
+from forewarn import __version__
+
 
 def main() -> None:
     if sys.argv[1:2] == ["agent"]:  # the agent is part of the base install
         from forewarn.guest.main import main as agent
 
         agent(sys.argv[2:])
+    if sys.argv[1:] == ["--version"]:
+        print(f"forewarn {__version__}")
+        return
     try:
-        import rich
         import typer
     except ModuleNotFoundError:
         print("forewarn: this command needs the server extra: pip install 'forewarn[server]'", file=sys.stderr)
         raise SystemExit(2) from None
-    del rich, typer
+    del typer
     from forewarn.cli.app import run
 
     run()

@@ -1,4 +1,7 @@
-"""The commands of `forewarn`. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached."""
+"""The commands of `forewarn`. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached.
+
+A command imports its own module and not those of the others: importing all of them takes longer than most commands run.
+"""
 
 import io
 import logging
@@ -6,31 +9,13 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from forewarn import __version__
-from forewarn.cli import (
-    audit,
-    clock,
-    conform,
-    db,
-    emulate,
-    event,
-    fleet,
-    hook,
-    host,
-    machine,
-    maintenance,
-    order,
-    record,
-    scenario,
-    scope,
-    status,
-    token,
-)
 from forewarn.cli.client import NotReachable
 from forewarn.cli.db import Config, Store
 from forewarn.cli.session import command
@@ -40,18 +25,6 @@ from forewarn.core.formatting import printable
 
 HELP_COLUMNS = 100
 
-app = StrictTyper(
-    name="forewarn",
-    help="Announce maintenance to machines, and start it once they are prepared and approve.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"max_content_width": HELP_COLUMNS},
-    rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are text, not markup
-)
-command(app, "status")(status.status)
-for noun in (fleet, scope, host, machine, maintenance, event, order, audit, token, hook, clock, db, scenario):
-    app.add_typer(noun.app)
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -59,7 +32,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def top(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -68,20 +40,21 @@ def top(
     del version
 
 
-@app.command()
 def serve(
     config: Config = None,
     store: Store = None,
     fleet: Annotated[str | None, typer.Option(help="A fleet file (TOML) to apply at the start.")] = None,
     prune: Annotated[
         bool | None,
-        typer.Option("--prune", help="Remove scopes and machines that are not in the fleet file.", show_default=False),
+        typer.Option(
+            "--prune", help="Remove scopes, machines and hosts that are not in the fleet file.", show_default=False
+        ),
     ] = None,
     clock: Annotated[
         str | None, typer.Option(help="`system`, `manual`, or a speed like `60x` [default: system]")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="`external`, `command` or `simulated` [default: external]")
+        str | None, typer.Option(help="`external`, `command`, `libvirt` or `simulated` [default: external]")
     ] = None,
     guest: Annotated[
         list[str] | None,
@@ -109,7 +82,6 @@ def serve(
     log_level: Annotated[str | None, typer.Option(help="`debug`, `info`, `warning` or `error` [default: info]")] = None,
 ) -> None:
     """Run the service until SIGTERM. It prints a line that begins with `ready` once it accepts connections."""
-    from forewarn.app import server
     from forewarn.service import logs, settings
 
     flags = {
@@ -143,16 +115,11 @@ def serve(
             "--store: every user of this machine can read the password in the list of processes: put the address into"
             " FOREWARN_STORE, or the password into ~/.pgpass"
         )
+    from forewarn.app import server  # after the settings, so that a wrong one is refused at once
+
     server.serve(loaded, print_line=lambda line: print(line, flush=True))
 
 
-app.command("emulate")(emulate.emulate)
-app.command("record")(record.record)
-# All arguments after the agent's program belong to the agent.
-app.command("conform", context_settings={"allow_interspersed_args": False})(conform.conform)
-
-
-@app.command()
 def demo(
     port: Annotated[
         int, typer.Option(min=0, max=65_534, help="The port for guests; operators use the next one. 0 takes any two.")
@@ -175,9 +142,46 @@ def _program() -> str:
     return "forewarn" if str(Path(program).absolute()) == shutil.which("forewarn") else program
 
 
-@app.command()
 def agent() -> None:
     """Run the agent of this machine; the same as `forewarn-agent`."""
+
+
+# Each is a function above, or a module of this package: with an `app`, or with a function of the same name.
+FUNCTIONS = {"serve": serve, "demo": demo, "agent": agent}
+WORDS = (
+    "status", "fleet", "scope", "host", "machine", "maintenance", "event", "order", "audit", "token", "hook", "clock", "db",
+    "scenario", "serve", "emulate", "record", "conform", "demo", "agent",
+)  # fmt: skip
+
+
+def build(word: str = "") -> StrictTyper:
+    """Return the command line with all its words, or with `word` alone if it is one of them."""
+    app = StrictTyper(
+        name="forewarn",
+        help="Announce maintenance to machines, and start it once they are prepared and approve.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"max_content_width": HELP_COLUMNS},
+        rich_markup_mode=None,  # "[default: …]" and "[@INTERFACE]" are text, not markup
+    )
+    app.callback()(top)
+    for each in (word,) if word in WORDS else WORDS:
+        _add(app, each)
+    return app
+
+
+def _add(app: StrictTyper, word: str) -> None:
+    if word in FUNCTIONS:
+        app.command()(FUNCTIONS[word])
+        return
+    module = import_module(f"forewarn.cli.{word}")
+    if hasattr(module, "app"):
+        app.add_typer(module.app)
+    elif word == "status":
+        command(app, word)(module.status)
+    else:
+        # All arguments after the program that `conform` tests belong to that program.
+        app.command(context_settings={"allow_interspersed_args": word != "conform"})(getattr(module, word))
 
 
 def run() -> None:
@@ -186,7 +190,7 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any name can be printed
     try:
-        app()
+        build(*sys.argv[1:2])()
     except (InvalidFleet, InvalidSettings) as error:
         _fail(error, 2, error.problems)
     except NotReachable as error:

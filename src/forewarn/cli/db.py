@@ -1,4 +1,4 @@
-"""`forewarn db`: look after the database. The one noun that opens the store itself, also without a service."""
+"""`forewarn db`: manage the database. The one noun that opens the store itself, also without a service."""
 
 import getpass
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # How many events and orders `resume` lists.
 MAX_LISTED = 500
 
-app = group("db", "Look after the database.")
+app = group("db", "Manage the database.")
 
 Config = Annotated[
     Path | None, typer.Option("--config", envvar="FOREWARN_CONFIG", help="A TOML file of settings.", show_default=False)
@@ -179,7 +179,7 @@ def _show(out: Output, effects: "ResumeEffects") -> None:
         (OrderState.OPEN, "open order(s) would be handed out"),
         (
             OrderState.RUNNING,
-            "running order(s): executors are asked; unknown ones are left in doubt or, if repeatable, begin again",
+            "running order(s): the ticker asks the executors; unknown ones are left in doubt or, if repeatable, begin again",
         ),
     ):
         found = [(o.id, e.type, e.scope, names(e.resources), o.node) for o, e in effects.orders if o.state is state]

@@ -8,7 +8,6 @@ from forewarn.cli import completion
 from forewarn.cli.client import Json, path_of
 from forewarn.cli.formatting import full_time, missing_approvals, update_domain_name, waits_for, when, why
 from forewarn.cli.hints import event_hints
-from forewarn.cli.live_events import watch_all, watch_one
 from forewarn.cli.options import moment
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
@@ -107,6 +106,8 @@ def watch(
     ] = None,
 ) -> None:
     """Show changes as they happen: the open events on a terminal, a line per change elsewhere. Ctrl-C ends it."""
+    from forewarn.cli.live_events import watch_all, watch_one
+
     if event is None:
         if scope is not None:
             session.api.get(path_of("scopes", scope))  # refuses a scope that does not exist

@@ -1,6 +1,7 @@
 """`forewarn fleet`: check and apply a fleet file, show what it would change, and export the fleet as a file."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,17 +13,22 @@ from forewarn.cli.options import cannot_read, usage
 from forewarn.cli.output import Output
 from forewarn.cli.session import AsJson, Session, command, group
 from forewarn.core.errors import InvalidFleet
-from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
+from forewarn.core.fleet import MAX_FILE_BYTES, Fleet, fleet_text, parse_fleet
 from forewarn.core.fleet_difference import removal_text, spanning_hosts
 from forewarn.core.formatting import count
+from forewarn.libvirt.importing import import_fleet
+from forewarn.libvirt.statements import parse_rules
 
-app = group("fleet", "Check, apply, compare and export the fleet: scopes and machines.")
+MAX_NAMED_DOMAINS = 20
+
+app = group("fleet", "Check, apply, compare and export the fleet: scopes, machines and hosts.")
 
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="A fleet file (TOML), or - for standard input.", show_default=False)
 ]
 Prune = Annotated[
-    bool, typer.Option("--prune", help="Remove scopes and machines that are not in the file.", show_default=False)
+    bool,
+    typer.Option("--prune", help="Remove scopes, machines and hosts that are not in the file.", show_default=False),
 ]
 
 
@@ -39,9 +45,11 @@ def check(file: File, as_json: AsJson = False) -> None:
             out.json({"file": file, "ok": False, "errors": list(error.problems)})
         raise
     warnings = spanning_hosts(fleet.machines.values())
-    counts = {"scopes": len(fleet.scopes), "machines": len(fleet.machines)}
+    counts = {"scopes": len(fleet.scopes), "machines": len(fleet.machines), "hosts": len(fleet.hosts)}
     data = {"file": file, "ok": True, "errors": [], "warnings": warnings, **counts}
     contents = f"{count(len(fleet.scopes), 'scope')} and {count(len(fleet.machines), 'machine')}"
+    if fleet.hosts:
+        contents = f"{contents}, and lists {count(len(fleet.hosts), 'host')}"
     out.result(data, f"{file}: no errors; it has {contents}")
     for warning in warnings if not as_json else ():
         out.aside(f"! {warning}")
@@ -57,16 +65,57 @@ def apply(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Change the fleet to match the file, completely or not at all. Ask before more than 10 scopes and machines are removed."""
+    """Change the fleet to match the file, completely or not at all. Ask before more than 10 scopes, machines and hosts go."""
     text = _read_checked(file)
     if prune and not dry_run and not yes:
         planned = _post(session, file, text, prune=True, dry_run=True)
         if planned["large_removal"]:
             _show_lines(session, planned)
-            removed = removal_text(planned["removed_machines"], planned["removed_scopes"])
+            removed = removal_text(planned["removed_machines"], planned["removed_scopes"], planned["removed_hosts"])
             otherwise = "nothing was changed: it was not confirmed; --yes applies the file without a question"
             confirm(f"Remove {removed}?", yes=False, otherwise=otherwise)
     _show(session, _post(session, file, text, prune=prune, dry_run=dry_run))
+
+
+class ImportSource(StrEnum):
+    """Where a fleet can be imported from."""
+
+    LIBVIRT = "libvirt"
+
+
+class DomainIdentity(StrEnum):
+    """What of a domain identifies its machine."""
+
+    ADDRESS = "address"
+    INTERFACE = "interface"
+
+
+@app.command("import")
+def import_(
+    source: Annotated[ImportSource, typer.Argument(help="Where the machines are.", show_default=False)],
+    uri: Annotated[list[str], typer.Option(help="The libvirt URI of a host; repeat it for each host.")],
+    rules: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Rules that give domains their scope by their name (TOML).")
+    ] = None,
+    identity: Annotated[
+        DomainIdentity, typer.Option(help="Identify machines by their addresses, or by their interface on the host.")
+    ] = DomainIdentity.ADDRESS,
+) -> None:
+    """Print a fleet file with the machines and hosts that libvirt shows. It changes nothing and needs no server.
+
+    Domains without a scope are left out: state it with `virsh metadata`, or with --rules."""
+    del source  # there is one
+    parsed = parse_rules(_read(rules), rules) if rules is not None else ()
+    decision = import_fleet(uri, parsed, by_interface=identity is DomainIdentity.INTERFACE)
+    out = Output(as_json=False)
+    for text in (*decision.doubled, *decision.problems):
+        out.aside(f"! {text}")
+    if decision.unassigned:
+        names, rest = ", ".join(decision.unassigned[:MAX_NAMED_DOMAINS]), len(decision.unassigned) - MAX_NAMED_DOMAINS
+        more = f" and {rest} more" if rest > 0 else ""
+        out.aside(f"! left out, because nothing gives them a scope: {names}{more}")
+    hosts = {host.name: host for host in decision.hosts}
+    print(fleet_text(Fleet(decision.wanted.scopes, decision.wanted.machines, hosts)), end="")
 
 
 @command(app, "diff")

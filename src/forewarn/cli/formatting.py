@@ -23,7 +23,7 @@ def when(text: str | None, now: str) -> str:
 
 
 def target_names(maintenance: Json) -> str:
-    """Return what was asked for, or "" for a maintenance that is older than stored targets."""
+    """Return the targets of the request, or "" for a maintenance that is older than stored targets."""
     targets = maintenance["targets"]
     return formatting.target_names(**targets) if targets is not None else ""
 

@@ -6,7 +6,7 @@ The API says what an event or a maintenance waits for. What to do about it depen
 from collections.abc import Iterable, Mapping
 
 from forewarn.cli.client import Json
-from forewarn.core.model import Role
+from forewarn.core.operator_model import Role
 
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})

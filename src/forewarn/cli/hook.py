@@ -12,7 +12,7 @@ from forewarn.cli.formatting import full_time, when
 from forewarn.cli.options import seconds
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.hooks import ALL_KINDS, USUAL_KINDS
-from forewarn.core.model import HookShape
+from forewarn.core.operator_model import HookShape
 
 app = group("hook", "Send messages to other programs: webhooks, Slack, Teams.")
 

@@ -18,7 +18,6 @@ from forewarn.cli.formatting import (
     when,
 )
 from forewarn.cli.hints import maintenance_hints
-from forewarn.cli.live_maintenance import follow, reached, why_operator
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
@@ -182,6 +181,8 @@ def show(
     """Show a maintenance and its waves, once or until it is done."""
     maintenance_id = session.id_of("maintenance", maintenance)
     if follow_it:
+        from forewarn.cli.live_maintenance import follow
+
         follow(session, maintenance_id, json_lines=True)
     else:
         _show(session, session.api.get(path_of("maintenances", maintenance_id)))
@@ -257,6 +258,8 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
 
 def _wait(session: Session, maintenance_id: str, until: Until, timeout_s: int | None) -> None:
     """Follow a maintenance, and print it if JSON is wanted. Raise Failed unless it came to what the command waited for."""
+    from forewarn.cli.live_maintenance import follow, reached, why_operator
+
     maintenance = follow(session, maintenance_id, until=until.value, timeout_s=timeout_s, stop_for_operator=True)
     if session.out.as_json:
         session.out.json(maintenance)

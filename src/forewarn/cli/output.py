@@ -6,13 +6,14 @@ Text from the server is printed as text: without markup and without control char
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from forewarn.core.formatting import printable, short_ids
+
+if TYPE_CHECKING:  # only a terminal needs rich, which takes longer to import than a command takes to run
+    from rich.console import Console
+    from rich.table import Table
 
 STYLES: Mapping[str, str] = {
     "Planned": "dim",
@@ -33,6 +34,8 @@ STYLES: Mapping[str, str] = {
     "active": "green",
     "failing": "red",
     "disabled": "red",
+    "up": "green",
+    "cordoned": "magenta",
 }
 
 Rows = Sequence[Sequence[object]]
@@ -53,8 +56,11 @@ def plain_table(columns: Sequence[str], rows: Rows) -> str:
     return "\n".join("  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def rich_table(columns: Sequence[str], rows: Rows, style: str = "") -> Table:
+def rich_table(columns: Sequence[str], rows: Rows, style: str = "") -> "Table":
     """Return a table for a terminal; `style` is that of cells without a style of their own."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
         table.add_column(name.upper(), overflow="fold", no_wrap=False)
@@ -70,7 +76,12 @@ class Output:
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self.terminal = sys.stdout.isatty()
-        self.console = Console(highlight=False, markup=False, emoji=False)
+
+    @cached_property
+    def console(self) -> "Console":
+        from rich.console import Console
+
+        return Console(highlight=False, markup=False, emoji=False)
 
     def json(self, data: Any, *, line: bool = False) -> None:
         print(json.dumps(data, separators=(",", ":")) if line else json.dumps(data, indent=2), flush=True)
@@ -99,7 +110,7 @@ class Output:
         if self.as_json or not self.terminal:
             self.say(f"\n{text}")
         else:
-            self.console.print(Text(f"\n{printable(text)}", style="bold"))
+            self.console.print(f"\n{printable(text)}", style="bold")
 
     def table(self, columns: Sequence[str], rows: Rows, *, empty: str = "nothing", style: str = "") -> None:
         if not rows:

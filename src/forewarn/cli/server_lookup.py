@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.service.default_state_dir import default_state_dir
 from forewarn.service.setting_readers import read_own_address
-from forewarn.service.settings import default_state_dir
 
 DEFAULT_URL = "http://127.0.0.1:8170"
 # The state directory of the packaged systemd unit; used if the user runs no service of their own.

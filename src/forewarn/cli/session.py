@@ -83,8 +83,8 @@ class Session:
             self.api.get(path_of("scopes", scope))
         if scope and machine:
             self.api.get(path_of("scopes", scope, "machines", machine))
-        if host and not self.api.get("/v1/machines", {"host": host, "limit": 1})["items"]:
-            raise NotFound(f"there is no host {host!r}: no machine is on it")
+        if host:
+            self.api.get(path_of("hosts", host))
 
     # -- names and ids that people may shorten
 

@@ -15,7 +15,8 @@ from forewarn.cli.formatting import (
 )
 from forewarn.cli.session import Session
 from forewarn.core.formatting import SHORT_ID_CHARS, iso, maintenance_state, names
-from forewarn.core.model import ENDED, Role
+from forewarn.core.model import ENDED
+from forewarn.core.operator_model import Role
 
 MAX_ITEMS = 500
 HISTORY = timedelta(hours=24)

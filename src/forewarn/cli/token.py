@@ -10,7 +10,7 @@ from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.formatting import full_time, when
 from forewarn.cli.options import seconds, usage
 from forewarn.cli.session import MAX_LIST, Cursor, Limit, Match, Session, command, group
-from forewarn.core.model import Role
+from forewarn.core.operator_model import Role
 
 app = group("token", "Create, list and revoke the tokens of people and programs.")
 

@@ -9,15 +9,14 @@ from forewarn.core.model import (
     AuditEntry,
     ClockHold,
     Event,
-    Hook,
+    Host,
     Machine,
     Maintenance,
     Order,
-    Receipt,
     Scope,
     StoreHold,
-    Token,
 )
+from forewarn.core.operator_model import Hook, Receipt, Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +24,14 @@ class Snapshot:
     """The state a decision reads: some scopes, their open events with approvals and orders, and their maintenances.
 
     A maintenance is present with all its events. Events in scopes that are not in `scopes` may be read but not changed.
-    Machines are present only if the caller requested them. `hold` is the unconfirmed hold of the clock; `confirmed` is
-    the last hold that an operator confirmed, while there is no later one. `store_hold` is the hold of the store until an
-    operator resumes it, `resumed` the last hold after that.
+    Machines and hosts are present only if the caller requested them; a host that has no row is absent. `hold` is the
+    unconfirmed hold of the clock; `confirmed` is the last hold that an operator confirmed, while there is no later one.
+    `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
     machines: Mapping[tuple[str, str], Machine] = field(default_factory=dict)
+    hosts: Mapping[str, Host] = field(default_factory=dict)
     maintenances: Mapping[str, Maintenance] = field(default_factory=dict)
     events: Mapping[str, Event] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
@@ -46,13 +46,14 @@ class Change:
     """One decision. The store saves all of it in one transaction, or nothing.
 
     `expect` lists the scopes the decision relied on, each with the version it must still have; version 0 means that the
-    scope must not exist. Scopes, maintenances and hooks carry the version at which they were read; the store adds one. `wakes`
-    lists the maintenances that a tick must examine because of this change. Approvals rely on no version, so any number
-    of them can be saved concurrently. Tokens are added and removed, never updated. A receipt that already exists makes
-    the whole change a conflict. If there are two holds, the store keeps the earlier. `releases_hold` must be the stored
-    hold; releasing it wakes every open maintenance. `store_hold` replaces no hold that is not resumed yet; `resumes_store`
-    must be the stored hold, and resuming wakes every open maintenance too. `begins_work` says that an event starts or an
-    order is handed out: the store refuses such a change while it is held.
+    scope must not exist. Scopes, maintenances, hosts and hooks carry the version at which they were read; the store adds
+    one. A removed host is given by its name and that version. `wakes` lists the maintenances that a tick must examine
+    because of this change. Approvals rely on no version, so any number of them can be saved concurrently. Tokens are
+    added and removed, never updated. A receipt that already exists makes the whole change a conflict. If there are two
+    holds, the store keeps the earlier. `releases_hold` must be the stored hold; releasing it wakes every open
+    maintenance. `store_hold` replaces no hold that is not resumed yet; `resumes_store` must be the stored hold, and
+    resuming wakes every open maintenance too. `begins_work` says that an event starts or an order is handed out: the
+    store refuses such a change while it is held.
     """
 
     at: datetime
@@ -61,6 +62,8 @@ class Change:
     removed_scopes: tuple[str, ...] = ()
     machines: tuple[Machine, ...] = ()
     removed_machines: tuple[tuple[str, str], ...] = ()
+    hosts: tuple[Host, ...] = ()
+    removed_hosts: tuple[tuple[str, int], ...] = ()
     maintenances: tuple[Maintenance, ...] = ()
     events: tuple[Event, ...] = ()
     approvals: tuple[Approval, ...] = ()
@@ -86,6 +89,8 @@ class Change:
             or self.removed_scopes
             or self.machines
             or self.removed_machines
+            or self.hosts
+            or self.removed_hosts
             or self.maintenances
             or self.events
             or self.approvals

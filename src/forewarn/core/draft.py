@@ -21,6 +21,7 @@ from forewarn.core.model import (
     Approval,
     AuditEntry,
     Event,
+    Host,
     Machine,
     Maintenance,
     Order,
@@ -42,6 +43,7 @@ class Draft:
         self.actor = actor
         self.scopes = dict(snapshot.scopes)
         self.machines = dict(snapshot.machines)
+        self.hosts = dict(snapshot.hosts)
         self.maintenances = dict(snapshot.maintenances)
         self.events = dict(snapshot.events)
         self.orders = dict(snapshot.orders)
@@ -74,6 +76,10 @@ class Draft:
     def events_of(self, maintenance_id: str) -> list[Event]:
         """Return all events of a maintenance, including the ended ones."""
         return [self.events[i] for i in self._ids_of_maintenance[maintenance_id]]
+
+    def host(self, name: str) -> Host:
+        """Return the host, also one without a row."""
+        return self.hosts.get(name) or Host(name=name)
 
     def may_be_ready(self, event: Event) -> bool:
         """Whether an unstarted event may wait for another event; surely not while only its approval or its notice is missing.
@@ -120,6 +126,9 @@ class Draft:
         self.machines.pop(key, None)
         self._removed_machines.append(key)
 
+    def put_host(self, host: Host) -> None:
+        self.hosts[host.name] = host
+
     def approve(self, event: Event, approval: Approval) -> None:
         self._approvals.append(approval)
         self.put(replace(event, approvals=(*event.approvals, approval)))
@@ -158,6 +167,7 @@ class Draft:
         after = Snapshot(
             scopes={**self.scopes, **scopes},
             machines=self.machines,
+            hosts=self.hosts,
             maintenances=self.maintenances,
             events=self.events,
             orders=self.orders,
@@ -174,6 +184,7 @@ class Draft:
             scopes=tuple(scopes.values()),
             machines=tuple(_changed(self.before.machines, self.machines)),
             removed_machines=tuple(self._removed_machines),
+            hosts=tuple(_changed(self.before.hosts, self.hosts)),
             maintenances=tuple(_changed(self.before.maintenances, self.maintenances)),
             events=tuple(e for e in _changed(self.before.events, self.events) if not self._only_approved(e)),
             approvals=tuple(self._approvals),

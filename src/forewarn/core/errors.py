@@ -13,7 +13,7 @@ ForewarnError
 │   ├── Refused                  409  a valid request that the current state forbids
 │   │   ├── IllegalTransition    409  the event's or order's status forbids the verb
 │   │   ├── MachineBusy          409  a machine is in an open or started event
-│   │   ├── LargeRemoval         409  a fleet file would remove much of the fleet, and nobody can be asked
+│   │   ├── LargeRemoval         409  a fleet file would remove much of the fleet, and no person can confirm it
 │   │   ├── KeyReused            409  an idempotency key came with another request
 │   │   ├── StoreHeld            409  the store is held; an operator must resume it first
 │   │   ├── StoreInUse           409  another process serves this database

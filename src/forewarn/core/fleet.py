@@ -1,4 +1,4 @@
-"""Fleet files: read the scopes and machines that a TOML text states, check them, and write them as text again.
+"""Fleet files: read the scopes, machines and hosts that a TOML text states, check them, and write them as text again.
 
 Owns the shape of the file and its refusals, which name file, table and key. A refusal lists everything that is wrong, not only
 the first error. This module reads and writes text, not files.
@@ -18,6 +18,7 @@ from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
     ApprovalMode,
     EventType,
+    Host,
     Machine,
     Scope,
     ScopeKind,
@@ -44,6 +45,7 @@ MACHINE_KEYS = (
     "interface",
     "instance_id",
 )
+HOST_KEYS = ("name", "labels", "fault_domain", "connection")
 SCOPE_SETTINGS = (
     "kind",
     "approval",
@@ -53,16 +55,18 @@ SCOPE_SETTINGS = (
     "minimum_notice_s",
 )
 MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id")
+HOST_SETTINGS = ("labels", "fault_domain", "connection")
 
 E = TypeVar("E", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Scopes by name, and machines by (scope, name)."""
+    """Scopes by name, machines by (scope, name), and hosts by name. A file lists only the hosts about which it says something."""
 
     scopes: Mapping[str, Scope]
     machines: Mapping[tuple[str, str], Machine]
+    hosts: Mapping[str, Host] = field(default_factory=dict)
 
 
 # -- reading a file
@@ -78,13 +82,18 @@ def parse_fleet(text: str, source: str) -> Fleet:
     problems.tables_missing = bool(problems.texts)
     scopes = _read_tables(document, "scopes", source, problems)
     machines = _read_tables(document, "machines", source, problems)
-    return _checked_fleet(scopes, machines, source, problems)
+    hosts = _read_tables(document, "hosts", source, problems)
+    return _checked_fleet(scopes, machines, hosts, source, problems)
 
 
-def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine]) -> Fleet:
-    """Return the fleet of these scopes and machines, checked as a file is."""
+def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine], hosts: Iterable[Host]) -> Fleet:
+    """Return the fleet of these scopes, machines and hosts, checked as a file is."""
     return _checked_fleet(
-        ((f"scope {s.name}", s) for s in scopes), ((f"machine {m}", m) for m in machines), "the fleet", _Problems()
+        ((f"scope {s.name}", s) for s in scopes),
+        ((f"machine {m}", m) for m in machines),
+        ((f"host {h.name}", h) for h in hosts),
+        "the fleet",
+        _Problems(),
     )
 
 
@@ -104,6 +113,7 @@ class _Problems:
 def _checked_fleet(
     located_scopes: Iterable[tuple[str, Scope]],
     located_machines: Iterable[tuple[str, Machine]],
+    located_hosts: Iterable[tuple[str, Host]],
     source: str,
     problems: _Problems,
 ) -> Fleet:
@@ -122,6 +132,11 @@ def _checked_fleet(
             problems.texts.append(f"{where}: name: there are two machines {machine}; names are unique in a scope")
         machines[machine.key], locations[machine.key] = machine, where
     problems.texts += _identity_problems(machines.values(), lambda machine: locations[machine.key])
+    hosts: dict[str, Host] = {}
+    for where, host in located_hosts:
+        if host.name in hosts:
+            problems.texts.append(f"{where}: name: there are two hosts {host.name!r}; give one of them another name")
+        hosts[host.name] = host
     members = Counter(machine.scope for machine in machines.values())
     for name, scope in scopes.items():
         if scope.kind is ScopeKind.STANDALONE and members[name] != 1 and problems.knows_all_of(name):
@@ -135,7 +150,7 @@ def _checked_fleet(
             )
     if problems.texts:
         raise InvalidFleet(*problems.texts)
-    return Fleet(scopes, machines)
+    return Fleet(scopes, machines, hosts)
 
 
 def _top_level_problems(document: Mapping[str, Any], source: str) -> Iterator[str]:
@@ -147,7 +162,7 @@ def _top_level_problems(document: Mapping[str, Any], source: str) -> Iterator[st
 
 
 def _read_tables(document: Mapping[str, Any], key: str, source: str, problems: _Problems) -> Iterator[tuple[str, Any]]:
-    """Yield the scopes or machines with their locations; add what is wrong with the other tables to the problems."""
+    """Yield the scopes, machines or hosts with their locations; add what is wrong with the other tables to the problems."""
     make, right = TABLES[key]
     tables = document.get(key, [])
     for index, table in enumerate(tables if isinstance(tables, list) else ()):
@@ -160,7 +175,8 @@ def _read_tables(document: Mapping[str, Any], key: str, source: str, problems: _
         except Invalid as error:
             found = _table_problems(make, right, table) or [str(error)]
             problems.texts += (f"{where}: {problem}" for problem in found)
-            problems.incomplete_scopes.add(str(table.get("scope" if key == "machines" else "name")))
+            if key != "hosts":
+                problems.incomplete_scopes.add(str(table.get("scope" if key == "machines" else "name")))
         else:
             yield where, made
 
@@ -228,6 +244,20 @@ def _machine(table: Mapping[str, Any]) -> Machine:
     )
 
 
+def _host(table: Mapping[str, Any]) -> Host:
+    _only_keys(table, HOST_KEYS)
+    labels = table.get("labels", {})
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        raise Invalid('labels: write a table of names and strings, like { rack = "b4" }')
+    return Host(
+        name=_required(table, "name"),
+        labels=labels,
+        fault_domain=_typed(table, "fault_domain", int, 0, "a whole number"),
+        connection=_typed(table, "connection", str, "", "a string"),
+        listed=True,
+    )
+
+
 def _only_keys(table: Mapping[str, Any], known: Iterable[str]) -> None:
     for key in table:
         if key not in known:
@@ -262,10 +292,11 @@ def _duration(value: object, key: str) -> int:
         raise Invalid(f"{key}: {error}") from None
 
 
-# What makes a scope or machine of a table, and a table that is right.
+# What makes a scope, machine or host of a table, and a table that is right.
 TABLES: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], Mapping[str, Any]]] = {
     "scopes": (_scope, {"name": "x", "kind": "standalone"}),
     "machines": (_machine, {"name": "x", "scope": "x"}),
+    "hosts": (_host, {"name": "x"}),
 }
 
 
@@ -302,6 +333,9 @@ def fleet_text(fleet: Fleet) -> str:
     for machine in fleet.machines.values():
         head = ["[[machines]]", f"scope = {_quoted(machine.scope)}", f"name = {_quoted(machine.name)}"]
         tables.append(head + _changed_lines(machine, Machine(scope=machine.scope, name=machine.name), MACHINE_SETTINGS))
+    for host in fleet.hosts.values():
+        head = ["[[hosts]]", f"name = {_quoted(host.name)}"]
+        tables.append(head + _changed_lines(host, Host(name=host.name), HOST_SETTINGS))
     return "\n\n".join("\n".join(lines) for lines in tables) + "\n" if tables else ""
 
 
@@ -315,7 +349,7 @@ def _changed_lines(thing: object, default: object, keys: Iterable[str]) -> list[
 
 def _toml(key: str, value: object) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_quoted(duration_text(v))}" for k, v in sorted(value.items())) + " }"
+        return "{ " + ", ".join(f"{_toml_key(k)} = {_toml_item(v)}" for k, v in sorted(value.items())) + " }"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_quoted, value)) + "]"
     if isinstance(value, bool):
@@ -323,6 +357,15 @@ def _toml(key: str, value: object) -> str:
     if isinstance(value, int):
         return _quoted(duration_text(value)) if key.endswith("_s") else str(value)
     return _quoted(str(value))
+
+
+def _toml_key(key: str) -> str:
+    return _quoted(key) if "." in key else key
+
+
+def _toml_item(value: object) -> str:
+    """Return a label, or the duration of a minimum notice."""
+    return _quoted(duration_text(value) if isinstance(value, int) else str(value))
 
 
 def _quoted(text: str) -> str:

@@ -11,26 +11,29 @@ from datetime import datetime
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.durations import duration_text
 from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
-from forewarn.core.fleet import MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
+from forewarn.core.fleet import HOST_SETTINGS, MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
 from forewarn.core.formatting import count
-from forewarn.core.model import MAX_MACHINES_PER_SCOPE, OPEN, Actor, AuditEntry, Machine, Scope, ScopeKind
+from forewarn.core.model import MAX_MACHINES_PER_SCOPE, OPEN, Actor, AuditEntry, Host, Machine, Scope, ScopeKind
 
 MAX_AUDIT_LINES = 1_000
-# A difference that removes more scopes and machines than this is applied only after a question.
+# A difference that removes more scopes, machines and hosts than this is applied only after a question.
 MAX_REMOVED_UNASKED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The scopes and machines to write and to remove, as data and as lines to print.
+    """The scopes, machines and hosts to write and to remove, as data and as lines to print.
 
-    `large_removal` says that it removes more than MAX_REMOVED_UNASKED scopes and machines, or the last machine of the fleet.
+    A host that leaves the fleet while it is cordoned is written, so that it stays cordoned. `large_removal` says that the
+    difference removes more than MAX_REMOVED_UNASKED scopes, machines and hosts, or the last machine of the fleet.
     """
 
     scopes: tuple[Scope, ...] = ()
     machines: tuple[Machine, ...] = ()
     removed_scopes: tuple[str, ...] = ()
     removed_machines: tuple[tuple[str, str], ...] = ()
+    hosts: tuple[Host, ...] = ()
+    removed_hosts: tuple[Host, ...] = ()
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     large_removal: bool = False
@@ -57,11 +60,21 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
         if machine != current.machines.get(key):
             machines.append(machine)
             lines.append(_line(f"machine {machine}", "", current.machines.get(key), machine, MACHINE_SETTINGS))
+    hosts = []
+    for name, host in wanted.hosts.items():
+        row = current.hosts.get(name, Host(name=name))
+        listed = replace(row, listed=True, **{key: getattr(host, key) for key in HOST_SETTINGS})
+        if listed != row:
+            hosts.append(listed)
+            lines.append(_line(f"host {name}", "", row if row.listed else None, host, HOST_SETTINGS))
+    removed_hosts = [host for host in current.hosts.values() if prune and host.listed and host.name not in wanted.hosts]
+    hosts += [_unlisted(host) for host in removed_hosts if host.cordoned is not None]
     removed = [key for key in current.machines if prune and key not in wanted.machines]
     removed_scopes = [name for name in current.scopes if prune and name not in wanted.scopes]
     lines += [
         *(f"- machine {scope}/{name}" for scope, name in removed),
         *(f"- scope {name}" for name in removed_scopes),
+        *(f"- host {host.name}" for host in removed_hosts),
     ]
     after = {key: m for key, m in current.machines.items() if key not in set(removed)} | dict(wanted.machines)
     check_identities(after.values(), lambda machine: f"machine {machine}")
@@ -72,25 +85,33 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
         machines=tuple(machines),
         removed_scopes=tuple(removed_scopes),
         removed_machines=tuple(removed),
+        hosts=tuple(hosts),
+        removed_hosts=tuple(removed_hosts),
         lines=tuple(lines),
         warnings=spanning_hosts(after.values()) if machines else (),
-        large_removal=emptied or len(removed) + len(removed_scopes) > MAX_REMOVED_UNASKED,
+        large_removal=emptied or len(removed) + len(removed_scopes) + len(removed_hosts) > MAX_REMOVED_UNASKED,
     )
     return replace(diff, warnings=(*diff.warnings, _removal_warning(diff))) if diff.large_removal else diff
 
 
+def _unlisted(host: Host) -> Host:
+    """Return the host as it is after it left the fleet while it was cordoned."""
+    return Host(name=host.name, cordoned=host.cordoned, cordoned_by=host.cordoned_by, version=host.version)
+
+
 def _removal_warning(diff: Difference) -> str:
-    removed = removal_text(len(diff.removed_machines), len(diff.removed_scopes))
+    removed = removal_text(len(diff.removed_machines), len(diff.removed_scopes), len(diff.removed_hosts))
     return f"it removes {removed} that the file does not contain"
 
 
-def removal_text(machines: int, scopes: int) -> str:
+def removal_text(machines: int, scopes: int, hosts: int) -> str:
     """Return `12 machines and 1 scope`, without what is 0."""
-    return " and ".join(count(number, name) for number, name in ((machines, "machine"), (scopes, "scope")) if number)
+    numbers = ((machines, "machine"), (scopes, "scope"), (hosts, "host"))
+    return " and ".join(count(number, name) for number, name in numbers if number)
 
 
 def refuse_large_removal(diff: Difference) -> None:
-    """Refuse a difference that a person should confirm, where nobody can be asked."""
+    """Refuse a difference that a person should confirm, where no person can."""
     if diff.large_removal:
         raise LargeRemoval(_removal_warning(diff))
 
@@ -108,7 +129,7 @@ def _line(what: str, detail: str, known: object | None, wanted: object, keys: It
 
 def _value_text(key: str, value: object) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k} {duration_text(v)}" for k, v in sorted(value.items())) + "}"
+        return "{" + ", ".join(f"{k} {_value_text(key, v)}" for k, v in sorted(value.items())) + "}"
     if isinstance(value, tuple):
         return "[" + ", ".join(value) + "]"
     if key.endswith("_s") and isinstance(value, int):
@@ -164,6 +185,8 @@ def apply_difference(
         removed_scopes=diff.removed_scopes,
         machines=diff.machines,
         removed_machines=diff.removed_machines,
+        hosts=diff.hosts,
+        removed_hosts=tuple((host.name, host.version) for host in diff.removed_hosts if host.cordoned is None),
         audit=tuple(audit),
     )
 

@@ -13,17 +13,8 @@ from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.errors import Refused
-from forewarn.core.model import (
-    MAX_HOOKS,
-    MAX_HOOKS_OF_OWNERS,
-    MAX_HOOKS_PER_SCOPE,
-    AuditEntry,
-    Event,
-    Hook,
-    HookShape,
-    Token,
-    require,
-)
+from forewarn.core.model import AuditEntry, Event, require
+from forewarn.core.operator_model import MAX_HOOKS, MAX_HOOKS_OF_OWNERS, MAX_HOOKS_PER_SCOPE, Hook, HookShape, Token
 
 # An entry of a whole maintenance, which belongs to no scope.
 ENDED = "ended"
@@ -47,13 +38,15 @@ KINDS: dict[str, frozenset[str]] = {
     "enabled": frozenset({"scope enabled"}),
     "disabled": frozenset({"scope disabled"}),
     "fleet": frozenset({"fleet changed"}),
+    "cordoned": frozenset({"host cordoned"}),
+    "uncordoned": frozenset({"host uncordoned"}),
 }
 # Every entry of another action: tokens, hooks, the clock, the store.
 OTHER = "other"
 ALL_KINDS = (*KINDS, OTHER)
 USUAL_KINDS = ("published", "started", "completed", "cancelled", "failed", "in-doubt", "abandoned", ENDED)
 # Entries of these kinds belong to no scope.
-FLEET_KINDS = ("submitted", "paused", "resumed", ENDED, "fleet")
+FLEET_KINDS = ("submitted", "paused", "resumed", ENDED, "fleet", "cordoned", "uncordoned")
 _KIND_OF_ACTION = {action: kind for kind, actions in KINDS.items() for action in actions}
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how a secret begins, not one
@@ -140,13 +133,13 @@ def refuse_more(hooks: Collection[Hook], scope: str, *, of_owner: bool = False) 
         raise Refused(f"owners have {MAX_HOOKS_OF_OWNERS} hooks already: delete one, or ask an operator to create it")
 
 
-def rotated(hook: Hook, secret: str, until: datetime | None) -> Hook:
+def rotate_secret(hook: Hook, secret: str, until: datetime | None) -> Hook:
     """Return the hook with a new secret. The secret before it signs too until then; None ends it. Older ones are dropped."""
     former = hook.secrets[:1] if until is not None else ()
     return replace(hook, secrets=(secret, *former), old_secrets_until=until)
 
 
-def enabled(hook: Hook, owner_token: str) -> Hook:
+def enable(hook: Hook, owner_token: str) -> Hook:
     """Return the hook as one that has not failed. An owner's hook ends with this token from now on; "" is an operator's."""
     owner_token = owner_token if hook.owner_token else ""
     return replace(hook, disabled=None, failing_since=None, failures=0, error="", owner_token=owner_token)
@@ -158,13 +151,13 @@ def lost_owner(hook: Hook, tokens: Iterable[Token], now: datetime) -> bool:
     return hook.owner_token != "" and hook.owner_token not in valid
 
 
-def moved(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
+def move_cursor(hook: Hook, entry: int, *, oldest: int, newest: int) -> Hook:
     """Return the hook so that it goes on with this audit entry: an earlier one is sent again, a later one skips entries."""
     require(
         oldest <= entry <= newest + 1,
         f"from: {entry} is not an entry that the audit log holds: use {oldest} to {newest + 1}",
     )
-    return replace(enabled(hook, hook.owner_token), cursor=entry - 1, disabled=hook.disabled)
+    return replace(enable(hook, hook.owner_token), cursor=entry - 1, disabled=hook.disabled)
 
 
 # -- messages

@@ -169,10 +169,10 @@ def _record_approval(draft: Draft, event: Event, machine: str) -> None:
     draft.note("event approved", event=event)
 
 
-def cancel_event(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor, reason: str = "") -> Change:
+def cancel_event(snapshot: Snapshot, event_id: str, *, now: datetime, actor: Actor) -> Change:
     """Cancel one event that has not started; the rest of its maintenance goes on."""
     draft = Draft(snapshot, now, actor)
-    cancel(draft, _find(draft.events, event_id, "event"), reason or f"cancelled by {actor.name}")
+    cancel(draft, _find(draft.events, event_id, "event"), f"cancelled by {actor.name}")
     return draft.change()
 
 
@@ -360,6 +360,8 @@ def _report(draft: Draft, end: OrderReport) -> None:
     draft.put_order(
         replace(order, state=state, ended=draft.now_in(event.scope), reason=outcome.reason, output=outcome.output)
     )
+    # Also of an order that failed: where its machines are now is a fact.
+    _move_machines(draft, event, outcome.new_hosts or {})
     if not outcome.ok:
         # A later attempt overwrites the output of the order, so the audit keeps the end of this output.
         draft.note(
@@ -368,7 +370,6 @@ def _report(draft: Draft, end: OrderReport) -> None:
             detail="\n".join(filter(None, [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]])),
         )
         return
-    _move_machines(draft, event, outcome.new_hosts or {})
     draft.note("order finished", event=event, detail=outcome.reason)
     _complete(draft, event, outcome.reason)
 

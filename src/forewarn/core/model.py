@@ -1,4 +1,4 @@
-"""The things that exist: scopes, machines, maintenances, events, approvals, orders, tokens, requests.
+"""The things that exist: scopes, machines, maintenances, events, approvals, orders, requests.
 
 Frozen data that validates itself: this module says what a value may be, `lifecycle` says how values change. Times are
 aware UTC datetimes on the service clock. A name in `_s` is a number of seconds: a duration, or a reading of the monotonic
@@ -20,11 +20,11 @@ from forewarn.core.event_types import ScopeKind as ScopeKind
 from forewarn.core.event_types import Source as Source
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-DIGEST = re.compile(r"[0-9a-f]{64}")
-# A host name, an IPv4 address or an IPv6 address in brackets; no user name, no fragment.
-HOOK_URL = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?][!-\"$-~]*)?")
 MAX_ADDRESSES_PER_MACHINE = 16
 MAX_DOMAIN = 999
+MAX_LABELS_PER_HOST = 32
+MAX_LABEL_CHARS = 128
+MAX_CONNECTION_CHARS = 512
 MAX_TEXT_CHARS = 1_024
 MAX_NOTICE_S = 30 * 86_400
 MAX_DURATION_S = 30 * 86_400
@@ -32,17 +32,6 @@ MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
 # Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
 MAX_OPEN_USER_EVENTS = 500
-MAX_TOKEN_NAME_CHARS = 64
-MAX_SCOPES_PER_TOKEN = 32
-MAX_SESSIONS_PER_TOKEN = 100
-MAX_CALENDAR_TOKENS = 1_000
-MAX_CALENDAR_TOKENS_PER_SCOPE = 20
-MAX_HOOKS = 200
-MAX_HOOKS_PER_SCOPE = 10
-# The other half is left to operators.
-MAX_HOOKS_OF_OWNERS = 100
-MAX_HOOK_URL_CHARS = 1_024
-MAX_HOOK_SECRETS = 3
 
 
 class Status(StrEnum):
@@ -98,18 +87,6 @@ class OrderState(StrEnum):
     FAILED = "failed"
 
 
-class Role(StrEnum):
-    """What the holder of a token may do: read everything, do everything, or do everything in the token's scopes.
-
-    A token with the role `calendar` reads the calendar, of its scopes or of the whole fleet, and nothing else.
-    """
-
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    OWNER = "owner"
-    CALENDAR = "calendar"
-
-
 def require(condition: bool, message: str) -> None:
     """Raise Invalid with this message unless the condition holds."""
     if not condition:
@@ -123,7 +100,7 @@ def check_name(what: str, name: object) -> None:
     )
 
 
-def _check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
+def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     require(len(text) <= max_chars, f"{what} is {len(text)} characters long: at most {max_chars} are allowed")
     # Controls and separators would break a line of a log, unpaired surrogates would break UTF-8.
     plain = not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
@@ -150,8 +127,8 @@ class Machine:
             require(0 <= value <= MAX_DOMAIN, f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
         if self.host:
             check_name("host", self.host)
-        _check_text("interface", self.interface, 64)
-        _check_text("instance_id", self.instance_id, 128)
+        check_text("interface", self.interface, 64)
+        check_text("instance_id", self.instance_id, 128)
         require(
             len(self.addresses) <= MAX_ADDRESSES_PER_MACHINE,
             f"{len(self.addresses)} addresses: at most {MAX_ADDRESSES_PER_MACHINE} are allowed",
@@ -178,6 +155,39 @@ def _address(text: str) -> str:
         return str(ipaddress.ip_address(text))
     except ValueError:
         raise Invalid(f"addresses: {text!r} is not an IP address: write it like 10.0.0.4 or fd00::4") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A physical machine that carries machines. A host that only machines name has no row and counts as `Host(name=...)`.
+
+    `listed` says that the fleet lists it, so that machines may be sent to it. `connection` is how an executor reaches it: a
+    libvirt URI. `cordoned_by` is the id of the maintenance that cordoned it, or "" if an operator did.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    fault_domain: int = 0
+    connection: str = ""
+    listed: bool = False
+    cordoned: datetime | None = None
+    cordoned_by: str = ""
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        check_name("host", self.name)
+        require(
+            0 <= self.fault_domain <= MAX_DOMAIN,
+            f"fault_domain is {self.fault_domain}: use a whole number from 0 to {MAX_DOMAIN}",
+        )
+        require(
+            len(self.labels) <= MAX_LABELS_PER_HOST,
+            f"{len(self.labels)} labels: at most {MAX_LABELS_PER_HOST} are allowed",
+        )
+        for key, value in self.labels.items():
+            check_name("label", key)
+            check_text(f"label {key}", value, MAX_LABEL_CHARS)
+        check_text("connection", self.connection, MAX_CONNECTION_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,129 +376,6 @@ class AuditEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
-    """Access to the operator side. `digest` is the hash of the secret; the secret itself is not stored.
-
-    A token without `expires` is valid until it is revoked.
-    """
-
-    id: str
-    name: str
-    role: Role
-    scopes: tuple[str, ...] = ()
-    digest: str
-    created: datetime
-    created_by: str = ""
-    expires: datetime | None = None
-
-    def __post_init__(self) -> None:
-        require(bool(self.name), "the token has no name: name it after its user")
-        _check_text("name", self.name, MAX_TOKEN_NAME_CHARS)
-        if self.role in (Role.OWNER, Role.CALENDAR):
-            fewest = 1 if self.role is Role.OWNER else 0
-            require(
-                fewest <= len(self.scopes) <= MAX_SCOPES_PER_TOKEN,
-                f"a token with role {self.role} needs {fewest} to {MAX_SCOPES_PER_TOKEN} scopes, not {len(self.scopes)}",
-            )
-        else:
-            require(not self.scopes, f"only roles owner and calendar take scopes: leave them out for role {self.role}")
-        for scope in self.scopes:
-            check_name("scope", scope)
-        require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
-
-
-class HookShape(StrEnum):
-    """What the body of a hook's message looks like."""
-
-    CLOUDEVENTS = "cloudevents"
-    SLACK = "slack"
-    TEAMS = "teams"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hook:
-    """A URL that gets a message for each audit entry of one scope, or of the whole fleet, whose kind is among `kinds`.
-
-    `secrets` sign the messages, newest first: the first always, the second until `old_secrets_until`, no other. Entries up to
-    `cursor` are delivered or not of these kinds. `failing_since` is the first of the `failures` since the last delivery,
-    `error` the last one. Entries after `gap_after` up to `gap_until` were deleted before they could be delivered. `owner_token`
-    is the id of the token of the owner who created or enabled it, if it was an owner: the hook is disabled when this token ends.
-    """
-
-    id: str
-    url: str
-    scope: str = ""
-    kinds: tuple[str, ...]
-    shape: HookShape = HookShape.CLOUDEVENTS
-    secrets: tuple[str, ...]
-    old_secrets_until: datetime | None = None
-    created: datetime
-    created_by: str = ""
-    cursor: int = 0
-    delivered: datetime | None = None
-    failing_since: datetime | None = None
-    failures: int = 0
-    error: str = ""
-    disabled: datetime | None = None
-    gap_after: int = 0
-    gap_until: int = 0
-    version: int = 0
-    owner_token: str = ""
-
-    def __post_init__(self) -> None:
-        require(
-            len(self.url) <= MAX_HOOK_URL_CHARS,
-            f"url is {len(self.url)} characters long: at most {MAX_HOOK_URL_CHARS} are allowed",
-        )
-        require(
-            HOOK_URL.fullmatch(self.url) is not None, "url is not like https://HOST/PATH: use plain ASCII, no user name"
-        )
-        require(1 <= len(self.secrets) <= MAX_HOOK_SECRETS, f"a hook has 1 to {MAX_HOOK_SECRETS} secrets")
-        if self.scope:
-            check_name("scope", self.scope)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookDelivery:
-    """The last attempt to deliver an audit entry to a hook. `status` is 0 if the receiver did not answer."""
-
-    hook_id: str
-    audit_id: int
-    kind: str
-    at: datetime
-    attempts: int
-    delivered: bool
-    status: int = 0
-    took_ms: int = 0
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoginSession:
-    """A login of the portal with a token. `digest` is the hash of the session id, which only the browser has."""
-
-    digest: str
-    token_id: str
-    created: datetime
-    expires: datetime
-
-    def __post_init__(self) -> None:
-        require(DIGEST.fullmatch(self.digest) is not None, "digest is not 64 lower-case hexadecimal digits")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """The response to a request with an idempotency key, saved with its change. `digest` is the hash of the request."""
-
-    token_id: str
-    key: str
-    digest: str
-    status: int
-    body: str
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClockHold:
     """A jump of the clock. Until an operator confirms it, no event starts because of time that passed after `trusted`."""
 
@@ -538,7 +425,7 @@ class MaintenanceRequest:
     on_failure: OnFailure = OnFailure.HOLD
 
     def __post_init__(self) -> None:
-        _check_text("description", self.description)
+        check_text("description", self.description)
         require(
             -1 <= self.duration_s <= MAX_DURATION_S,
             f"duration_s is {self.duration_s}: use -1 (unknown), 0 (no interruption) or up to {MAX_DURATION_S}",

@@ -98,12 +98,10 @@ class ScopeSchedule:
 class DemoSchedule:
     """Submits the maintenance of all scopes. The ticker calls it. `begun` is set once every scope has its first one."""
 
-    def __init__(
-        self, control: Control, store: Store, maintenances: Mapping[str, Sequence[DemoMaintenance]] = MAINTENANCES
-    ) -> None:
+    def __init__(self, control: Control, store: Store) -> None:
         self._control = control
         self._store = store
-        self._schedules = [ScopeSchedule(scope, each) for scope, each in maintenances.items()]
+        self._schedules = [ScopeSchedule(scope, each) for scope, each in MAINTENANCES.items()]
         self.begun = threading.Event()
 
     def next_due(self) -> datetime | None:

@@ -303,7 +303,7 @@ class Documents:
                 machine = saved.get(key) or stored.get(key)
                 view = self.views.get(machine.scope) if machine is not None else None
                 if machine is not None and view is not None:
-                    self.callers.put(_known(machine), view)
+                    self.callers.put(MachineIdentity.of(machine), view)
                 else:  # removed, or its scope was just added and that change is still to be reported
                     self.callers.remove(key)
 
@@ -311,10 +311,6 @@ class Documents:
 def _document_of(scope: Scope) -> tuple[int, int, ScopeKind]:
     """Return what identifies the content of a scope's document. The oldest version shows the kind of the scope."""
     return scope.epoch, scope.incarnation, scope.kind
-
-
-def _known(m: Machine) -> MachineIdentity:
-    return MachineIdentity(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
 
 def _batches(things: Iterable[T]) -> Iterator[list[T]]:

@@ -65,7 +65,6 @@ class EndpointState:
         limits: Limits,
         trust: Trust,
         first_call_delay_s: float = 0.0,
-        max_queued_s: float = MAX_QUEUED_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.monotonic = monotonic
@@ -81,7 +80,7 @@ class EndpointState:
         self.limits = limits
         self.trust = trust
         self.first_call_delay_s = first_call_delay_s
-        self.max_queued_s = max_queued_s
+        self.max_queued_s = MAX_QUEUED_S
         self.request_share_s = 1.0 / limits.requests_per_s if limits.requests_per_s else 0.0
         self.counters = Counters()
         self.connections: dict[GuestConnection, None] = {}

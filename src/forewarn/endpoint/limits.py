@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 # A machine may use all requests of one second at once; the rest covers the rounding of floats.
 BURST_S = 1.000_001
-# A request that waits this long for the writer is answered 503, and what it asked for is not done.
+# A request that waits this long for the writer is answered 503, and its write is not done.
 MAX_QUEUED_S = 5.0
 # A request is rejected if its caller is unknown (404) or over its rate (429). After this many rejected requests in a row a
 # connection is not read for a while, and after each further one again. `Retry-After` of a 429 names the same time.

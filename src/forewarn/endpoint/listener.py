@@ -1,12 +1,18 @@
-"""The guest listener: opens its sockets, runs the event loop in a thread, and stops it in an orderly way."""
+"""The guest listener: opens its sockets, follows their interfaces, runs the event loop in a thread, and stops in an orderly way.
+
+A socket that listens on an interface is bound to the number of the interface. An interface that is deleted and created again
+has another number, so the old socket hears nothing any more: the listener opens a new one. An interface or address that does
+not exist is waited for.
+"""
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import resource
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,9 +24,13 @@ from forewarn.endpoint.sockets import Listener
 
 BACKLOG = 4_096
 SWEEP_EVERY_S = 1.0
+FOLLOW_EVERY_S = 1.0
 STOP_CHECK_EVERY_S = 0.01
 START_WITHIN_S = 10.0
 LOG_BLOCKED_EVERY_S = 60.0
+SO_BINDTOIFINDEX = 62
+# The interface or the address does not exist. It may come later: a hypervisor makes taps and bridges when it needs them.
+ABSENT = {errno.ENODEV: "there is no such interface", errno.EADDRNOTAVAIL: "no interface has this address"}
 
 log = logging.getLogger("forewarn.guest")
 
@@ -44,6 +54,10 @@ class Address:
         return f"{host}:{self.port}" + (f"@{self.interface}" if self.interface else "")
 
 
+class AddressAbsent(InvalidSettings):
+    """The address to listen on, or its interface, does not exist on this host."""
+
+
 def open_socket(address: Address, *, hop_limit: int = 0) -> socket.socket:
     """Return a listening socket; `hop_limit` is the IP TTL of replies (1 keeps bridged containers out), 0 the system's."""
     ipv6 = ":" in address.host
@@ -63,6 +77,8 @@ def open_socket(address: Address, *, hop_limit: int = 0) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
+        if error.errno in ABSENT:
+            raise AddressAbsent(f"guest: cannot listen on {address} yet: {ABSENT[error.errno]}") from None
         raise InvalidSettings(
             f"guest: cannot listen on {address}: {error.strerror}; choose another with --guest HOST:PORT[@INTERFACE]"
         ) from None
@@ -88,6 +104,50 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+class AddressListener:
+    """Listens on one address while it exists, and on its interface under whatever number the interface has."""
+
+    def __init__(self, address: Address, *, hop_limit: int) -> None:
+        self.address = address
+        self.problem = ""
+        self._hop_limit = hop_limit
+        self._socket: socket.socket | None = None
+        self._listener: Listener | None = None
+
+    @property
+    def open(self) -> bool:
+        return self._listener is not None and self._listener.open
+
+    @property
+    def port(self) -> int:
+        port: int = self.address.port if self._socket is None else self._socket.getsockname()[1]
+        return port
+
+    def open_socket(self) -> None:
+        """Open the socket. If that fails, raise InvalidSettings and keep the reason in `problem`."""
+        try:
+            self._socket = open_socket(self.address, hop_limit=self._hop_limit)
+        except InvalidSettings as error:
+            self._socket, self.problem = None, str(error)
+            raise
+        self.problem = ""
+
+    def start(self, new_listener: Callable[[socket.socket, Address], Listener]) -> None:
+        if self._socket is not None:
+            self._listener = new_listener(self._socket, self.address)
+
+    def interface_gone(self, numbers: Mapping[str, int]) -> bool:
+        """Whether the socket is bound to an interface that no longer has this name."""
+        if self._socket is None or not self.address.interface:
+            return False
+        bound_to = self._socket.getsockopt(socket.SOL_SOCKET, SO_BINDTOIFINDEX)
+        return numbers.get(self.address.interface) != bound_to
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+
 class GuestListener:
     """Runs the endpoint in a thread of its own: a commit never blocks a poll."""
 
@@ -104,9 +164,13 @@ class GuestListener:
         self._endpoint = endpoint
         self._connection = connection
         self._repeated = tuple(repeated)
-        self._sockets = [(address, open_socket(address, hop_limit=hop_limit)) for address in addresses]
         self._loop = endpoint.loop
-        self._listeners: list[Listener] = []
+        self._listeners = [AddressListener(address, hop_limit=hop_limit) for address in addresses]
+        for each in self._listeners:
+            try:
+                each.open_socket()
+            except AddressAbsent:
+                log.warning("%s; it is waited for", each.problem)
         self._log_blocked_from_s = 0.0
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="guest", daemon=True)
@@ -114,10 +178,11 @@ class GuestListener:
 
     @property
     def urls(self) -> list[str]:
-        urls = []
-        for address, listener in self._sockets:
-            urls.append(f"http://{host_in_url(address.host)}:{listener.getsockname()[1]}")
-        return urls
+        return [f"http://{host_in_url(each.address.host)}:{each.port}" for each in self._listeners]
+
+    def problems(self) -> list[str]:
+        """Return, for each address on which this node waits to listen, the reason."""
+        return [each.problem for each in self._listeners if each.problem]
 
     def start(self) -> None:
         raise_file_limit()
@@ -126,7 +191,11 @@ class GuestListener:
             raise InvalidSettings("guest: the listener did not start: see the log")
 
     def accepting(self) -> bool:
-        return self._started.is_set() and self._thread.is_alive() and all(each.open for each in self._listeners)
+        return (
+            self._started.is_set()
+            and self._thread.is_alive()
+            and all(each.open or each.problem for each in self._listeners)
+        )
 
     def stop(self, within_s: float) -> None:
         """Finish requests that are under way, answer long polls with 304, close the rest."""
@@ -134,10 +203,10 @@ class GuestListener:
         self._thread.join(timeout=within_s + 1.0)
 
     def _run(self) -> None:
-        for address, opened in self._sockets:
-            new_connection = partial(self._connection, self._endpoint, address.interface)
-            self._listeners.append(Listener(self._loop, opened, new_connection, self._address_blocked))
+        for each in self._listeners:
+            each.start(self._new_listener)
         self._loop.repeat(SWEEP_EVERY_S, self._endpoint.sweep)
+        self._loop.repeat(FOLLOW_EVERY_S, self._follow_interfaces)
         for every_s, call in self._repeated:
             self._loop.repeat(every_s, call)
         self._loop.call_soon(self._started.set)
@@ -145,6 +214,33 @@ class GuestListener:
             self._loop.run()
         finally:
             self._loop.close()
+
+    def _new_listener(self, opened: socket.socket, address: Address) -> Listener:
+        new_connection = partial(self._connection, self._endpoint, address.interface)
+        return Listener(self._loop, opened, new_connection, self._address_blocked)
+
+    def _follow_interfaces(self) -> None:
+        """Close sockets whose interface is gone; listen where an interface or address has come."""
+        if self._endpoint.stopping or not any(each.problem or each.address.interface for each in self._listeners):
+            return
+        numbers = {name: number for number, name in socket.if_nameindex()}
+        for each in self._listeners:
+            if each.interface_gone(numbers):
+                each.close()
+                self._listen(each)
+            elif each.problem:
+                self._listen(each)
+
+    def _listen(self, listener: AddressListener) -> None:
+        before = listener.problem
+        try:
+            listener.open_socket()
+        except InvalidSettings:
+            if listener.problem != before:
+                log.warning("%s; it is waited for", listener.problem)
+            return
+        listener.start(self._new_listener)
+        log.info("guests are answered on %s", listener.address)
 
     def _address_blocked(self, host: str) -> None:
         self._endpoint.counters.blocked += 1
@@ -158,8 +254,8 @@ class GuestListener:
     def _stop(self, within_s: float) -> None:
         endpoint, loop = self._endpoint, self._loop
         endpoint.stopping = True
-        for listener in self._listeners:
-            listener.close()
+        for each in self._listeners:
+            each.close()
         for connection in list(endpoint.connections):
             connection.stop()
 

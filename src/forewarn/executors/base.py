@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,11 +16,20 @@ from forewarn.executors.settings import NoSettings
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An order with its event; `hosts` maps each machine of the event to its host."""
+    """An order with its event; `hosts` maps each machine of the event to its host.
+
+    `connections` maps hosts to their connection, like a libvirt URI. `targets` maps machines to the hosts they may be moved to,
+    the best first, without hosts that are down or cordoned. `live` marks a Freeze that is part of an evacuation: a live
+    migration. `instance_ids` maps machines to their instance ids, where they are known.
+    """
 
     order: Order
     event: Event
     hosts: Mapping[str, str]
+    connections: Mapping[str, str] = field(default_factory=dict)
+    targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    live: bool = False
+    instance_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 class Progress(StrEnum):
@@ -51,6 +60,8 @@ class Executor:
     touches_no_machine = False
     # False if this executor does nothing outside forewarn, so that an emulator may accept operators without a token.
     needs_token = True
+    # True if `machines_on` can tell what runs on a host.
+    sees_hosts = False
     # FOREWARN_* environment variables that this executor sets for programs it runs. They are no settings.
     variables: frozenset[str] = frozenset()
 
@@ -105,6 +116,14 @@ class Executor:
     def problem(self) -> str:
         """Return why orders would fail now, or "". Called at start and by /readyz, from any thread; it must return at once."""
         return ""
+
+    def machines_on(self, host: str, connection: str) -> tuple[str, ...] | None:
+        """Return the machines that run on a host, those unknown to forewarn included; None if that cannot be told now.
+
+        Work on a host waits until it is empty. If an executor cannot tell at all (`sees_hosts` is False), the fleet decides.
+        """
+        del host, connection
+        return None
 
     def tidy(self, unfinished: Collection[Work]) -> None:
         """Called once at start: remove what an earlier process left of orders that are not in `unfinished`."""

@@ -359,5 +359,8 @@ def _document(work: Work) -> dict[str, object]:
             "description": event.description,
             "duration_s": event.duration_s,
         },
-        "machines": [{"name": name, "host": work.hosts.get(name, "")} for name in event.resources],
+        "machines": [
+            {"name": name, "host": work.hosts.get(name, ""), "targets": work.targets.get(name, ())}
+            for name in event.resources
+        ],
     }

@@ -168,12 +168,12 @@ def feed(process: "subprocess.Popen[bytes]", data: bytes) -> None:
         process.stdin.close()
 
 
-def stop(process: "subprocess.Popen[bytes]") -> None:
+def stop(process: "subprocess.Popen[bytes]", grace_s: float = GRACE_S) -> None:
     """Stop the whole process group: with SIGTERM first, then with SIGKILL."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=GRACE_S)
+        process.wait(timeout=grace_s)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -303,7 +303,7 @@ class Agent:
         self._set_retry(f"approve {event.id}", True)
 
     def _still_prepared(self, action: Approve) -> bool:
-        """Verify each required step once more: somebody may have undone it since."""
+        """Verify each required step once more: a person or program may have undone it since."""
         event, document = action.event, self.document
         for step in action.required:
             self.activity = f"verify {step.name!r}"

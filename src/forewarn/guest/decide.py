@@ -28,7 +28,7 @@ from forewarn.guest.state import CANCELLED, COMPLETED, REBOOTED, EventState, Sta
 # With less time than this, steps come before messages.
 URGENT_S = 60.0
 MAX_NOTIFY_ATTEMPTS = 3
-# How often a step that somebody else undid is prepared again.
+# How often a step that a person or program undid is prepared again.
 MAX_LAPSES = 3
 REBOOTING = ("Reboot", "Redeploy")
 

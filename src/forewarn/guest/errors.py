@@ -11,7 +11,7 @@ GuestError
   ConfigError              the configuration file: exit code 2
   JournalInUse             another agent uses the journal
   StepFailed               a step failed; the text goes into journal and status
-    Unanswered             a server that the step asked does not answer; it may later
+    Unanswered             a server that the step called does not answer; it may later
     OutOfTime              the step did not end within its share of the budget
 
 JournalError               the journal cannot be written; the agent ends with exit code 1
@@ -83,7 +83,7 @@ class StepFailed(GuestError):
 
 
 class Unanswered(StepFailed):
-    """A server that the step asked did not answer, or not sensibly; it may later."""
+    """A server that the step called did not answer, or not sensibly; it may later."""
 
 
 class OutOfTime(StepFailed):

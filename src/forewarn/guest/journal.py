@@ -112,12 +112,11 @@ class Journal:
 class MemoryJournal:
     """A journal that is not stored, for dry runs."""
 
-    def __init__(self, time: Optional[Time] = None) -> None:
-        self._time = time or Time()
+    def __init__(self) -> None:
         self.records: List[Dict[str, Any]] = []
 
     def append(self, record: Mapping[str, Any]) -> Dict[str, Any]:
-        return {"at": format_time(self._time.wall()), **record}
+        return {"at": format_time(Time().wall()), **record}
 
     def is_large(self) -> bool:
         return False

@@ -80,11 +80,9 @@ class FakeEndpoint(Transport):
         return Response(200, {"date": formatdate(self._time.wall(), usegmt=True), "etag": tag}, document)
 
 
-def simulate(
-    config: Config, event_type: str, notice_s: float, print_line: Callable[[str], None], time: Optional[Time] = None
-) -> bool:
+def simulate(config: Config, event_type: str, notice_s: float, print_line: Callable[[str], None]) -> bool:
     """Return whether every required step was prepared and the machine came back into service."""
-    time = time or Time()
+    time = Time()
     name = config.name or socket.gethostname().partition(".")[0]
     endpoint = FakeEndpoint(name, time)
     journal = Journal(config.state_dir / "rehearsal", time)

@@ -63,7 +63,7 @@ class StepState:
     under_way: str = ""
     # Unknown whether it is still prepared: the machine was rebooted since, or undoing has begun.
     doubtful: bool = False
-    # How often it was found undone by somebody else.
+    # How often it was found undone by a person or program.
     lapses: int = 0
     # Whether it verified when undoing began, in this boot.
     verified: Optional[bool] = None

@@ -24,9 +24,8 @@ HEALTH_PATHS = frozenset({b"/healthz", b"/readyz", b"/metrics"})
 TOO_LARGE = f"The head of a request is at most {MAX_HEAD_BYTES} bytes."
 
 
-async def overloaded(scope: Scope, receive: Receive, send: Send) -> None:
+async def overloaded(_: Scope, __: Receive, send: Send) -> None:
     """Answer a request beyond the limits."""
-    del scope, receive
     message = "too many requests are under way: try again soon"
     body = json.dumps({"error": {"code": "overloaded", "message": message}}).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), "retry-after": "1"}

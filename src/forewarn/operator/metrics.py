@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn import __version__
 from forewarn.operator.open_connections import OpenConnections
+from forewarn.service.inventory import InventoryHealth
 from forewarn.store import Backlog, Connections
 
 
@@ -45,9 +46,11 @@ class Facts:
     backlog: Backlog | None = None
     overdue_s: float | None = None
     due_s: float | None = None
+    hosts: Mapping[str, int] | None = None
     hooks: Mapping[str, int] | None = None
     hook_failing_s: float | None = None
     hook_messages: Mapping[str, int] = field(default_factory=dict)
+    inventory: InventoryHealth = field(default_factory=InventoryHealth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class GuestCounts:
     unknown: int
     forged: int
     rendered: int
+    absent_addresses: int = 0
 
 
 class GuestMetrics:
@@ -85,6 +89,7 @@ class GuestMetrics:
         yield from _gauges(
             ("forewarn_guest_connections", "Open connections of guests.", counts.connections),
             ("forewarn_guest_waiting", "Long polls that wait for a change.", counts.waiting),
+            ("forewarn_guest_addresses_absent", "Listening addresses that do not exist now.", counts.absent_addresses),
         )
         text = "Connections closed at once, by the limit they were over."
         refused = CounterMetricFamily("forewarn_guest_connections_refused", text, labels=["limit"])
@@ -167,6 +172,7 @@ class NodeMetrics:
             yield from _node(facts)
             yield from _work(facts)
             yield from _hooks(facts)
+            yield from _inventory(facts.inventory)
             if facts.following is not None:
                 yield from _following(facts.following)
 
@@ -203,6 +209,9 @@ def _work(facts: Facts) -> Iterator[Metric]:
     states = {"open": backlog.open, "running": backlog.running, "in-doubt": backlog.in_doubt, "failed": backlog.failed}
     text = "Orders that have not ended well, by state."
     yield _by_label(GaugeMetricFamily("forewarn_orders", text, labels=["state"]), states)
+    if facts.hosts is not None:
+        text = "Hosts that the fleet lists or that are cordoned, by state."
+        yield _by_label(GaugeMetricFamily("forewarn_hosts", text, labels=["state"]), facts.hosts)
     overdue = "How long the event that should have started first is past its NotBefore."
     yield from _gauges(
         ("forewarn_overdue_start_seconds", overdue, facts.overdue_s),
@@ -217,6 +226,13 @@ def _hooks(facts: Facts) -> Iterator[Metric]:
         yield _by_label(GaugeMetricFamily("forewarn_hooks", "Hooks, by state.", labels=["state"]), facts.hooks)
     failing = "For how long the hook has failed that has failed longest and is not disabled."
     yield from _gauges(("forewarn_hook_failing_seconds", failing, facts.hook_failing_s))
+
+
+def _inventory(inventory: InventoryHealth) -> Iterator[Metric]:
+    text = "Hosts whose domains this node reads for the fleet, by state."
+    yield _by_label(GaugeMetricFamily("forewarn_inventory_hosts", text, labels=["state"]), inventory.hosts)
+    doubled = "Domains that are on several hosts."
+    yield from _gauges(("forewarn_inventory_doubled", doubled, len(inventory.doubled)))
 
 
 def _following(following: Following) -> Iterator[Metric]:

@@ -250,9 +250,8 @@ class LimitedSocket(socket.socket):
 
     open_connections: OpenConnections
 
-    def listen(self, backlog: int = BACKLOG, /) -> None:
-        """Listen with a queue of our own length: the event loop's `backlog` is how many it accepts at once."""
-        del backlog
+    def listen(self, _: int = BACKLOG, /) -> None:
+        """Listen with a queue of our own length: the event loop's backlog is how many it accepts at once."""
         super().listen(BACKLOG)
 
     def accept(self) -> tuple[socket.socket, Any]:

@@ -91,7 +91,10 @@ class Clock(Protocol):
         """Return the real seconds since the last reading before the jump."""
 
     def save_reading(self) -> None:
-        """Save the last reading for the next start, unless a jump is not acknowledged yet. Called before every decision."""
+        """Save the last reading for the next start, unless a jump is not acknowledged yet.
+
+        Called at the start of the node and before every decision.
+        """
 
     def seconds_until(self, moment: datetime) -> float | None:
         """Return how many real seconds to wait for a moment; None if time does not pass by itself."""
@@ -273,9 +276,8 @@ class _Trusted:
     def note_jump(self, jump: Jump) -> None:
         """Do nothing: there is no jump."""
 
-    def seconds_since(self, jump: Jump) -> float:
+    def seconds_since(self, _: Jump) -> float:
         """Return 0: there is no jump."""
-        del jump
         return 0.0
 
     def save_reading(self) -> None:

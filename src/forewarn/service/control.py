@@ -1,47 +1,42 @@
 """The use cases: each gives the core a snapshot to decide on, and saves the Change that the core returns.
 
-With `decisions`, this is the only module that calls both the core's verbs and the store. It holds no rules.
+With `decisions`, `fleet` and `hooks`, this is the only module that calls both the core's verbs and the store. It holds no
+rules.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from forewarn.core import hooks, lifecycle
+from forewarn.core import lifecycle
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
-from forewarn.core.errors import Conflict, NotFound, Refused
+from forewarn.core.errors import NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.fleet import Fleet
-from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
 from forewarn.core.formatting import names
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
-    MAX_CALENDAR_TOKENS,
-    MAX_CALENDAR_TOKENS_PER_SCOPE,
     UNFINISHED,
     Actor,
     AuditEntry,
     Event,
-    Hook,
-    Machine,
     Maintenance,
     MaintenanceRequest,
     Order,
     OrderState,
-    Role,
-    Scope,
     StoreHold,
     Targets,
-    Token,
 )
+from forewarn.core.operator_model import MAX_CALENDAR_TOKENS, MAX_CALENDAR_TOKENS_PER_SCOPE, Role, Token
 from forewarn.core.plan_warnings import PlanWarning, plan_warnings
 from forewarn.core.store_hold import hold_store, resume_store, starts_after_resuming
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
-from forewarn.service.decisions import Decision, Decisions, Once, too_many_conflicts
+from forewarn.service.decisions import Decision, Once
+from forewarn.service.fleet import FleetUseCases
+from forewarn.service.hooks import HookUseCases
 from forewarn.store import Focus, MaintenanceQuery
 
 # How many maintenances are read at once to see what resuming the store would start.
@@ -65,7 +60,7 @@ class Submission:
 class ResumeEffects:
     """What resuming a held store would do at once: the events that start, and the orders that executors get.
 
-    An open order is handed out. A running order was taken before the hold: its executor is asked about it. If the executor
+    An open order is handed out. A running order was taken before the hold: the ticker asks its executor about it. If the executor
     does not know, the order is in doubt, or begins again if it is repeatable. `more` says that the lists are not complete.
     """
 
@@ -75,128 +70,8 @@ class ResumeEffects:
     more: bool
 
 
-class Control(Decisions):
-    """The use cases."""
-
-    # -- fleet
-
-    def apply_fleet(
-        self,
-        fleet: Fleet,
-        actor: Actor,
-        *,
-        prune: bool = False,
-        large_removal_ok: bool = True,
-        dry_run: bool = False,
-        once: Once | None = None,
-    ) -> Difference:
-        """Make the inventory as `fleet` states it. Applying the same fleet again changes nothing."""
-
-        def compare(current: Fleet) -> Difference:
-            diff = difference(current, fleet, prune=prune)
-            if not large_removal_ok:
-                refuse_large_removal(diff)
-            return diff
-
-        return self._change_fleet(compare, actor, dry_run=dry_run, once=once)
-
-    def put_scope(self, scope: Scope, actor: Actor) -> bool:
-        """Return whether it is new."""
-        new = False
-
-        def diff(current: Fleet) -> Difference:
-            nonlocal new
-            new = scope.name not in current.scopes
-            return difference(current, Fleet({scope.name: scope}, {}))
-
-        self._change_fleet(
-            diff, actor, focus=Focus(scopes=(scope.name,), inventory=True, whole_maintenances=False, open_events=False)
-        )
-        return new
-
-    def put_machine(self, machine: Machine, actor: Actor) -> bool:
-        """Return whether it is new."""
-        new = False
-
-        def diff(current: Fleet) -> Difference:
-            nonlocal new
-            new = machine.key not in current.machines
-            scope = current.scopes.get(machine.scope)
-            if scope is None:
-                raise NotFound(f"there is no scope {machine.scope!r}", scope=machine.scope)
-            return difference(current, Fleet({scope.name: scope}, {machine.key: machine}))
-
-        # Its scope, and the machines that have one of its identities.
-        same_identity = Focus(
-            identities=machine.identities, instance_ids=(machine.instance_id,) if machine.instance_id else ()
-        )
-        self._change_fleet(
-            diff,
-            actor,
-            focus=replace(
-                same_identity, scopes=(machine.scope,), inventory=True, whole_maintenances=False, open_events=False
-            ),
-        )
-        return new
-
-    def remove_scope(self, name: str, actor: Actor) -> None:
-        def diff(current: Fleet) -> Difference:
-            if name not in current.scopes:
-                raise NotFound(f"there is no scope {name!r}", scope=name)
-            left = [str(m) for m in current.machines.values() if m.scope == name]
-            if left:
-                raise Refused(f"scope {name} has {len(left)} machines, {left[0]} among them: remove them first")
-            return Difference(removed_scopes=(name,), lines=(f"- scope {name}",))
-
-        self._change_fleet(
-            diff, actor, focus=Focus(scopes=(name,), inventory=True, whole_maintenances=False, open_events=False)
-        )
-
-    def remove_machine(self, key: tuple[str, str], actor: Actor) -> None:
-        def diff(current: Fleet) -> Difference:
-            if key not in current.machines:
-                raise NotFound(f"there is no machine {'/'.join(key)}")
-            return Difference(removed_machines=(key,), lines=(f"- machine {'/'.join(key)}",))
-
-        self._change_fleet(diff, actor, focus=Focus(machines=(key,), whole_maintenances=False, open_events=False))
-
-    def _change_fleet(
-        self,
-        compare: Callable[[Fleet], Difference],
-        actor: Actor,
-        *,
-        focus: Focus | None = None,
-        dry_run: bool = False,
-        once: Once | None = None,
-    ) -> Difference:
-        """Save what `compare` finds; `focus` is the part of the fleet that it must see, all of it by default.
-
-        A dry run decides in the same way and saves nothing.
-        """
-        for _ in self._tries():
-            with self._deciding:
-                if not dry_run:
-                    self.refuse_repetition(once)
-                current = self._store.inventory() if focus is None else self._store.snapshot(focus)
-                diff = compare(Fleet(current.scopes, current.machines))
-                if not diff.lines and (dry_run or once is None):
-                    return diff
-                now = self._clock.now() if dry_run else self._now()
-                snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole_maintenances=False))
-                versions = {name: scope.version for name, scope in current.scopes.items()}
-                change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
-                if dry_run:
-                    return diff
-                change = self._without_hooks_of(diff.removed_scopes, change, actor)
-                if self._save(self._with_receipt(change, once, diff)):
-                    return diff
-        raise too_many_conflicts()
-
-    def _without_hooks_of(self, scopes: tuple[str, ...], change: Change, actor: Actor) -> Change:
-        """Return the change with the removal of the hooks of these scopes."""
-        gone = [hook for hook in self._store.hooks() if hook.scope in scopes] if scopes else []
-        entries = (_hook_entry(hook, change.at, actor, "hook deleted", "its scope is removed") for hook in gone)
-        return replace(change, removed_hooks=tuple(hook.id for hook in gone), audit=(*change.audit, *entries))
+class Control(FleetUseCases, HookUseCases):
+    """All use cases: those on the fleet and on hooks, and the rest here."""
 
     # -- what operators request
 
@@ -308,84 +183,6 @@ class Control(Decisions):
             return Change(at=now, audit=(entry,))
 
         self._decide(Focus(), decide)
-
-    # -- hooks
-
-    def hook(self, hook_id: str) -> Hook:
-        for hook in self._store.hooks():
-            if hook.id == hook_id:
-                return hook
-        raise NotFound(f"there is no hook {hook_id}")
-
-    def add_hook(self, hook: Hook, actor: Actor, *, once: Once | None = None) -> Hook:
-        """Save a new hook. It gets the entries that follow; return it as saved."""
-
-        def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Hook]:
-            if hook.scope and hook.scope not in snapshot.scopes:
-                raise NotFound(f"there is no scope {hook.scope!r}", scope=hook.scope)
-            hooks.refuse_more(self._store.hooks(), hook.scope, of_owner=hook.owner_token != "")
-            new = replace(hook, created=now, cursor=self._store.audit_chain().head.id)
-            detail = f"{new.shape}, on {', '.join(new.kinds)}"
-            # The scope gets a new version: another node that removes it meanwhile decides again, and removes the hook as well.
-            scopes = tuple(snapshot.scopes.values())
-            change = Change(
-                at=now,
-                expect=tuple((scope.name, scope.version) for scope in scopes),
-                scopes=scopes,
-                hooks=(new,),
-                audit=(_hook_entry(new, now, actor, "hook created", detail),),
-            )
-            return change, new
-
-        return self._decide_once(_only_scope(hook.scope) if hook.scope else Focus(), decide, once)
-
-    def remove_hook(self, hook_id: str, actor: Actor) -> None:
-        def decide(_: Snapshot, now: datetime) -> Change:
-            entry = _hook_entry(self.hook(hook_id), now, actor, "hook deleted")
-            return Change(at=now, removed_hooks=(hook_id,), audit=(entry,))
-
-        self._decide(Focus(), decide)
-
-    def rotate_hook(self, hook_id: str, secret: str, actor: Actor, *, keep_s: int) -> Hook:
-        """Give the hook a new secret; the secret before it signs for `keep_s` more seconds."""
-
-        def rotate(hook: Hook, now: datetime) -> tuple[Hook, str]:
-            until = now + timedelta(seconds=keep_s) if keep_s else None
-            detail = f"the old secret signs until {until:%Y-%m-%dT%H:%M:%SZ}" if until else "the old secret has ended"
-            return hooks.rotated(hook, secret, until), detail
-
-        return self._change_hook(hook_id, "hook secret rotated", rotate, actor)
-
-    def enable_hook(self, hook_id: str, actor: Actor, *, owner_token: str = "") -> Hook:
-        """Enable the hook. One of an owner ends with the token of the owner who enables it, or never if an operator does."""
-        return self._change_hook(hook_id, "hook enabled", lambda hook, _: (hooks.enabled(hook, owner_token), ""), actor)
-
-    def replay_hook(self, hook_id: str, entry: int, actor: Actor) -> Hook:
-        """Let the hook go on with this audit entry."""
-        chain = self._store.audit_chain()
-
-        def replay(hook: Hook, _: datetime) -> tuple[Hook, str]:
-            moved = hooks.moved(hook, entry, oldest=chain.start.id + 1, newest=chain.head.id)
-            return moved, f"from entry {entry}, before it was {hook.cursor + 1}"
-
-        return self._change_hook(hook_id, "hook replayed", replay, actor)
-
-    def note_hook(self, hook: Hook, action: str, detail: str) -> None:
-        """Save a hook with an audit entry, as the service itself; raise Conflict if the hook has changed since it was read."""
-        with self._deciding:
-            now = self._now()
-            entry = _hook_entry(hook, now, Actor("service", self._node), action, detail)
-            if not self._save(Change(at=now, hooks=(hook,), audit=(entry,))):
-                raise Conflict("the hook was changed meanwhile")
-
-    def _change_hook(
-        self, hook_id: str, action: str, change: Callable[[Hook, datetime], tuple[Hook, str]], actor: Actor
-    ) -> Hook:
-        def decide(_: Snapshot, now: datetime) -> Change:
-            changed, detail = change(self.hook(hook_id), now)
-            return Change(at=now, hooks=(changed,), audit=(_hook_entry(changed, now, actor, action, detail),))
-
-        return self._decide(Focus(), decide).hooks[0]
 
     # -- what guests request
 
@@ -581,6 +378,7 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
     return Snapshot(
         scopes={**snapshot.scopes, **{scope.name: scope for scope in change.scopes}},
         machines=snapshot.machines,
+        hosts={**snapshot.hosts, **{host.name: host for host in change.hosts}},
         maintenances={**snapshot.maintenances, **{m.id: m for m in change.maintenances}},
         events={**snapshot.events, **{event.id: event for event in change.events}},
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},
@@ -597,18 +395,6 @@ def _refuse_more_calendars(tokens: Iterable[Token], scopes: Iterable[str]) -> No
         if sum(scope in token.scopes for token in calendars) >= MAX_CALENDAR_TOKENS_PER_SCOPE:
             most = MAX_CALENDAR_TOKENS_PER_SCOPE
             raise Refused(f"scope {scope} has {most} tokens for the calendar already: revoke one first")
-
-
-def _hook_entry(hook: Hook, now: datetime, actor: Actor, action: str, detail: str = "") -> AuditEntry:
-    what = f"{hook.id[:8]} to {hooks.host_of(hook)}"
-    return AuditEntry(
-        at=now,
-        who=actor.name,
-        origin=actor.origin,
-        action=action,
-        scope=hook.scope,
-        detail=f"{what}: {detail}" if detail else what,
-    )
 
 
 def _at(event_id: str) -> Focus:
@@ -633,4 +419,4 @@ def _focus_of(targets: Targets) -> Focus:
 def _refuse_unknown_scope(snapshot: Snapshot, targets: Targets) -> None:
     for scope in [targets.scope, *targets.scopes, *(scope for scope, _ in targets.machines)]:
         if scope and scope not in snapshot.scopes:
-            raise NotFound(f"there is no scope {scope!r}: look at the fleet for its name", scope=scope)
+            raise NotFound(f"there is no scope {scope!r}: check the name in the fleet", scope=scope)

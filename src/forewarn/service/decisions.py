@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import hold_clock
 from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
-from forewarn.core.model import ClockHold, Receipt, Scope, StoreHold
+from forewarn.core.model import ClockHold, Scope, StoreHold
+from forewarn.core.operator_model import Receipt
 from forewarn.service.clock import Clock
 from forewarn.store import Focus, Store
 

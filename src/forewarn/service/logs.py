@@ -7,7 +7,8 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import TextIO
+
+from forewarn.core.errors import ForewarnError
 
 
 class JsonLines(logging.Formatter):
@@ -24,9 +25,33 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up(level: str, stream: TextIO = sys.stderr) -> None:
-    """Send all log lines of this level and above to the stream."""
-    handler = logging.StreamHandler(stream)
+def set_up(level: str) -> None:
+    """Send all log lines of this level and above to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    handler.setFormatter(text if stream.isatty() else JsonLines())
+    handler.setFormatter(text if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class TroubleLog:
+    """Log the first failure of a loop, and each failure that differs from the last. `last` is its text; "" while all is well."""
+
+    def __init__(self, log: logging.Logger, problem: str) -> None:
+        self._log, self._problem, self.last = log, problem, ""
+
+    def note(self, error: Exception) -> None:
+        """Called while the error is handled: an error that is not one of ours is logged with its traceback."""
+        text = str(error) or repr(error)
+        if text == self.last:
+            return
+        self.last = text
+        if isinstance(error, ForewarnError):
+            self._log.error("%s: %s", self._problem, error)
+        else:
+            self._log.exception(self._problem)
+
+    def clear(self, message: str) -> None:
+        """Log the message if there was trouble."""
+        if self.last:
+            self._log.info(message)
+        self.last = ""

@@ -22,6 +22,7 @@ from forewarn.executors import Executor, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import NodeLeases
+from forewarn.service.placement import event_targets
 from forewarn.store import Focus, Store
 
 BATCH = 100
@@ -306,7 +307,16 @@ class Orders:
             return None
         keys = tuple((event.scope, name) for name in event.resources)
         machines = self._store.snapshot(Focus(machines=keys, whole_maintenances=False, open_events=False)).machines
-        return Work(order, event, {name: m.host for (_, name), m in machines.items()})
+        ids = {name: m.instance_id for (_, name), m in machines.items() if m.instance_id}
+        rows = self._store.hosts()
+        return Work(
+            order,
+            event,
+            {name: m.host for (_, name), m in machines.items()},
+            connections={host.name: host.connection for host in rows.values() if host.connection},
+            targets=event_targets(self._store, event, rows),
+            instance_ids=ids,
+        )
 
 
 def _ended(report: OrderReport) -> str:

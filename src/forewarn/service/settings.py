@@ -26,6 +26,7 @@ from forewarn.executors.settings import (
     setting,
     whole_number,
 )
+from forewarn.service.default_state_dir import default_state_dir
 from forewarn.service.setting_readers import (
     read_addresses,
     read_hook_targets,
@@ -103,12 +104,29 @@ class Settings:
         "remove machines and scopes that the fleet file does not contain; the service does not start if these are more than 10,"
         " or all machines",
     )
+    inventory: str = setting(
+        "file",
+        one_of("file", "libvirt"),
+        "where machines come from: `file` (fleet files and the API only), or `libvirt`, which also keeps the machines as the"
+        " hosts of the fleet show their domains",
+    )
+    inventory_rules: Path | None = setting(
+        None, read_path, "a file with rules that give domains their scope by their name, for `inventory`"
+    )
+    inventory_identity: str = setting(
+        "address",
+        one_of("address", "interface"),
+        "what of a domain identifies its machine: its addresses, or the `interface` on the host, where each machine has its own",
+    )
+    inventory_guest_agent: bool = setting(
+        False, read_flag, "also ask guest agents for addresses. A guest can name any address that no other machine has"
+    )
     clock: str = setting("system", read_text, "the service clock: `system`, `manual`, or a rate like `60x`")
     executor: str = setting(
         registry.DEFAULT,
         _executor,
-        "who does the work of a started event: `external` (your tool, through the API), `command`, `simulated`, or the name of"
-        " an installed executor",
+        "who does the work of a started event: `external` (your tool, through the API), `command`, `libvirt`, `simulated`,"
+        " or the name of an installed executor",
     )
     guest: tuple[str, ...] = setting(
         ("127.0.0.1:8169",),
@@ -216,7 +234,7 @@ class Settings:
     stop_grace_s: int = setting(
         0,
         parse_duration,
-        "how long a node that is told to stop waits for the commands it runs; they continue in any case. It starts nothing new"
+        "how long a node that receives SIGTERM waits for the commands it runs; they continue in any case. It starts nothing new"
         " meanwhile",
     )
     retain_history_s: int = setting(
@@ -358,12 +376,6 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise InvalidSettings(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # also a huge number or deep nesting
         raise InvalidSettings(f"{path}: this is not TOML: {error}") from None
-
-
-def default_state_dir(environment: Mapping[str, str]) -> Path:
-    """Return the user's state directory according to the XDG rules."""
-    base = environment.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "forewarn"
 
 
 # -- values that must fit together

@@ -9,7 +9,6 @@ restored under another name.
 import json
 import logging
 import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -34,13 +33,10 @@ class _Remembered(NamedTuple):
 class StoreMemory:
     """The memory of one state folder. The ticker brings it up to date every few seconds."""
 
-    def __init__(
-        self, folder: Path, store: Store, *, place: str, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, folder: Path, store: Store, *, place: str) -> None:
         self._path = folder / FILE_NAME
         self._place = place
         self._store = store
-        self._monotonic = monotonic
         self._remember_at_s = 0.0
         self._written: _Remembered | None = None
         self._trouble = ""
@@ -72,7 +68,7 @@ class StoreMemory:
 
         A full disk is logged: the service works without it.
         """
-        self._remember_at_s = self._monotonic() + REMEMBER_EVERY_S
+        self._remember_at_s = time.monotonic() + REMEMBER_EVERY_S
         found = self._store.position()
         if found is None or (position := _of(found)) == self._written:
             return
@@ -94,9 +90,8 @@ class StoreMemory:
         """Return None: no moment of the service clock wakes the ticker for this."""
         return None
 
-    def do(self, now: datetime) -> int:
-        del now
-        if self._monotonic() >= self._remember_at_s:
+    def do(self, _: datetime) -> int:
+        if time.monotonic() >= self._remember_at_s:
             self.remember()
         return 0
 

@@ -14,12 +14,13 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from forewarn.core.change import Change
-from forewarn.core.errors import Conflict, ForewarnError, Refused, StoreUnavailable
+from forewarn.core.errors import Conflict, Refused, StoreUnavailable
 from forewarn.core.model import Actor, Status
 from forewarn.executors import Executor
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import UNREADY_AFTER_S, NodeLeases
+from forewarn.service.logs import TroubleLog
 from forewarn.service.orders import Orders
 from forewarn.service.pruning import Pruner
 from forewarn.store import SharedStore, Store
@@ -88,7 +89,7 @@ class Ticker:
         self._retry_at_s: dict[str, float] = {}
         # How many maintenances are ticked at once. After a conflict fewer: a smaller decision meets fewer other writers.
         self._batch = BATCH
-        self._trouble = ""
+        self._trouble = TroubleLog(log, "the ticker cannot work")
         self._conflicts = 0  # in a row
         self._backoff_s = 0.0
         self.cycled_at_s: float | None = None
@@ -151,7 +152,9 @@ class Ticker:
         silent_s = self.leases.silent_s()
         if silent_s <= UNREADY_AFTER_S:
             return ""
-        return f"this node has saved nothing for {silent_s:.0f} s: {self._trouble or 'the database does not answer'}"
+        return (
+            f"this node has saved nothing for {silent_s:.0f} s: {self._trouble.last or 'the database does not answer'}"
+        )
 
     # -- one cycle
 
@@ -175,7 +178,7 @@ class Ticker:
             if self.leads:
                 self._pruner.prune(self._clock.now())
             if done:
-                log.info(_sentence(done))
+                log.info(", ".join(template.format(count) for template, count in sorted(done.items())))
             return bool(done or due)
 
     def cycle_until_idle(self) -> bool:
@@ -273,27 +276,18 @@ class Ticker:
             self._backoff_s = CONFLICT_WAIT_S
             self._conflicts += 1
             if self._conflicts == MAX_CONFLICTS:
-                self._trouble = str(error)
+                self._trouble.last = str(error)
                 log.error("the ticker gets nothing done: others were first %d times in a row: %s", MAX_CONFLICTS, error)
             return
         self._conflicts = 0
         first, longest = BACKOFF_S
         self._backoff_s = min(max(self._backoff_s * 2, first), longest)
-        trouble = str(error) or repr(error)
-        if trouble == self._trouble:
-            return
-        self._trouble = trouble
-        if isinstance(error, ForewarnError):
-            log.error("the ticker cannot work: %s", error)
-        else:
-            log.exception("the ticker cannot work")
+        self._trouble.note(error)
 
     def _clear_trouble(self) -> None:
         self._backoff_s = 0.0
         self._conflicts = 0
-        if self._trouble:
-            log.info("the ticker works again")
-            self._trouble = ""
+        self._trouble.clear("the ticker works again")
 
 
 def _counted(change: Change) -> Counter[str]:
@@ -306,7 +300,3 @@ def _counted(change: Change) -> Counter[str]:
     if ended:
         done["closed {} maintenance(s)"] += ended
     return done
-
-
-def _sentence(done: Counter[str]) -> str:
-    return ", ".join(template.format(count) for template, count in sorted(done.items()))

@@ -2,8 +2,8 @@
 
 `memory` serves the emulator and simulations, `sqlite` one process, `postgres` several nodes; `sql` is what the two SQL
 stores share; `opening` picks the implementation that a URL names. A store keeps what it is given and returns it; it decides
-nothing. Of the rest of forewarn, this package imports only `core.model`, `core.change`, `core.progress` and `core.errors`.
-It must not import the service, the endpoint, the operator side, the executors or the command line.
+nothing. Of the rest of forewarn, this package imports only `core.model`, `core.operator_model`, `core.change`, `core.progress`
+and `core.errors`. It must not import the service, the endpoint, the operator side, the executors or the command line.
 """
 
 from forewarn.store.protocol import (

@@ -1,6 +1,6 @@
 """The hash chain of the audit: each entry's hash covers its content and the hash of the entry before it.
 
-Whoever changes, removes or reorders entries must change every later hash too, and with them the head. A head that was noted
+A person who changes, removes or reorders entries must change every later hash too, and with them the head. A head that was noted
 elsewhere shows that. Owns how an entry is hashed; PostgreSQL computes the same in a trigger.
 """
 

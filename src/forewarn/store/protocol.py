@@ -13,18 +13,15 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
-    Hook,
-    HookDelivery,
-    LoginSession,
+    Host,
     Machine,
     Maintenance,
     Order,
     OrderState,
-    Receipt,
     Scope,
     Status,
-    Token,
 )
+from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.store.audit_chain import AuditChain
 from forewarn.store.queries import (
@@ -67,18 +64,23 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class HostCount:
-    """A host, and the number of machines on it."""
+    """A host, and the number of machines on it that the query may see."""
 
-    name: str
+    host: Host
     machines: int
+
+    @property
+    def name(self) -> str:
+        return self.host.name
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Every scope and machine, to compare the fleet with a description of it; not for decisions about events."""
+    """Every scope, machine and host, to compare the fleet with a description of it; not for decisions about events."""
 
     scopes: dict[str, Scope] = field(default_factory=dict)
     machines: dict[tuple[str, str], Machine] = field(default_factory=dict)
+    hosts: dict[str, Host] = field(default_factory=dict)
 
 
 class MachineIdentity(NamedTuple):
@@ -90,6 +92,10 @@ class MachineIdentity(NamedTuple):
     fault_domain: int
     instance_id: str
     identities: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, m: Machine) -> "MachineIdentity":
+        return cls(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +227,9 @@ class Store(Protocol):
 
     def scopes(self) -> dict[str, Scope]:
         """Return every scope by name."""
+
+    def hosts(self) -> dict[str, Host]:
+        """Return every host that has a row, by name."""
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         """Iterate over the identities of all machines."""

@@ -10,16 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from forewarn.core.model import (
-    MAX_SCOPES_PER_TOKEN,
-    OPEN,
-    EventType,
-    Maintenance,
-    MaintenanceStatus,
-    OrderState,
-    Status,
-    require,
-)
+from forewarn.core.model import OPEN, EventType, Maintenance, MaintenanceStatus, OrderState, Status, require
+from forewarn.core.operator_model import MAX_SCOPES_PER_TOKEN
 
 MAX_PAGE = 1_000
 
@@ -58,7 +50,8 @@ def selected_scopes(scope: str, within: tuple[str, ...] | None) -> tuple[str, ..
 class Focus:
     """What a snapshot covers: the scopes named here, and the scopes of the machines, maintenances and events named here.
 
-    `inventory` adds every machine of the named scopes.
+    `hosts` adds the rows of these hosts, the machines on them and the scopes of those. `inventory` adds every machine of the
+    named scopes.
     `whole_maintenances` reads every event of each maintenance in the snapshot, which a decision about waves needs. Without it,
     the snapshot holds only the open events of its scopes and the named events; without `open_events` too, only the named events.
     `document_only` reads only what a document shows: scopes and events, without maintenances, orders and approvals.
@@ -163,7 +156,11 @@ class ScopeQuery(_PageQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostQuery(_PageQuery):
-    """A page of the hosts whose name contains `text`, by name; `after` is the last name of the previous page."""
+    """A page of the hosts whose name contains `text`, by name; `after` is the last name of the previous page.
+
+    These are the hosts that carry machines within the scopes and, for a caller who may see all scopes, also those that the
+    fleet lists and those that are cordoned.
+    """
 
     after: str = ""
     text: str = ""

@@ -11,7 +11,7 @@ import msgspec
 
 from forewarn.core.errors import Refused
 from forewarn.operator.api import bodies
-from forewarn.operator.api.access import EVERYBODY
+from forewarn.operator.api.access import EVERYONE
 from forewarn.operator.api.bodies import RequestBody, ResponseBody
 from forewarn.operator.api.calls import Call
 from forewarn.operator.api.context import (
@@ -149,15 +149,15 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
 
     return (
         Call(
-            method="GET", path="/v1/emulator/requests", perform=requests, roles=EVERYBODY, query=RequestsQuery,
+            method="GET", path="/v1/emulator/requests", perform=requests, roles=EVERYONE, query=RequestsQuery,
             returns=RequestsOut, summary="Return the requests of guests with their answers, oldest first.",
         ),
         Call(
-            method="POST", path="/v1/emulator/expect", perform=expect, roles=EVERYBODY, takes=ExpectIn, returns=Verdict,
+            method="POST", path="/v1/emulator/expect", perform=expect, roles=EVERYONE, takes=ExpectIn, returns=Verdict,
             summary="Wait for an expectation on guests; return whether it was met.",
         ),
         Call(
-            method="PUT", path="/v1/emulator/faults", perform=faults, roles=EVERYBODY, takes=FaultsIn, returns=FaultsOut,
+            method="PUT", path="/v1/emulator/faults", perform=faults, roles=EVERYONE, takes=FaultsIn, returns=FaultsOut,
             summary="Set which requests fail from now on.",
         ),
     )  # fmt: skip

@@ -137,7 +137,7 @@ def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCapture
 def test_a_reload_that_does_nothing_fails(web: Pool) -> None:
     """The command succeeded, but the workers are the old ones, so the reload is not in force."""
     run = fast_run()
-    with pytest.raises(OutOfTime, match=r"^nginx did not reload although it was asked to$"):
+    with pytest.raises(OutOfTime, match=r"^nginx did not reload after the reload command$"):
         nginx.prepare(spec_of(web, reload=["true"]), run)
     assert nginx.verify(spec_of(web), new_run(**run.kept)) is False
     nginx.recover(spec_of(web), new_run(**run.kept))
@@ -190,7 +190,7 @@ def test_a_file_changed_by_somebody_else_is_not_overwritten(web: Pool) -> None:
     spec, run = spec_of(web), new_run()
     nginx.prepare(spec, run)
     web.include.write_text(web.include.read_text() + "# theirs\n")
-    with pytest.raises(StepFailed, match="was changed since by somebody else: remove `down` from it"):
+    with pytest.raises(StepFailed, match="was changed since by another person or program: remove `down` from it"):
         nginx.recover(spec, run)
     theirs = web.include.read_text().replace(" down;", ";")
     web.include.write_text(theirs)
@@ -259,7 +259,7 @@ def test_an_unusable_include_file(web: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ({}, "here: file is missing: write the include file"),
         ({"file": "/a"}, "here: servers is missing"),
@@ -268,9 +268,9 @@ def test_an_unusable_include_file(web: Pool) -> None:
         ({"file": "/a", "servers": ["b"], "pid": "/c"}, "here.pid: unknown key"),
     ],
 )
-def test_what_the_configuration_may_not_say(table: dict[str, object], told: str) -> None:
+def test_what_the_configuration_may_not_say(table: dict[str, object], message: str) -> None:
     """With where it stands and what to write instead."""
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         nginx.parse(table, "here")
 
 
@@ -401,7 +401,7 @@ def test_an_old_worker_that_has_no_title_yet(made_up: MadeUp) -> None:
         made_up.entitle(second)
         made_up.end(first)
 
-    with pytest.raises(OutOfTime, match=r"^nginx did not reload although it was asked to$"):
+    with pytest.raises(OutOfTime, match=r"^nginx did not reload after the reload command$"):
         nginx.prepare(made_up.spec, scripted(named_late))
 
 

@@ -18,7 +18,7 @@ head = bytes([1, 1, 6, 0]) + os.urandom(4) + bytes.fromhex("00008000") + bytes(1
 discover = head + bytes.fromhex("63825363" "350101" "370103" "ff")
 link.sendto(discover, ("255.255.255.255", 67))
 offer = link.recv(2048)
-options, at = {}, 240
+options, at = {"address": socket.inet_ntoa(offer[16:20])}, 240
 while offer[at] != 255:
     options[offer[at]] = list(offer[at + 2 : at + 2 + offer[at + 1]])
     at += 2 + offer[at + 1]

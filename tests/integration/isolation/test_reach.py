@@ -5,16 +5,19 @@ Each attack first succeeds without protection: a test that cannot fail proves no
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.integration.isolation.conftest import Site, serve_as_printed
+from tests.integration.isolation.datagrams import receive, send
 from tests.integration.isolation.prepared_store import approvals
 from tests.support.guide_blocks import block
 from tests.support.network_lab import NO_ANSWER, Namespace
 from tests.support.waiting import until
 
 NOBODY = 65534
+RULESET = Path(__file__).parents[3] / "packaging" / "forewarn-bridge.nft"
 # Claims the address `claimed` with an ARP request for `asked`.
 CLAIM = """
 import socket
@@ -42,9 +45,9 @@ def dropped(host: Namespace) -> int:
 
 @contextmanager
 def rules(site: Site) -> Iterator[None]:
-    """Load the page's ruleset for the length of the block."""
-    site.lab.write({"forewarn.nft": block("Anti-spoofing", "forewarn.nft")})
-    site.host.run(block("Anti-spoofing", "on the host: load it"))
+    """Load the ruleset as the page does it, for the length of the block."""
+    site.lab.write({"forewarn-bridge.nft": RULESET.read_text()})
+    site.host.run(block("Anti-spoofing", "on the host: load the rules"))
     try:
         yield
     finally:
@@ -76,6 +79,18 @@ def test_the_ruleset_drops_a_neighbours_address_and_the_outer_network(bridge: Si
         for scope, machine in bridge.machines.items():
             assert machine.ask().event_ids == [bridge.events[scope]]
     assert approvals(bridge.folder) == []
+
+
+def test_the_ruleset_drops_what_is_sent_to_a_neighbour_from_another_address(bridge: Site) -> None:
+    """A datagram with the address of another machine arrives without the ruleset; with it only an honest one arrives."""
+    forger, neighbour = bridge.machines["cache"], "10.88.0.12"
+    received = receive(bridge.lab, bridge.machines["db"])
+    send(forger, "forged", source="10.88.0.11", target=neighbour)
+    assert next(received) == "forged from 10.88.0.11"
+    with rules(bridge):
+        send(forger, "forged", source="10.88.0.11", target=neighbour)
+        send(forger, "honest", source="10.88.0.13", target=neighbour)
+        assert next(received) == "honest from 10.88.0.13"
 
 
 def test_the_ruleset_drops_claims_to_the_hosts_address(bridge: Site) -> None:

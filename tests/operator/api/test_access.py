@@ -13,7 +13,7 @@ import pytest
 
 from forewarn.app.operator_token import keep_operator_token
 from forewarn.core.errors import InvalidSettings, StoreUnavailable, Unauthorized
-from forewarn.core.model import Role, Token
+from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api import failed_attempts
 from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calls import CALLS, Call

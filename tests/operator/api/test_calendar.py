@@ -10,13 +10,12 @@ import icalendar
 import pytest
 import vobject  # type: ignore[import-untyped]
 
-from forewarn.core.model import Role, Status
-from forewarn.operator.api import calendar
+from forewarn.core.model import Status
+from forewarn.core.operator_model import MAX_CALENDAR_TOKENS, MAX_CALENDAR_TOKENS_PER_SCOPE, Role
 from forewarn.operator.api.calendar import KEPT_DAYS, MAX_ENTRIES, MAX_NAMES, calendar_of, entries_of
 from forewarn.operator.api.icalendar import EntryStatus
-from forewarn.service import control
 from forewarn.store.memory import MemoryStore
-from tests.support.records import at, change, event, maintenance, scope
+from tests.support.records import at, change, event, maintenance, scope, token
 from tests.support.running_service import START, Reply, RunningService, running_service
 
 SHOP = {"type": "Reboot", "targets": {"scope": "shop"}, "duration_s": 600, "description": "kernel; 6.1, new"}
@@ -139,10 +138,8 @@ def test_a_wave_with_a_cancelled_event_shows_the_others() -> None:
     assert (found.start, found.end, "abandoned" in found.description) == (at(9), at(99), True)
 
 
-def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_bounded() -> None:
     """However much is open: so many entries, so many names, and it says that something is missing."""
-    store = MemoryStore()
-    store.apply(change(scopes=[scope("shop")]))
     many = [
         event(
             f"E{n}", f"M{n}", status=Status.SCHEDULED, published=at(0), not_before=at(900), description="ß" * 1_024,
@@ -154,7 +151,9 @@ def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "and 30 more" in found[0].description
     assert found[0].summary == "Reboot: 50 machines of shop"
     assert len(found[0].description) < 100 * MAX_NAMES
-    monkeypatch.setattr(calendar, "entries_of", lambda *_: found)
+    store = MemoryStore()
+    maintenances = [maintenance(each.maintenance_id) for each in many]
+    store.apply(change(scopes=[scope("shop")], maintenances=maintenances, events=many))
     content = calendar_of(store, ("shop",), at(0))
     assert content.count(b"BEGIN:VEVENT") == MAX_ENTRIES
     assert b"X-WR-CALDESC:" in content
@@ -167,9 +166,8 @@ def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entries_of(two, {})[0].summary == "Reboot: 4 machines of 4 scopes"
 
 
-def test_waves_of_many_events_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waves_of_many_events_keep_their_order() -> None:
     """Every wave is read, however many events are planned. If they are too many, none has the time of another wave."""
-    monkeypatch.setattr(calendar, "MAX_PAGE", 4)
     store = MemoryStore()
     waiting = {"published": None, "not_before": None, "status": Status.PLANNED, "duration_s": 60}
     first = {
@@ -190,13 +188,12 @@ def test_waves_of_many_events_keep_their_order(monkeypatch: pytest.MonkeyPatch) 
         found: list[Any] = icalendar.Calendar.from_ical(content).walk("VEVENT")
         return {str(each["UID"]): each.start for each in found}
 
-    everything = calendar_of(store, None, at(0))
+    everything = calendar_of(store, None, at(0), page=4)
     found = starts(everything)
     # Each wave of a minute follows 15 minutes of notice.
     assert found == {f"{m}-{n + 1}@forewarn": at(900 + n * 960) for m in ("M0", "M1") for n in range(6)}
     assert b"too much" not in everything
-    monkeypatch.setattr(calendar, "MAX_EVENTS", 9)
-    cut = calendar_of(store, None, at(0))
+    cut = calendar_of(store, None, at(0), page=4, max_events=9)
     assert starts(cut) == {uid: start for uid, start in found.items() if uid.startswith("M1") or uid == "M0-1@forewarn"}
     assert b"There is too much to show all of it here" in cut.replace(b"\r\n ", b"")
 
@@ -279,25 +276,29 @@ def test_an_owner_manages_the_calendars_of_its_own_scopes(service: RunningServic
     assert read(service, made["token"]).status == 401
 
 
-def test_tokens_for_the_calendar_are_limited(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each scope, whoever creates them, and in all; a revoked one makes room."""
-    monkeypatch.setattr(control, "MAX_CALENDAR_TOKENS_PER_SCOPE", 2)
-    monkeypatch.setattr(control, "MAX_CALENDAR_TOKENS", 4)
+def test_tokens_for_the_calendar_are_limited(service: RunningService) -> None:
+    """For each scope, created by owners or operators, and in all; a revoked one makes room."""
+
+    def add(number: int, *scopes: str) -> None:
+        many = [token(f"{scopes}-{n}", role=Role.CALENDAR, scopes=scopes) for n in range(number)]
+        service.service.store.apply(change(tokens=many))
+
+    add(MAX_CALENDAR_TOKENS_PER_SCOPE - 2, "shop")
     owner = service.token_of("owner", "shop", "blog")
     body = {"name": "c", "role": "calendar", "scopes": ["shop"]}
     first = service.post("/v1/tokens", body, 201, token=owner)
     service.post("/v1/tokens", {**body, "scopes": ["blog", "shop"]}, 201, token=owner)
-    for token in (owner, service.token):
-        refused = service.request("POST", "/v1/tokens", body, token=token)
+    for secret in (owner, service.token):
+        refused = service.request("POST", "/v1/tokens", body, token=secret)
         assert (refused.status, refused.message) == (
-            409, "scope shop has 2 tokens for the calendar already: revoke one first",
+            409, "scope shop has 20 tokens for the calendar already: revoke one first",
         )  # fmt: skip
     assert service.request("DELETE", f"/v1/tokens/{first['id']}", token=owner).status == 204
     service.post("/v1/tokens", body, 201, token=owner)
-    for _ in range(2):
-        service.post("/v1/tokens", {**body, "scopes": []}, 201)
+    add(MAX_CALENDAR_TOKENS - MAX_CALENDAR_TOKENS_PER_SCOPE - 1)
+    service.post("/v1/tokens", {**body, "scopes": []}, 201)
     refused = service.request("POST", "/v1/tokens", {**body, "scopes": ["blog"]}, token=owner)
-    assert (refused.status, "there are 4 tokens for the calendar already" in refused.message) == (409, True)
+    assert (refused.status, "there are 1000 tokens for the calendar already" in refused.message) == (409, True)
     service.post("/v1/tokens", {"name": "v", "role": "viewer"}, 201)
 
 

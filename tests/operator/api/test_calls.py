@@ -118,6 +118,73 @@ def test_a_user_restarts_and_redeploys(service: RunningService) -> None:
     assert service.request("POST", "/v1/scopes/shop/machines/none/restart").status == 404
 
 
+# -- hosts
+
+
+KVM = {"name": "kvm-07", "labels": {"rack": "b4"}, "fault_domain": 2, "connection": "qemu+ssh://kvm-07/system"}
+
+
+def test_hosts_are_listed_with_what_the_fleet_says(service: RunningService) -> None:
+    """Also a host without machines; an owner sees the name of the hosts of their machines and nothing else of them."""
+    assert service.post("/v1/fleet", {**service.get("/v1/fleet"), "hosts": [KVM]})["lines"] == ["+ host kvm-07"]
+    assert service.get("/v1/fleet")["hosts"] == [KVM]
+    listed = {**KVM, "machines": 0, "state": "up", "listed": True, "cordoned": None, "cordoned_by": ""}
+    plain = {"labels": {}, "fault_domain": 0, "connection": "", "listed": False}
+    racks = [{**listed, **plain, "name": f"rack1-{each}", "machines": n} for each, n in (("a", 2), ("b", 1))]
+    assert service.get("/v1/hosts")["items"] == [listed, *racks]
+    assert service.get("/v1/hosts/kvm-07") == listed
+    assert service.get("/v1/hosts/rack1-b", token=service.token_of("viewer")) == racks[1]
+    owner = service.token_of("owner", "blog")
+    assert service.get("/v1/hosts/rack1-a", token=owner) == {"name": "rack1-a", "machines": 1}
+    for hidden in ("rack1-b", "kvm-07"):
+        assert service.request("GET", f"/v1/hosts/{hidden}", token=owner).status == 404
+    assert service.get("/v1/fleet", token=owner)["hosts"] == []
+    assert service.request("GET", "/v1/hosts/nowhere").status == 404
+
+
+def test_a_host_is_cordoned_until_it_is_uncordoned(service: RunningService) -> None:
+    """A repeated request changes nothing; only an operator may; a machine may still be recorded on a cordoned host."""
+    newest = service.get("/v1/audit")["items"][0]["id"]
+    for _ in range(2):
+        cordoned = service.post("/v1/hosts/rack1-a/cordon")
+        assert (cordoned["state"], cordoned["cordoned"], cordoned["machines"]) == (
+            "cordoned",
+            "2030-01-01T00:00:00Z",
+            2,
+        )
+    metrics = service.request("GET", "/metrics").raw.decode().splitlines()
+    assert {'forewarn_hosts{state="up"} 0.0', 'forewarn_hosts{state="cordoned"} 1.0'} <= set(metrics)
+    moved = service.request("PUT", "/v1/scopes/shop/machines/web-1", {"host": "rack1-a", "update_domain": 1})
+    assert moved.status == 200
+    for _ in range(2):
+        freed = service.post("/v1/hosts/rack1-a/uncordon")
+        assert (freed["state"], freed["cordoned"], freed["machines"]) == ("up", None, 3)
+    entries = [entry for entry in service.get("/v1/audit")["items"] if entry["id"] > newest]
+    assert [(e["action"], e["detail"], e["who"]) for e in reversed(entries) if e["action"].startswith("host")] == [
+        ("host cordoned", "rack1-a", entries[0]["who"]),
+        ("host uncordoned", "rack1-a", entries[0]["who"]),
+    ]
+    for role in (("viewer",), ("owner", "shop")):
+        assert service.request("POST", "/v1/hosts/rack1-a/cordon", token=service.token_of(*role)).status == 403
+    assert service.request("POST", "/v1/hosts/nowhere/cordon").status == 404
+
+
+def test_an_order_that_moves_machines_names_their_targets(service: RunningService) -> None:
+    """Hosts that the fleet lists and that are not cordoned, the emptiest first; an owner sees none."""
+    hosts = [{"name": name} for name in ("rack1-a", "rack1-b", "rack1-c", "rack1-d")]
+    service.post("/v1/fleet", {**service.get("/v1/fleet"), "hosts": hosts})
+    service.post("/v1/hosts/rack1-c/cordon")
+    made = service.schedule("shop/web-0", type_="Redeploy")
+    service.service.ticker.advance(1)
+    order = made["waves"][0]["events"][0]["id"]
+    assert service.get(f"/v1/orders/{order}")["targets"] == {"shop/web-0": ["rack1-d", "rack1-b"]}
+    assert "targets" not in service.get(f"/v1/orders/{order}", token=service.token_of("owner", "shop"))
+    assert service.post(f"/v1/orders/{order}/start")["targets"] == {"shop/web-0": ["rack1-d", "rack1-b"]}
+    done = service.post(f"/v1/orders/{order}/finish", {"new_hosts": {"shop/web-0": "rack1-c"}})
+    assert "targets" not in done
+    assert service.get("/v1/hosts/rack1-c")["machines"] == 1
+
+
 # -- the fleet
 
 
@@ -132,6 +199,7 @@ def test_the_fleet_is_applied_from_toml_and_exported(service: RunningService) ->
         "dry_run": True,
         "removed_scopes": 0,
         "removed_machines": 0,
+        "removed_hosts": 0,
         "large_removal": False,
     }
     assert service.request("GET", "/v1/scopes/shop/machines/web-2").status == 404
@@ -429,7 +497,8 @@ def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> 
     assert found("/v1/scopes?q=HO", "name") == ["shop"]
     assert found("/v1/machines?q=WEB-", "name") == ["web-0", "web-1"]
     assert found("/v1/machines?q=rack1-a&scope=blog", "name") == ["db"]
-    assert service.get("/v1/hosts?q=1-A")["items"] == [{"name": "rack1-a", "machines": 2}]
+    (host,) = service.get("/v1/hosts?q=1-A")["items"]
+    assert (host["name"], host["machines"], host["state"]) == ("rack1-a", 2, "up")
     assert found(f"/v1/maintenances?q=kernel+{quote('Über')}") == [kernel["id"]]
     assert found("/v1/maintenances?q=rack1-b") == [disk["id"]]
     assert found("/v1/maintenances?q=rack1-b&status=Planned") == []

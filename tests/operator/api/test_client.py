@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from forewarn.core.errors import Forbidden, Invalid, KeyReused, NotFound, Unprocessable
-from forewarn.core.model import EventType, Role, Status
+from forewarn.core.model import EventType, Status
+from forewarn.core.operator_model import Role
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.client import ApiClient

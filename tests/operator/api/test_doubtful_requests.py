@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from forewarn.core.model import Role, Token
+from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calendar import CALENDAR
 from forewarn.operator.api.doubtful_requests import MAX_WAIT_S, MOST_PER_S, WAIT_S, DoubtfulRequests

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from forewarn.core.errors import TooManyRequests
-from forewarn.core.model import Role
+from forewarn.core.operator_model import Role
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.request_shares import RequestShares
 from tests.support.portal_client import PortalClient, page_text

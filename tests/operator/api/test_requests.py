@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from forewarn.core.errors import TooManyStreams
-from forewarn.core.model import Role, Scope
+from forewarn.core.model import Scope
+from forewarn.core.operator_model import Role
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.stream import MAX_STREAMS_PER_TOKEN, Streams
 from forewarn.store import ScopeQuery

@@ -10,7 +10,8 @@ import pytest
 from forewarn.app.service import Service, new_id
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, AuditEntry, EventType, Hook, MaintenanceRequest, Role, Source, Targets, Token
+from forewarn.core.model import Actor, AuditEntry, EventType, MaintenanceRequest, Source, Targets
+from forewarn.core.operator_model import Hook, Role, Token
 from forewarn.operator.api.snapshot_cache import UNRELATED, SnapshotCache
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load

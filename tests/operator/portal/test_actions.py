@@ -77,6 +77,37 @@ def test_get_of_an_action_asks_for_confirmation_or_redirects(fresh_service: Runn
     assert fresh_service.get(f"/v1/events/{event}")["status"] == "Scheduled"
 
 
+def test_an_operator_cordons_a_host(fresh_service: RunningService) -> None:
+    """A page confirms it; the host's page then says so and has the opposite button. A viewer sees the state and no button."""
+    operator = PortalClient(fresh_service)
+    viewer = PortalClient(fresh_service, fresh_service.token_of("viewer"))
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "blog"))
+    fresh_service.post(
+        "/v1/fleet", {**fresh_service.get("/v1/fleet"), "hosts": [{"name": "kvm-07", "labels": {"rack": "b4"}}]}
+    )
+    text = page_text(operator.get("/hosts/rack1-a/cordon"))
+    assert "Host rack1-a, which carries 2 machines" in text
+    assert "cannot be undone" not in text
+    done = operator.post("/hosts/rack1-a/cordon", {})
+    assert done.headers["location"] == "/hosts/rack1-a?done=cordon"
+    shown = page_text(operator.get("/hosts/rack1-a?done=cordon"))
+    assert "Cordoned. No machine is sent to this host" in shown
+    assert "State cordoned since 00:00:00Z" in shown
+    assert "Uncordon" in shown
+    assert "Uncordon" not in page_text(viewer.get("/hosts/rack1-a"))
+    assert "cordoned since" in page_text(viewer.get("/hosts/rack1-a"))
+    listed = page_text(operator.get("/hosts"))
+    assert "kvm-07 up 0 0 rack=b4" in listed
+    assert "rack1-a cordoned 2" in listed
+    assert "cordoned" not in page_text(owner.get("/hosts")) + page_text(owner.get("/hosts/rack1-a"))
+    assert "The fleet does not list this host" in shown
+    assert "The fleet does not list this host" not in page_text(operator.get("/hosts/kvm-07"))
+    assert operator.get("/hosts/rack1-a/cordon").headers["location"] == "/hosts/rack1-a"
+    assert operator.post("/hosts/rack1-a/uncordon", {}).status == 303
+    assert fresh_service.get("/v1/hosts/rack1-a")["state"] == "up"
+    assert viewer.post("/hosts/rack1-a/cordon", {}).status == 403
+
+
 def test_a_token_form_submitted_twice_creates_one_token(service: RunningService, operator: PortalClient) -> None:
     """The second response shows the same secret; another login cannot open the saved secret, and says so."""
     form = {"name": "once", "role": "viewer", "scopes": "", "key": "made-once"}

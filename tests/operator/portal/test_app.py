@@ -65,6 +65,7 @@ def test_every_late_form_leads_to_its_page() -> None:
             "/events/{id}/{verb}": f"/events/{event}",
             "/orders/{id}/{verb}": f"/events/{event}",
             "/maintenances/{id}/{verb}": f"/maintenances/{made['id']}",
+            "/hosts/{host}/{verb}": "/hosts/rack1-a",
             "/hooks": "/hooks",
             "/hooks/{id}/{verb}": f"/hooks/{hook['id']}",
             "/store/hold": "/store",
@@ -74,7 +75,7 @@ def test_every_late_form_leads_to_its_page() -> None:
         things = {"maintenances": made["id"], "hooks": hook["id"]}
         for path, _ in ACTIONS:
             thing = things.get(path.split("/")[1], event)
-            late = post_without_login(service, path.format(id=thing, verb="finish"), {})
+            late = post_without_login(service, path.format(id=thing, host="rack1-a", verb="finish"), {})
             assert late.status == 401
             to = hidden_fields(late)["to"]
             assert to == expected[path]

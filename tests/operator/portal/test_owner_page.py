@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.operator.portal import inventory_pages, pages
+from forewarn.core.model import Actor, Machine
+from forewarn.operator.portal.pages import ROWS
 from forewarn.store import MachineLastSeen
 from tests.support.portal_client import PortalClient, page_text
 from tests.support.running_service import START, Reply, RunningService, running_service
@@ -87,18 +88,19 @@ def test_its_machines_are_listed_with_their_last_request(service: RunningService
     assert "No event is coming for your machines." in page_text(page)
 
 
-def test_a_long_list_is_cut_and_says_so(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_is_cut_and_says_so(service: RunningService) -> None:
     """The page stays small however many events are open; the numbers lead to the page Now."""
-    monkeypatch.setattr(inventory_pages, "ROWS", 1)
-    monkeypatch.setattr(pages, "ROWS", 1)
+    for number in range(ROWS - 1):
+        service.control.put_machine(Machine(scope="shop", name=f"x-{number}"), Actor("operator"))
     service.schedule("shop/web-1", type_="Freeze")
-    service.schedule("shop/web-0", not_before="2030-01-01T05:00:00Z")
+    for number in range(ROWS):
+        service.schedule(f"shop/web-{number % 2}", not_before="2030-01-01T05:00:00Z")
     owner = owner_of(service, "shop")
     page = owner.get("/")
     text = page_text(page)
-    assert "by their start: 1 of 2" in text
+    assert "by their start: 25 of 26" in text
     assert "Freeze of web-1" in rows(page, "coming")[0], "it starts first, though it is not the newest"
-    assert "Machines by name: 1 of 2" in text
+    assert "Machines by name: 25 of 26" in text
     assert "All machines" in text
     assert "<h1>Now</h1>" in owner.get("/?status=Planned").raw.decode()
 

@@ -79,7 +79,7 @@ def prepare(spec: Spec, run: Run) -> None:
 
 
 def verify(spec: Spec, run: Run) -> Optional[bool]:
-    """Compare the file's mark, or its checksum if the mark differs. Without a request nothing can be said."""
+    """Compare the file's mark, or its checksum if the mark differs. Without a request it is unknown."""
     if not run.kept.get("sha256"):
         return False if "asked" in run.kept else None
     if run.phase == "prepare" and run.kept.get("asked") != run.event.get("EventId"):

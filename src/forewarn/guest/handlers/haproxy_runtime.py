@@ -13,7 +13,7 @@ from forewarn.guest.sockets import Deadline, ask
 
 # Flags of srv_admin_state that a command sets; the others are inherited, configured or set by the resolver.
 _FORCED_MAINT, _FORCED_DRAIN = 0x01, 0x08
-# Only records that the configuration said `disabled`; a later command overrides it.
+# Only records that the configuration contains `disabled`; a later command overrides it.
 _REMEMBERED = 0x04
 # Values of srv_op_state: starting (slowly) and running.
 _UP = ("1", "2")

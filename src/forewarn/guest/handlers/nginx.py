@@ -99,7 +99,7 @@ def recover(spec: Spec, run: Run) -> None:
         write(spec.file, before)
     elif now.is_down(spec.servers):
         raise StepFailed(
-            f"{spec.file} was changed since by somebody else: remove `down` from it, and the agent goes on"
+            f"{spec.file} was changed since by another person or program: remove `down` from it, and the agent goes on"
         )
     _reload(spec, run, now)
 
@@ -120,7 +120,7 @@ def _reload(spec: Spec, run: Run, fallback: Upstream) -> List[Worker]:
     run.require(has_workers, POLL_S)
     run.keep(workers=old)
     run.command(spec.reload)
-    run.require(lambda: (_in_force(spec, old), "nginx did not reload although it was asked to"), POLL_S)
+    run.require(lambda: (_in_force(spec, old), "nginx did not reload after the reload command"), POLL_S)
     return old
 
 

@@ -123,7 +123,7 @@ def _is_back(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
 
 
 def _second_master(spec: Spec, leader: str) -> Tuple[Optional[bool], str]:
-    """Refuse to demote a master that was not restarted: somebody made it master, and following would delete its data."""
+    """Refuse to demote a master that was not restarted: it was made master on purpose, and following would delete its data."""
     if spec.sentinels:
         return False, f"it is master, while the Sentinels name {leader}; they will make it follow"
     raise StepFailed(

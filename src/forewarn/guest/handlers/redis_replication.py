@@ -1,4 +1,4 @@
-"""What Redis servers and Sentinels say about who is master. Each is asked, and none is believed alone."""
+"""What Redis servers and Sentinels say about who is master. The handler asks each of them and believes none alone."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from forewarn.core.errors import Forbidden, Invalid, ServiceError, Unauthorized
-from forewarn.core.model import Actor, ApprovalMode, Event, Role, Source, Token
+from forewarn.core.model import Actor, ApprovalMode, Event, Source
+from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api.failed_attempts import FailedAttempts
 from forewarn.operator.host_header import host_of, is_loopback
 
@@ -31,7 +32,7 @@ CHANGE_TYPES = frozenset({"application/json", "application/toml"})
 NOT_FOR_CALENDAR = "this token is not for the calendar: make one with `forewarn token create --role calendar`"
 CALENDAR_ONLY = "this token reads the calendar and nothing else: use another token"
 # Of the API. A token for the calendar makes no call of the API.
-EVERYBODY = frozenset(Role) - {Role.CALENDAR}
+EVERYONE = frozenset(Role) - {Role.CALENDAR}
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 

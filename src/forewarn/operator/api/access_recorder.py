@@ -30,9 +30,8 @@ class AccessRecorder:
         """Return None: the ticker calls `do` at least once a second."""
         return None
 
-    def do(self, now: datetime) -> int:
+    def do(self, _: datetime) -> int:
         """Save about once a minute; return 0, because nothing follows from it."""
-        del now
         if self._monotonic() >= self._save_at_s:
             self._save_at_s = self._monotonic() + SAVE_EVERY_S
             self.save()

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from forewarn.core.errors import Forbidden, NotFound, Refused
-from forewarn.core.model import AuditEntry, Role, Token
+from forewarn.core.model import AuditEntry
+from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api import bodies, resolver, views
 from forewarn.operator.api.access import digest, sealed, secret_text
 from forewarn.operator.api.bodies import RequestBody
@@ -86,8 +87,7 @@ def export_audit(api: Api, context: CallContext) -> Result:
     return page_of(map(views.audit_out, page), cursor_of(last.id) if last else None)
 
 
-def get_audit_chain(api: Api, context: CallContext) -> Result:
-    del context
+def get_audit_chain(api: Api, _: CallContext) -> Result:
     chain = api.store.audit_chain()
     start, head = (bodies.ChainMarkOut(id=mark.id, hash=mark.hash) for mark in (chain.start, chain.head))
     return Result(200, bodies.AuditChainOut(start=start, head=head))

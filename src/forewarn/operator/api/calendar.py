@@ -44,12 +44,19 @@ def token_in(query: bytes) -> str:
     return tokens[0] if len(tokens) == 1 else ""
 
 
-def calendar_of(store: Store, within: tuple[str, ...] | None, now: datetime) -> bytes:
-    """Return the calendar of these scopes, or of the whole fleet."""
-    events, are_all = _events(store, within, now)
-    opened = store.maintenances(MaintenanceQuery(statuses=OPEN_MAINTENANCES, within=within, limit=MAX_PAGE))
+def calendar_of(
+    store: Store,
+    within: tuple[str, ...] | None,
+    now: datetime,
+    *,
+    page: int = MAX_PAGE,
+    max_events: int = MAX_EVENTS,
+) -> bytes:
+    """Return the calendar of these scopes, or of the whole fleet; reads at most `page` rows at once."""
+    events, are_all = _events(store, within, now, page, max_events)
+    opened = store.maintenances(MaintenanceQuery(statuses=OPEN_MAINTENANCES, within=within, limit=page))
     maintenances = {maintenance.id: maintenance for maintenance in opened}
-    if len(opened) == MAX_PAGE or not are_all:
+    if len(opened) == page or not are_all:
         events, are_all = _with_predecessors(store, within, events, maintenances), False
     entries = entries_of(events, maintenances)
     name = f"Maintenance of {cut(', '.join(within), MAX_DESCRIPTION_CHARS)}" if within else "Maintenance"
@@ -61,8 +68,10 @@ def calendar_of(store: Store, within: tuple[str, ...] | None, now: datetime) -> 
     return calendar_text(name, about, entries[:MAX_ENTRIES]).encode()
 
 
-def _events(store: Store, within: tuple[str, ...] | None, now: datetime) -> tuple[list[Event], bool]:
-    """Return at most MAX_EVENTS open and lately ended events, and whether they are all.
+def _events(
+    store: Store, within: tuple[str, ...] | None, now: datetime, page: int, max_events: int
+) -> tuple[list[Event], bool]:
+    """Return at most `max_events` open and lately ended events, and whether they are all.
 
     They are read one status after the other, so that planned events, which may be many, do not displace started ones.
     """
@@ -72,12 +81,12 @@ def _events(store: Store, within: tuple[str, ...] | None, now: datetime) -> tupl
     queries.append(EventQuery(statuses=tuple(ENDED), since=now - timedelta(days=KEPT_DAYS), within=within))
     events: list[Event] = []
     while queries:
-        most = min(MAX_PAGE, MAX_EVENTS - len(events))
+        most = min(page, max_events - len(events))
         if most == 0:
             return events, False
-        page = store.events(replace(queries[0], limit=most))
-        events += page.events
-        queries[:1] = [] if page.next_before is None else [replace(queries[0], before=page.next_before)]
+        found = store.events(replace(queries[0], limit=most))
+        events += found.events
+        queries[:1] = [] if found.next_before is None else [replace(queries[0], before=found.next_before)]
     return events, True
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from forewarn.core.model import Event, Role
+from forewarn.core.model import Event
+from forewarn.core.operator_model import Role
 from forewarn.core.transitions import Verb
 from forewarn.operator.api import admin, bodies, events, hooks, inventory, maintenances, orders, store_hold
-from forewarn.operator.api.access import EVERYBODY, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
+from forewarn.operator.api.access import EVERYONE, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result, Searched
 from forewarn.service.control import Control
@@ -68,7 +69,7 @@ def _get(path: str, perform: Callable[[Api, CallContext], Result], returns: Any,
         method="GET",
         path=path,
         perform=perform,
-        roles=more.pop("roles", EVERYBODY),
+        roles=more.pop("roles", EVERYONE),
         summary=summary,
         returns=returns,
         **more,
@@ -94,6 +95,7 @@ def _delete(
 
 
 HOOK = "/v1/hooks/{id}"
+HOST = "/v1/hosts/{host}"
 SCOPE, MACHINE = "/v1/scopes/{scope}", "/v1/scopes/{scope}/machines/{name}"
 CALLS: tuple[Call, ...] = (
     _get("/v1/scopes", inventory.list_scopes, bodies.Page[bodies.ScopeOut], "The scopes, by name.", query=Searched),
@@ -112,9 +114,14 @@ CALLS: tuple[Call, ...] = (
         query=inventory.MachinesQuery,
     ),
     _get(
-        "/v1/hosts", inventory.list_hosts, bodies.Page[bodies.HostOut], "The hosts that have machines, by name.",
-        query=Searched,
+        "/v1/hosts", inventory.list_hosts, bodies.Page[bodies.HostOut], "The hosts, by name.", query=Searched,
     ),
+    _get(HOST, inventory.get_host, bodies.HostOut, "One host."),
+    _post(
+        HOST + "/cordon", inventory.change_host(Control.cordon_host), bodies.HostOut,
+        "Cordon a host: forewarn sends no machine to it.",
+    ),
+    _post(HOST + "/uncordon", inventory.change_host(Control.uncordon_host), bodies.HostOut, "Lift the cordon of a host."),
     _get(MACHINE, inventory.get_machine, bodies.MachineOut, "One machine."),
     Call(
         method="PUT", path=MACHINE, perform=inventory.put_machine, roles=OPERATORS, returns=bodies.MachineOut,

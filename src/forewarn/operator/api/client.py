@@ -8,17 +8,17 @@ import msgspec
 
 from forewarn.core.errors import Forbidden
 from forewarn.operator.api.access import Identity
+from forewarn.operator.api.calls import CALLS
 from forewarn.operator.api.context import Api, CallContext, request_digest
-from forewarn.operator.api.dispatch import TABLE, Table, convert_body, find_call, perform, read_key, read_query, why_not
+from forewarn.operator.api.dispatch import convert_body, find_call, perform, read_key, read_query, why_not
 
 
 class ApiClient:
     """Makes calls as one caller."""
 
-    def __init__(self, api: Api, caller: Identity, table: Table = TABLE) -> None:
+    def __init__(self, api: Api, caller: Identity) -> None:
         self._api = api
         self.caller = caller
-        self._table = table
 
     def get(self, path: str, **query: Any) -> Any:
         return self.call("GET", path, query=query)
@@ -36,7 +36,7 @@ class ApiClient:
 
         `body` is of the type that the call takes, or a mapping of its fields. Empty parameters are left out of the query.
         """
-        call, names = find_call(method, path, self.caller, self._table)
+        call, names = find_call(method, path, self.caller)
         items = list(_items(query or {}))
         content = convert_body(call, body)
         key = read_key(call, key)
@@ -59,11 +59,11 @@ class ApiClient:
 
         For a path as the table has it, such as `/v1/scopes/{scope}`, only the role counts: some scope may be the caller's.
         """
-        for _, call in self._table:
+        for call in CALLS:
             if (call.method, call.path) == (method, path):
                 return self.caller.role in call.roles
         try:
-            call, names = find_call(method, path, self.caller, self._table)
+            call, names = find_call(method, path, self.caller)
         except Forbidden:
             return False
         return not why_not(self._api, call, self.caller, names)

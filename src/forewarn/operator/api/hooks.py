@@ -4,7 +4,7 @@ import msgspec
 
 from forewarn.core.errors import Forbidden, Invalid, NotFound, Refused
 from forewarn.core.hooks import check_kinds, check_url, refuse_fleet_kinds, secret_text
-from forewarn.core.model import Hook, Role
+from forewarn.core.operator_model import Hook, Role
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import digest, sealed
 from forewarn.operator.api.context import (

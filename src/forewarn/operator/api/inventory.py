@@ -1,11 +1,12 @@
-"""Show, change and remove scopes and machines, restart machines, and apply the whole fleet."""
+"""Show, change and remove scopes and machines, restart machines, show and cordon hosts, and apply the whole fleet."""
 
 from collections.abc import Callable
 
 from forewarn.core import fleet
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.errors import NotFound
-from forewarn.core.model import EventType, MaintenanceRequest, Source, Targets
+from forewarn.core.hosts import known_host
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Source, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -20,6 +21,7 @@ from forewarn.operator.api.context import (
     split_page,
 )
 from forewarn.operator.api.receipts import SaveEvent
+from forewarn.service.control import Control
 from forewarn.store import Focus, HostQuery, MachineQuery, ScopeQuery
 
 # -- scopes and machines
@@ -106,7 +108,29 @@ def list_hosts(api: Api, context: CallContext) -> Result:
         HostQuery(within=context.caller.within, text=query.text, after=after[0], limit=query.limit + 1)
     )
     page, last = split_page(rows, query.limit)
-    return page_of([views.body_of(bodies.HostOut, host) for host in page], cursor_of(last.name) if last else None)
+    whole = context.caller.within is None
+    items = [views.host_out(each.host, each.machines, whole=whole) for each in page]
+    return page_of(items, cursor_of(last.name) if last else None)
+
+
+def get_host(api: Api, context: CallContext) -> Result:
+    """Return a host; an owner sees the hosts that carry the owner's machines."""
+    name, caller = context.path["host"], context.caller
+    snapshot = api.store.snapshot(Focus(hosts=(name,), whole_maintenances=False, open_events=False))
+    machines = sum(caller.sees(scope) for scope, _ in snapshot.machines)
+    if caller.within is not None and not machines:
+        raise NotFound(f"there is no host {name!r}: none of your machines is on it")
+    return Result(200, views.host_out(known_host(snapshot, name), machines, whole=caller.within is None))
+
+
+def change_host(change: Callable[[Control, str, Actor], None]) -> Callable[[Api, CallContext], Result]:
+    """Return the call that cordons or uncordons a host."""
+
+    def call(api: Api, context: CallContext) -> Result:
+        change(api.control, context.path["host"], context.caller.actor)
+        return get_host(api, context)
+
+    return call
 
 
 def get_machine(api: Api, context: CallContext) -> Result:
@@ -169,6 +193,7 @@ def get_fleet(api: Api, context: CallContext) -> Result:
     visible = fleet.Fleet(
         {name: scope for name, scope in sorted(inventory.scopes.items()) if context.caller.sees(name)},
         {key: machine for key, machine in sorted(inventory.machines.items()) if context.caller.sees(key[0])},
+        {h.name: h for h in inventory.hosts.values() if h.listed and context.caller.within is None},
     )
     if TOML in context.accept:
         return Result(200, fleet.fleet_text(visible).encode(), TOML)
@@ -181,6 +206,7 @@ def post_fleet(api: Api, context: CallContext) -> Result:
         stated = fleet.stated_fleet(
             [views.scope_in(s.name, s) for s in stated.scopes],
             [views.machine_in(m.scope, m.name, m) for m in stated.machines],
+            [views.host_in(h) for h in stated.hosts],
         )
     difference = api.control.apply_fleet(
         stated, context.caller.actor, prune=query.prune, dry_run=query.dry_run, once=context.once()

@@ -22,6 +22,7 @@ from forewarn.operator.api.context import (
     read_cursor,
     searched,
 )
+from forewarn.service.placement import event_targets
 from forewarn.store import Focus, OrderQuery, folded
 
 Key = tuple[datetime, str]
@@ -106,12 +107,12 @@ def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]
 
 
 def get_order(api: Api, context: CallContext) -> Result:
-    return _result(api, api.event(context.caller, context.path["id"]).id)
+    return _result(api, context, api.event(context.caller, context.path["id"]).id)
 
 
 def start_order(api: Api, context: CallContext) -> Result:
     order = api.control.take_order(context.path["id"], context.caller.actor, node=context.caller.name)
-    return _result(api, order.id)
+    return _result(api, context, order.id)
 
 
 def finish_order(api: Api, context: CallContext) -> Result:
@@ -126,11 +127,15 @@ def fail_order(api: Api, context: CallContext) -> Result:
 def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
     order_id = context.path["id"]
     api.control.report_order(order_id, outcome, context.caller.actor, attempt=context.body.attempt)
-    return _result(api, order_id)
+    return _result(api, context, order_id)
 
 
-def _result(api: Api, order_id: str) -> Result:
+def _result(api: Api, context: CallContext, order_id: str) -> Result:
     event, order = api.control.event(order_id)
     if order is None:
         raise NotFound(f"there is no order {order_id}")
-    return Result(200, _with_hosts(api, [views.order_out(order, event)])[0])
+    (body,) = _with_hosts(api, [views.order_out(order, event)])
+    if context.caller.within is None and order.ended is None:
+        targets = event_targets(api.store, event, api.store.hosts())
+        body.targets = {f"{event.scope}/{name}": list(hosts) for name, hosts in targets.items()}
+    return Result(200, body)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from forewarn.core.fleet_difference import Difference
-from forewarn.core.model import Hook, Token
+from forewarn.core.operator_model import Hook, Token
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import digest
 from forewarn.service.control import Submission

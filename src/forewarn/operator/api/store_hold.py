@@ -7,8 +7,7 @@ from forewarn.operator.api.context import Api, CallContext, Result
 MAX_LISTED = 500
 
 
-def get_store(api: Api, context: CallContext) -> Result:
-    del context
+def get_store(api: Api, _: CallContext) -> Result:
     return Result(200, bodies.StoreOut(held=views.store_hold_out(api.control.store_hold())))
 
 
@@ -17,8 +16,7 @@ def hold_store(api: Api, context: CallContext) -> Result:
     return get_store(api, context)
 
 
-def get_effects(api: Api, context: CallContext) -> Result:
-    del context
+def get_effects(api: Api, _: CallContext) -> Result:
     effects = api.control.effects_of_resuming(MAX_LISTED)
     return Result(200, views.resume_effects_out(effects))
 

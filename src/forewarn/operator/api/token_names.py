@@ -47,4 +47,4 @@ def check_token_name(name: str) -> None:
         raise Invalid(f"name: {name!r} is written like a machine: name the token after its user")
     # A tab or a line end is refused by the token itself.
     if any(unicodedata.category(character) == "Cf" for character in name):
-        raise Invalid("name: it contains characters that nobody sees: name the token in plain text")
+        raise Invalid("name: it contains invisible characters: name the token in plain text")

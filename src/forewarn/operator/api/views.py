@@ -14,13 +14,13 @@ from forewarn.core.errors import NotFound
 from forewarn.core.estimate import expected_end
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.hooks import hook_state
+from forewarn.core.hosts import host_state
 from forewarn.core.model import (
     ENDED,
     UNSTARTED,
     AuditEntry,
     Event,
-    Hook,
-    HookDelivery,
+    Host,
     Machine,
     Maintenance,
     MaintenanceStatus,
@@ -31,9 +31,9 @@ from forewarn.core.model import (
     Status,
     StoreHold,
     Targets,
-    Token,
 )
 from forewarn.core.needs_operator import needs_operator
+from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import Counted, WaveProgress, total, wave_progress
 from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each
@@ -63,6 +63,7 @@ def fleet_out(stated: fleet.Fleet) -> bodies.Fleet:
     return bodies.Fleet(
         scopes=[body_of(bodies.FleetScope, scope) for scope in stated.scopes.values()],
         machines=[body_of(bodies.FleetMachine, machine) for machine in stated.machines.values()],
+        hosts=[body_of(bodies.FleetHost, host) for host in stated.hosts.values()],
     )
 
 
@@ -75,6 +76,27 @@ def machine_in(scope: str, name: str, body: bodies.MachineIn) -> Machine:
     return Machine(**{**fields, "addresses": tuple(body.addresses), "scope": scope, "name": name})
 
 
+def host_out(host: Host, machines: int, *, whole: bool) -> bodies.HostOut:
+    """Show a host, to an owner only its name and the number of the owner's machines on it."""
+    if not whole:
+        return bodies.HostOut(name=host.name, machines=machines)
+    return bodies.HostOut(
+        name=host.name,
+        machines=machines,
+        state=host_state(host),
+        fault_domain=host.fault_domain,
+        labels=dict(host.labels),
+        connection=host.connection,
+        listed=host.listed,
+        cordoned=host.cordoned,
+        cordoned_by=host.cordoned_by,
+    )
+
+
+def host_in(body: bodies.FleetHost) -> Host:
+    return Host(**msgspec.structs.asdict(body), listed=True)
+
+
 def change_out(diff: Difference, *, dry_run: bool) -> bodies.FleetChange:
     return bodies.FleetChange(
         lines=list(diff.lines),
@@ -82,6 +104,7 @@ def change_out(diff: Difference, *, dry_run: bool) -> bodies.FleetChange:
         dry_run=dry_run,
         removed_scopes=len(diff.removed_scopes),
         removed_machines=len(diff.removed_machines),
+        removed_hosts=len(diff.removed_hosts),
         large_removal=diff.large_removal,
     )
 

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, NotFound
-from forewarn.core.formatting import names
+from forewarn.core.formatting import count, names
 from forewarn.operator.api.bodies import TokenOut
 from forewarn.operator.api.client import ApiClient
-from forewarn.operator.portal import pages
+from forewarn.operator.portal import inventory_pages, pages
 from forewarn.operator.portal.buttons import REVOKE, Button
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
@@ -67,6 +67,12 @@ def revoke_token(request: PageRequest) -> Redirect:
     return Redirect("/tokens?done=revoked")
 
 
+def change_host(request: PageRequest) -> Redirect:
+    host, verb = request.path_names["host"], request.path_names["verb"]
+    request.api.call("POST", f"/v1/hosts/{host}/{verb}")
+    return Redirect(f"/hosts/{quote(host)}?done={verb}")
+
+
 def hold_store(request: PageRequest) -> Redirect:
     request.api.call("POST", "/v1/store/hold", {"reason": request.form.get("reason", "").strip()})
     return Redirect("/store?done=store-hold")
@@ -100,6 +106,13 @@ def confirm_maintenance(request: PageRequest) -> RenderedPage | Redirect:
         f"{maintenance.type} {maintenance.id[:8]}, {maintenance.description or 'without a description'}: {progress}"
     )
     return _confirmation(request, page.variables["buttons"], f"/maintenances/{quote(maintenance.id)}", subject)
+
+
+def confirm_host(request: PageRequest) -> RenderedPage | Redirect:
+    page = inventory_pages.host(request)
+    host = page.variables["host"]
+    subject = f"Host {host.name}, which carries {count(host.machines, 'machine')}"
+    return _confirmation(request, page.variables["buttons"], f"/hosts/{quote(host.name)}", subject)
 
 
 def confirm_token(request: PageRequest) -> RenderedPage | Redirect:

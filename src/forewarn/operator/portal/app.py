@@ -8,12 +8,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -34,6 +34,9 @@ from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
 from forewarn.operator.request_path import path_of
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MAX_FORM_BYTES = 256 * 1024
 MAX_KEPT_CHARS = 64 * 1024
@@ -97,6 +100,8 @@ DONE = {
     "hook-enable": "Enabled. What has waited is sent now.",
     "hook-replay": "The hook goes on with that entry.",
     "hook-delete": "Deleted. The hook gets no more messages.",
+    "cordon": "Cordoned. No machine is sent to this host until it is uncordoned.",
+    "uncordon": "Uncordoned. Machines may be sent to this host again.",
     "store-hold": "Held. Nothing starts and no order is handed out until an operator resumes the store.",
     "store-resume": "Resumed. What is due starts now.",
 }
@@ -131,6 +136,7 @@ ACTIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/events/{id}/{verb}", actions.change_event),
     ("/maintenances/{id}/{verb}", actions.change_maintenance),
     ("/orders/{id}/{verb}", actions.change_order),
+    ("/hosts/{host}/{verb}", actions.change_host),
     ("/tokens", actions.create_token),
     ("/tokens/{id}/revoke", actions.revoke_token),
     ("/hooks", hook_pages.create_hook),
@@ -144,6 +150,7 @@ CONFIRMATIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/events/{id}/{verb}", actions.confirm_event),
     ("/maintenances/{id}/{verb}", actions.confirm_maintenance),
     ("/orders/{id}/{verb}", actions.go_to_event),
+    ("/hosts/{host}/{verb}", actions.confirm_host),
     ("/tokens/{id}/revoke", actions.confirm_token),
     ("/hooks/{id}/{verb}", hook_pages.confirm_hook),
     ("/store/hold", lambda _: Redirect("/store")),
@@ -165,7 +172,7 @@ def page_of_form(path: str) -> str:
     if kind in ("plan", "tokens", "store"):
         return f"/{kind}"
     kind, thing = "events" if kind == "orders" else kind, rest.partition("/")[0]
-    if kind in ("events", "maintenances", "hooks") and thing:
+    if kind in ("events", "maintenances", "hooks", "hosts") and thing:
         return f"/{kind}/{quote(thing, safe='')}"
     return "/hooks" if kind == "hooks" else "/"
 
@@ -226,7 +233,13 @@ class Portal:
         self._streams = streams
         self._site = site
         self._files = {name: (files("forewarn.operator.portal") / "static" / name).read_bytes() for name in FILES}
-        self._templates = Environment(
+
+    @cached_property
+    def _templates(self) -> "Environment":
+        """The templates, from the first page on: a service or an emulator that shows no page starts without them."""
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        templates = Environment(
             loader=PackageLoader("forewarn.operator.portal"),
             autoescape=True,
             undefined=StrictUndefined,
@@ -236,16 +249,17 @@ class Portal:
         )
         functions = {name: getattr(formatting, name) for name in FORMATTING}
         versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in self._files.items()}
-        self._templates.globals.update(
+        templates.globals.update(
             functions,
             link_events=link_events,
             name_list=name_list,
             target_names=_target_names,
             progress_text=_progress_text,
-            site=site,
+            site=self._site,
             version=__version__,
             files=versions,
         )
+        return templates
 
     def routes(self) -> list[Route]:
         return [

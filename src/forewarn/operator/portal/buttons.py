@@ -4,28 +4,32 @@ Buttons are a convenience. The API decides on each action when it is requested.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forewarn.core.formatting import missing_approvals
 from forewarn.core.model import UNSTARTED, OrderState, Status
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
-from forewarn.operator.api.bodies import EventOut, MaintenanceOut, OrderOut
+from forewarn.operator.api.bodies import EventOut, HostOut, MaintenanceOut, OrderOut
 from forewarn.operator.api.client import ApiClient
 
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A button: the call it makes, its label and its effect; `irreversible` if the effect cannot be undone."""
+    """A button: the call it makes, its label and its effect; `irreversible` if the effect cannot be undone.
+
+    `asks` says that a page of its own confirms it although the effect can be undone.
+    """
 
     verb: str
     label: str
     effect: str
     irreversible: bool = False
+    asks: bool = False
 
     @property
     def asks_first(self) -> bool:
         """Whether a page of its own confirms it. A live page may change under the pointer; a failure needs a reason anyway."""
-        return self.irreversible and self.verb != "fail"
+        return self.asks or (self.irreversible and self.verb != "fail")
 
 
 # An operator resolves the event of such an order.
@@ -53,6 +57,8 @@ CANCEL_REST = Button(
     "cancel events that have not started; started events run to their end",
     irreversible=True,
 )
+CORDON = Button("cordon", "Cordon", "no machine is sent to this host; its machines stay", asks=True)
+UNCORDON = Button("uncordon", "Uncordon", "machines may be sent to this host again", asks=True)
 REVOKE = Button("revoke", "Revoke", "the token stops working at once", irreversible=True)
 
 
@@ -97,3 +103,11 @@ def maintenance_buttons(api: ApiClient, maintenance: MaintenanceOut) -> list[But
         stop_or_go = [RESUME] if maintenance.paused else [] if maintenance.held else [PAUSE]
         buttons += [*stop_or_go, CANCEL_REST]
     return [button for button in buttons if api.may("POST", f"/v1/maintenances/{maintenance.id}/{button.verb}")]
+
+
+def host_buttons(api: ApiClient, host: HostOut) -> list[Button]:
+    """Return the button that changes the cordon. A host that a maintenance cordoned can be cordoned beyond its end."""
+    buttons = [UNCORDON] if host.cordoned else [CORDON]
+    if host.cordoned_by:
+        buttons.append(replace(CORDON, effect="keep it cordoned when its maintenance has ended"))
+    return [button for button in buttons if api.may("POST", f"/v1/hosts/{host.name}/{button.verb}")]

@@ -3,13 +3,12 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from forewarn.core.errors import NotFound
 from forewarn.operator.api.bodies import EventOut
 from forewarn.operator.api.client import ApiClient
+from forewarn.operator.portal.buttons import host_buttons
 from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 from forewarn.operator.portal.pages import ENDED_FIRST, MACHINE_ROWS, ROWS
-from forewarn.operator.portal.paging import first, older
 
 READ = 100
 
@@ -27,8 +26,7 @@ def machine(request: PageRequest) -> RenderedPage:
         "coming": coming,
         "more": more,
         "events": history.items,
-        "older": older(request, history.next_cursor),
-        "first": first(request),
+        **request.other_pages(history.next_cursor),
         "may_restart": api.may("POST", f"/v1/scopes/{scope}/machines/{name}/restart"),
         "may_schedule": api.may("POST", "/v1/maintenances"),
     }
@@ -37,17 +35,16 @@ def machine(request: PageRequest) -> RenderedPage:
 
 def host(request: PageRequest) -> RenderedPage:
     api, name, cursor = request.api, request.path_names["host"], request.query.get("cursor")
+    found = api.get(f"/v1/hosts/{name}")
     page = api.get("/v1/machines", host=name, limit=MACHINE_ROWS, cursor=cursor)
-    if not page.items and not cursor:
-        raise NotFound(f"no machine is on host {name[:64]}")
     coming, more = coming_events(api, host=name)
     variables = {
-        "host": name,
+        "host": found,
+        "buttons": host_buttons(api, found),
         "machines": page.items,
         "coming": coming,
         "more": more,
-        "older": older(request, page.next_cursor),
-        "first": first(request),
+        **request.other_pages(page.next_cursor),
         "may_schedule": api.may("POST", "/v1/maintenances"),
     }
     return RenderedPage("host.html", variables)

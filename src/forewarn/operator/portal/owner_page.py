@@ -3,7 +3,7 @@
 Everyone else gets the page Now, and so does an owner who has chosen something there.
 """
 
-from forewarn.core.model import Role
+from forewarn.core.operator_model import Role
 from forewarn.operator.portal import pages
 from forewarn.operator.portal.buttons import event_buttons
 from forewarn.operator.portal.failures import failures_now

@@ -9,7 +9,8 @@ from urllib.parse import quote
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.errors import ForewarnError, Invalid, Refused
 from forewarn.core.formatting import cut
-from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Role, Status
+from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Status
+from forewarn.core.operator_model import Role
 from forewarn.operator.api.bodies import EventOut, MaintenanceOut, TimelineEntry
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind
@@ -18,7 +19,6 @@ from forewarn.operator.portal.chart import chart_of
 from forewarn.operator.portal.failures import failures_of
 from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
-from forewarn.operator.portal.paging import first, older
 
 ROWS = 25
 MACHINE_ROWS = 50
@@ -171,8 +171,7 @@ def store(request: PageRequest) -> RenderedPage:
 
 def _list(request: PageRequest, template: str, path: str, limit: int, **query: Any) -> RenderedPage:
     page = request.api.get(path, limit=limit, cursor=request.query.get("cursor"), **query)
-    variables = {"items": page.items, "search": query, "older": older(request, page.next_cursor)}
-    return RenderedPage(template, {**variables, "first": first(request)})
+    return RenderedPage(template, {"items": page.items, "search": query, **request.other_pages(page.next_cursor)})
 
 
 # -- one scope, one event, one maintenance
@@ -190,8 +189,7 @@ def scope(request: PageRequest) -> RenderedPage:
         "versions": list(VERSIONS),
         "document": _document(api, name, api_version),
         "events": _open_first(api, name),
-        "older": older(request, page.next_cursor),
-        "first": first(request),
+        **request.other_pages(page.next_cursor),
         "may_restart": _may_restart(api, name),
         "may_plan": api.may("POST", "/v1/maintenances"),
     }

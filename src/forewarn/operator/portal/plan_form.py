@@ -85,7 +85,7 @@ def kinds_for(api: ApiClient) -> dict[str, str]:
 def submit(request: PageRequest) -> RenderedPage | Redirect:
     """Show the preview, show the form again, or carry out the plan, as the pressed button says."""
     fields = {name: request.form.get(name, "").strip() for name in FIELDS}
-    step, key = request.form.get("step", "look"), request.form.get("key", "")
+    step, key = request.form.get("step", "preview"), request.form.get("key", "")
     if step == "change":
         return form(request, fields=fields)
     try:

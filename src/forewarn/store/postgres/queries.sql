@@ -51,6 +51,14 @@ JOIN machine_addresses a ON a.scope = k ->> 0 AND a.name = k ->> 1;
 -- Return every address of every machine.
 SELECT scope, name, address FROM machine_addresses;
 
+-- name: hosts_by_name
+-- Return the rows of the named hosts.
+SELECT * FROM hosts WHERE name = ANY(%(names)s::text[]) ORDER BY name;
+
+-- name: hosts_all
+-- Return every host that has a row.
+SELECT * FROM hosts ORDER BY name;
+
 -- name: scopes_of_maintenances
 -- Return the scopes in which these maintenances have open events.
 SELECT DISTINCT scope FROM events
@@ -184,6 +192,11 @@ WHERE host <> '' AND host > %(after)s AND host ILIKE %(pattern)s
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
 GROUP BY host ORDER BY host LIMIT %(limit)s;
 
+-- name: host_rows_page
+-- Return a page of the hosts that are listed or cordoned and whose name is like a pattern.
+SELECT * FROM hosts
+WHERE name > %(after)s AND name ILIKE %(pattern)s AND (listed OR cordoned IS NOT NULL) ORDER BY name LIMIT %(limit)s;
+
 -- name: maintenance_keys
 -- Return the newest (created, id) of maintenances with a status.
 SELECT created AS at, id FROM maintenances
@@ -295,11 +308,10 @@ FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL AND e.scope = ANY(%(scopes)s::text[]);
 
 -- name: open_waves
--- Count the open events that match by maintenance, wave and status. Reads every open event: they are few. Finds a text as
--- events_matching does.
-SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
-FROM (
-  SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
+-- Count the open events that match by maintenance, wave and status; each row also has the totals by status. Reads every open
+-- event: they are few. Finds a text as events_matching does.
+WITH matching AS MATERIALIZED (
+  SELECT e.maintenance_id, e.wave, e.status, e.number
   FROM events e
   WHERE e.ended IS NULL AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
     AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
@@ -311,25 +323,17 @@ FROM (
       OR e.description COLLATE "C" ILIKE %(pattern)s OR e.scope ILIKE %(pattern)s
       OR (e.scope ILIKE %(scope_pattern)s AND EXISTS (
         SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine ILIKE %(name_pattern)s)))
-  GROUP BY e.maintenance_id, e.wave, e.status
-) w JOIN maintenances m ON m.id = w.maintenance_id
-ORDER BY w.newest DESC LIMIT %(limit)s;
-
--- name: open_counts
--- Count the open events that match by status, as open_waves does.
-SELECT e.status, count(*) AS events
-FROM events e
-WHERE e.ended IS NULL AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
-  AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
-  AND (%(host)s::text = '' OR EXISTS (
-    SELECT 1 FROM event_machines x JOIN machines h ON h.scope = x.scope AND h.name = x.machine
-    WHERE x.event_number = e.number AND h.host = %(host)s::text))
-  AND (%(pattern)s::text = '%%%%'
-    OR e.id ILIKE %(pattern)s OR e.maintenance_id ILIKE %(pattern)s OR e.type COLLATE "C" ILIKE %(pattern)s
-    OR e.description COLLATE "C" ILIKE %(pattern)s OR e.scope ILIKE %(pattern)s
-    OR (e.scope ILIKE %(scope_pattern)s AND EXISTS (
-      SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine ILIKE %(name_pattern)s)))
-GROUP BY e.status;
+), waves AS (
+  SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
+  FROM matching GROUP BY maintenance_id, wave, status ORDER BY newest DESC LIMIT %(limit)s
+), totals AS (
+  SELECT count(*) FILTER (WHERE status = 'Planned') AS planned, count(*) FILTER (WHERE status = 'Scheduled') AS scheduled,
+    count(*) FILTER (WHERE status = 'Started') AS started
+  FROM matching
+)
+SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created, t.planned, t.scheduled, t.started
+FROM waves w CROSS JOIN totals t JOIN maintenances m ON m.id = w.maintenance_id
+ORDER BY w.newest DESC;
 
 -- name: backlog
 -- Return the earliest start and wake-up, and count the open and running orders.
@@ -589,6 +593,21 @@ DELETE FROM tokens WHERE id = %(id)s;
 INSERT INTO token_uses
 SELECT id, %(at)s FROM tokens WHERE id = %(token_id)s
 ON CONFLICT (token_id) DO UPDATE SET at = greatest(token_uses.at, excluded.at);
+
+-- name: add_host
+-- Add a host. If it has a row, this changes no row, and the store raises Conflict.
+INSERT INTO hosts VALUES (%(name)s, %(labels)s, %(fault_domain)s, %(connection)s, %(listed)s, %(cordoned)s, %(cordoned_by)s, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: update_host
+-- Save a host that has not changed since it was read.
+UPDATE hosts SET labels = %(labels)s, fault_domain = %(fault_domain)s, connection = %(connection)s, listed = %(listed)s,
+    cordoned = %(cordoned)s, cordoned_by = %(cordoned_by)s, version = version + 1
+WHERE name = %(name)s AND version = %(version)s;
+
+-- name: remove_host
+-- Delete the row of a host that has not changed since it was read.
+DELETE FROM hosts WHERE name = %(name)s AND version = %(version)s;
 
 -- name: hooks_all
 -- Return every hook, oldest first.

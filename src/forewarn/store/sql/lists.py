@@ -100,10 +100,11 @@ def machines(reader: SqlSession, query: MachineQuery) -> list[Row]:
     return found
 
 
-def hosts(reader: SqlSession, query: HostQuery) -> Iterable[Row]:
+def hosts(reader: SqlSession, query: HostQuery) -> tuple[Iterable[Row], Iterable[Row]]:
+    """Return a page of the hosts that carry machines, and a page of the rows of hosts that are listed or cordoned."""
     scopes = _optional_list(reader, selected_scopes("", query.within))
-    pattern = _pattern(query.text)
-    return reader.query("hosts_page", after=query.after, pattern=pattern, scopes=scopes, limit=query.limit)
+    values: Values = {"after": query.after, "pattern": _pattern(query.text), "limit": query.limit}
+    return reader.query("hosts_page", **values, scopes=scopes), reader.query("host_rows_page", **values)
 
 
 def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
@@ -126,15 +127,18 @@ def wave_progress(reader: SqlSession, maintenance_ids: Collection[str], within: 
     return reader.query("wave_progress", ids=reader.as_list(sorted(set(maintenance_ids))), scopes=scopes)
 
 
-def open_waves(reader: SqlSession, query: OpenWavesQuery) -> tuple[list[Row], list[Row]]:
-    values: Values = {
-        "host": query.host,
-        **_name_patterns(query.text),
-        "statuses": reader.as_list(query.statuses),
-        "types": reader.as_list(query.types),
-        "scopes": _optional_list(reader, selected_scopes(query.scope, query.within)),
-    }
-    return list(reader.query("open_waves", **values, limit=query.limit)), list(reader.query("open_counts", **values))
+def open_waves(reader: SqlSession, query: OpenWavesQuery) -> list[Row]:
+    return list(
+        reader.query(
+            "open_waves",
+            host=query.host,
+            **_name_patterns(query.text),
+            statuses=reader.as_list(query.statuses),
+            types=reader.as_list(query.types),
+            scopes=_optional_list(reader, selected_scopes(query.scope, query.within)),
+            limit=query.limit,
+        )
+    )
 
 
 def orders(reader: SqlSession, query: OrderQuery) -> list[Row]:

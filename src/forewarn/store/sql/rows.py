@@ -19,18 +19,15 @@ from forewarn.core.model import (
     ClockHold,
     Event,
     EventType,
-    Hook,
-    HookDelivery,
-    LoginSession,
+    Host,
     Machine,
     Maintenance,
     Order,
-    Receipt,
     Scope,
     StoreHold,
     Targets,
-    Token,
 )
+from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 
 T = TypeVar("T")
@@ -79,6 +76,10 @@ def _notices_text(notices: Mapping[EventType, int]) -> str:
     return json.dumps(dict(sorted(notices.items())))
 
 
+def _labels_text(labels: Mapping[str, str]) -> str:
+    return json.dumps(dict(sorted(labels.items())))
+
+
 def targets_text(targets: Targets) -> str:
     """Return the targets as JSON, without the fields that name nothing."""
     return json.dumps({name: value for name, value in asdict(targets).items() if value not in ((), "", None)})
@@ -121,6 +122,7 @@ _TEXT: Coders = {
     datetime | None: (_optional(time_text), _optional(_time)),
     tuple[str, ...]: (json.dumps, _texts),
     Mapping[EventType, int]: (_notices_text, _notices),
+    Mapping[str, str]: (_labels_text, json.loads),
 }
 _NATIVE: Coders = {
     str: (without_nul, _with_nul),
@@ -130,6 +132,7 @@ _NATIVE: Coders = {
     datetime | None: (None, _optional(_in_utc)),
     tuple[str, ...]: (list, tuple),
     Mapping[EventType, int]: (_notices_text, _notices),
+    Mapping[str, str]: (_labels_text, json.loads),
 }
 
 
@@ -193,6 +196,7 @@ class Rows:
         self.never, self.ever = never, ever
         self.scope = Codec(coders, Scope, by_name=by_name)
         self.machine = Codec(coders, Machine, "addresses", by_name=by_name)
+        self.host = Codec(coders, Host, by_name=by_name)
         self.maintenance = Codec(coders, Maintenance, "targets", by_name=by_name)
         self.wave_progress = Codec(coders, WaveProgress, by_name=by_name)
         self.event = Codec(coders, Event, "approvals", by_name=by_name)

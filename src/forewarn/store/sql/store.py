@@ -14,23 +14,20 @@ from typing import Any
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.model import (
-    MAX_SESSIONS_PER_TOKEN,
+    OPEN,
     Approval,
     AuditEntry,
     Event,
     EventType,
-    Hook,
-    HookDelivery,
-    LoginSession,
+    Host,
     Machine,
     Maintenance,
     Order,
     OrderState,
-    Receipt,
     Scope,
     Status,
-    Token,
 )
+from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.store import (
     MAX_DELIVERIES,
@@ -105,6 +102,7 @@ class SqlStore:
             server = reader.query("server") if self._servers_change else ()
             hold = () if focus.document_only else reader.query("clock_hold")
             holds = () if focus.document_only else reader.query("store_hold")
+            hosts = reader.query("hosts_by_name", names=reader.as_list(focus.hosts)) if focus.hosts else ()
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
             self._recognise(server)
@@ -119,6 +117,7 @@ class SqlStore:
             return Snapshot(
                 scopes={row["name"]: reader.rows.scope.decode(row) for row in scopes},
                 machines=machines,
+                hosts=_hosts(reader, hosts),
                 maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
                 events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.decode(row) for row in orders},
@@ -130,16 +129,20 @@ class SqlStore:
 
     def inventory(self) -> Inventory:
         with self._reading_fleet() as reader:
-            scopes, machines, addresses = (
-                list(reader.query(n)) for n in ("scopes_all", "machines_all", "addresses_all")
+            scopes, machines, addresses, hosts = (
+                list(reader.query(n)) for n in ("scopes_all", "machines_all", "addresses_all", "hosts_all")
             )
         # Converting a fleet takes long: do it after the connection is free.
-        return Inventory(_scopes(reader, scopes), _with_addresses(reader, machines, addresses))
+        return Inventory(_scopes(reader, scopes), _with_addresses(reader, machines, addresses), _hosts(reader, hosts))
 
     def scopes(self) -> dict[str, Scope]:
         with self._reading_fleet() as reader:
             found = list(reader.query("scopes_all"))
         return _scopes(reader, found)
+
+    def hosts(self) -> dict[str, Host]:
+        with self._reading() as reader:
+            return _hosts(reader, reader.query("hosts_all"))
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         with self._reading_fleet() as reader:
@@ -155,6 +158,7 @@ class SqlStore:
         with self._writing() as writer:
             self._prepare(writer, change)
             writing.write_inventory(writer, change)
+            writing.write_hosts(writer, change)
             writing.write_maintenances(writer, change)
             used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
             writer.execute_many(
@@ -255,7 +259,11 @@ class SqlStore:
 
     def hosts_page(self, query: HostQuery) -> list[HostCount]:
         with self._reading() as reader:
-            return [HostCount(row["name"], row["machines"]) for row in lists.hosts(reader, query)]
+            counted, listed = lists.hosts(reader, query)
+            rows, counts = _hosts(reader, listed), {row["name"]: row["machines"] for row in counted}
+            # Each page holds the first names of its kind, so the first names of both are the first of all.
+            names = sorted({*counts, *(rows if query.within is None else ())})[: query.limit]
+            return [HostCount(rows.get(name) or Host(name=name), counts.get(name, 0)) for name in names]
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         with self._reading() as reader:
@@ -282,7 +290,7 @@ class SqlStore:
 
     def open_waves(self, query: OpenWavesQuery) -> tuple[list[OpenWave], dict[Status, int]]:
         with self._reading() as reader:
-            waves, counts = lists.open_waves(reader, query)
+            waves = lists.open_waves(reader, query)
         found = [
             OpenWave(
                 maintenance_id=row["maintenance_id"],
@@ -295,7 +303,8 @@ class SqlStore:
             )
             for row in waves
         ]
-        return found, {Status(row["status"]): row["events"] for row in counts}
+        counts = {status: waves[0][status.lower()] for status in OPEN} if waves else {}
+        return found, {status: number for status, number in counts.items() if number}
 
     def orders_page(self, query: OrderQuery) -> list[Order]:
         with self._reading() as reader:
@@ -427,6 +436,10 @@ def _maintenance(reader: SqlSession, row: Row) -> Maintenance:
 
 def _scopes(reader: SqlSession, found: Iterable[Row]) -> dict[str, Scope]:
     return {row["name"]: reader.rows.scope.decode(row) for row in found}
+
+
+def _hosts(reader: SqlSession, found: Iterable[Row]) -> dict[str, Host]:
+    return {row["name"]: reader.rows.host.decode(row) for row in found}
 
 
 def _machines(reader: SqlSession, focus: Focus) -> dict[tuple[str, str], Machine]:

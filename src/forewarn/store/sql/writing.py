@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
-from forewarn.core.model import Hook
+from forewarn.core.operator_model import Hook
 from forewarn.store.sql.rows import Row, Values, targets_text
 from forewarn.store.sql.session import SqlSession
 
@@ -51,6 +51,18 @@ def write_inventory(writer: SqlSession, change: Change) -> None:
         ),
     )
     writer.execute_many("remove_scope", ({"name": name} for name in change.removed_scopes))
+
+
+def write_hosts(writer: SqlSession, change: Change) -> None:
+    changed = Conflict("a host was changed by another request or node")
+    removed: list[Values] = [{"name": name, "version": version} for name, version in change.removed_hosts]
+    writer.execute_many("remove_host", removed, error_if_unchanged=changed)
+    # Sorted: processes that lock rows in the same order do not deadlock.
+    by_name = sorted(change.hosts, key=attrgetter("name"))
+    added = [writer.rows.host.encode(host) for host in by_name if not host.version]
+    writer.execute_many("add_host", added, error_if_unchanged=changed)
+    updated = [writer.rows.host.encode(host) for host in by_name if host.version]
+    writer.execute_many("update_host", updated, error_if_unchanged=changed)
 
 
 def write_maintenances(writer: SqlSession, change: Change) -> None:

@@ -54,6 +54,14 @@ JOIN machine_addresses a ON a.scope = k.value ->> 0 AND a.name = k.value ->> 1;
 -- Return every address of every machine.
 SELECT scope, name, address FROM machine_addresses;
 
+-- name: hosts_by_name
+-- Return the rows of the named hosts.
+SELECT h.* FROM json_each(:names) n CROSS JOIN hosts h ON h.name = n.value ORDER BY h.name;
+
+-- name: hosts_all
+-- Return every host that has a row.
+SELECT * FROM hosts ORDER BY name;
+
 -- name: scopes_of_maintenances
 -- Return the scopes in which these maintenances have open events.
 SELECT DISTINCT scope FROM events
@@ -188,6 +196,11 @@ WHERE host <> '' AND host > :after AND host LIKE :pattern ESCAPE '\'
   AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
 GROUP BY host ORDER BY host LIMIT :limit;
 
+-- name: host_rows_page
+-- Return a page of the hosts that are listed or cordoned and whose name is like a pattern.
+SELECT * FROM hosts
+WHERE name > :after AND name LIKE :pattern ESCAPE '\' AND (listed OR cordoned IS NOT NULL) ORDER BY name LIMIT :limit;
+
 -- name: maintenance_keys
 -- Return the newest (created, id) of maintenances with a status.
 SELECT created AS at, id FROM maintenances INDEXED BY maintenances_by_status
@@ -297,11 +310,10 @@ LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
 -- name: open_waves
--- Count the open events that match by maintenance, wave and status. Reads every open event: they are few. Finds a text as
--- events_matching does.
-SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created
-FROM (
-  SELECT e.maintenance_id, e.wave, e.status, count(*) AS events, max(e.number) AS newest
+-- Count the open events that match by maintenance, wave and status; each row also has the totals by status. Reads every open
+-- event: they are few. Finds a text as events_matching does.
+WITH matching AS MATERIALIZED (
+  SELECT e.maintenance_id, e.wave, e.status, e.number
   FROM events e INDEXED BY events_open
   WHERE e.ended IS NULL AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
     AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
@@ -313,25 +325,17 @@ FROM (
       OR e.description LIKE :pattern ESCAPE '\' OR e.scope LIKE :pattern ESCAPE '\'
       OR (e.scope LIKE :scope_pattern ESCAPE '\' AND EXISTS (
         SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine LIKE :name_pattern ESCAPE '\')))
-  GROUP BY e.maintenance_id, e.wave, e.status ORDER BY newest DESC LIMIT :limit
-) w CROSS JOIN maintenances m ON m.id = w.maintenance_id
+), waves AS (
+  SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
+  FROM matching GROUP BY maintenance_id, wave, status ORDER BY newest DESC LIMIT :limit
+), totals AS (
+  SELECT count(*) FILTER (WHERE status = 'Planned') AS planned, count(*) FILTER (WHERE status = 'Scheduled') AS scheduled,
+    count(*) FILTER (WHERE status = 'Started') AS started
+  FROM matching
+)
+SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created, t.planned, t.scheduled, t.started
+FROM waves w CROSS JOIN totals t CROSS JOIN maintenances m ON m.id = w.maintenance_id
 ORDER BY w.newest DESC;
-
--- name: open_counts
--- Count the open events that match by status, as open_waves does.
-SELECT e.status, count(*) AS events
-FROM events e INDEXED BY events_open
-WHERE e.ended IS NULL AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
-  AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
-  AND (:host = '' OR EXISTS (
-    SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
-    WHERE x.event_number = e.number AND h.host = :host))
-  AND (:pattern = '%%'
-    OR e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
-    OR e.description LIKE :pattern ESCAPE '\' OR e.scope LIKE :pattern ESCAPE '\'
-    OR (e.scope LIKE :scope_pattern ESCAPE '\' AND EXISTS (
-      SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine LIKE :name_pattern ESCAPE '\')))
-GROUP BY e.status;
 
 -- name: backlog
 -- Return the earliest start and wake-up, and count the open and running orders.
@@ -586,6 +590,21 @@ DELETE FROM tokens WHERE id = :id;
 INSERT INTO token_uses
 SELECT id, :at FROM tokens WHERE id = :token_id
 ON CONFLICT (token_id) DO UPDATE SET at = max(token_uses.at, excluded.at);
+
+-- name: add_host
+-- Add a host. If it has a row, this changes no row, and the store raises Conflict.
+INSERT INTO hosts VALUES (:name, :labels, :fault_domain, :connection, :listed, :cordoned, :cordoned_by, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: update_host
+-- Save a host that has not changed since it was read.
+UPDATE hosts SET labels = :labels, fault_domain = :fault_domain, connection = :connection, listed = :listed,
+    cordoned = :cordoned, cordoned_by = :cordoned_by, version = version + 1
+WHERE name = :name AND version = :version;
+
+-- name: remove_host
+-- Delete the row of a host that has not changed since it was read.
+DELETE FROM hosts WHERE name = :name AND version = :version;
 
 -- name: hooks_all
 -- Return every hook, oldest first.

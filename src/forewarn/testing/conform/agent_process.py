@@ -29,7 +29,7 @@ class AgentProcess:
         if shutil.which(command[0]) is None:
             raise AgentFailed(f"{command[0]} cannot be started: there is no such program, or it is not executable")
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - the user asked to run this command
+            self._process = subprocess.Popen(  # noqa: S603 - the user chose this command
                 [*_kill_with_parent(), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

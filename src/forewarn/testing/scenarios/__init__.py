@@ -57,7 +57,7 @@ class Scenario:
                 machines[scope, f"vm-{number}"] = Machine(
                     scope=scope, name=f"vm-{number}", update_domain=number % UPDATE_DOMAINS
                 )
-        return replace(self, fleet=Fleet(self.fleet.scopes, machines))
+        return replace(self, fleet=replace(self.fleet, machines=machines))
 
     def fleet_with_addresses(self) -> Fleet:
         """Return the fleet with an address for each machine: 127.0.0.1 for the first, 127.0.0.2 for the second …"""
@@ -65,7 +65,7 @@ class Scenario:
             key: replace(machine, addresses=(f"127.0.0.{number}",))
             for number, (key, machine) in enumerate(self.fleet.machines.items(), start=1)
         }
-        return Fleet(self.fleet.scopes, machines)
+        return replace(self.fleet, machines=machines)
 
 
 def parse_scenario(text: str, name: str) -> Scenario:

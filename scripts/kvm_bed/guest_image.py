@@ -1,0 +1,166 @@
+"""Builds what a guest boots: the kernel of the machine, and an initial file system with busybox, drivers, Python, the agent.
+
+The interpreter is the one that runs this program, with its shared libraries and a standard library in one zip file. A guest
+counts its boots on its disk, in the block after the file system, and shuts down when its power button is pressed. It runs the
+agent if its disk has the file `agent.toml`, and `program.py` if its disk has that.
+"""
+
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+from scripts.build_agent import build
+
+# The size of a guest's file system. The number of its boots is in the block of 4 KiB behind it.
+DISK_MIB = 8
+MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "button", "evdev")
+# Parts of the standard library that no guest needs; they are most of its size.
+LEFT_OUT = (
+    "test",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "lib2to3",
+    "ensurepip",
+    "distutils",
+    "pydoc_data",
+    "site-packages",
+)
+# These need large shared libraries: OpenSSL, SQLite, Tk.
+LEFT_OUT_EXTENSIONS = ("_ssl", "_hashlib", "_sqlite3", "_tkinter", "_test", "_curses", "readline", "_dbm", "_gdbm")
+
+INIT = """\
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+for module in $(cat /modules/order); do insmod /modules/$module; done
+# An event that comes before a program reads the device is lost.
+for device in /sys/class/input/event*; do
+    grep -q "Power Button" "$device/device/name" || continue
+    exec 9<"/dev/input/${device##*/}"
+    (dd bs=24 count=1 of=/dev/null <&9 2>/dev/null; sync; poweroff -f) &
+done
+for word in $(cat /proc/cmdline); do case $word in guest.*) eval "${word#guest.}";; esac; done
+hostname "$name"
+ifconfig lo 127.0.0.1
+until [ -e /sys/class/net/eth0 ] && [ -e /dev/vda ]; do usleep 10000; done
+ifconfig eth0 "$address" netmask 255.255.255.0
+route add default gw "$gateway"
+mount -t ext4 -o sync /dev/vda /state
+boots=$(dd if=/dev/vda bs=4096 skip=BOOTS_BLOCK count=1 2>/dev/null | tr -d '\\0')
+echo $((${boots:-0} + 1)) | dd of=/dev/vda bs=4096 seek=BOOTS_BLOCK conv=fsync 2>/dev/null
+cd /state
+[ -e program.py ] && PYTHON program.py &
+while [ -e agent.toml ]; do PYTHON /agent.pyz run --config /state/agent.toml; usleep 200000; done &
+while :; do sleep 3600; done
+"""
+
+
+def kernel() -> tuple[Path, str]:
+    """Return the newest installed kernel and its version."""
+    kernels = [each for each in Path("/boot").glob("vmlinuz-*") if modules_of(each).is_dir()]
+    if not kernels:
+        raise FileNotFoundError("there is no kernel in /boot with its modules: run scripts/test_tools")
+    newest = max(kernels, key=lambda each: [int(n) for n in re.findall(r"\d+", each.name)])
+    return newest, modules_of(newest).name
+
+
+def modules_of(image: Path) -> Path:
+    return Path("/lib/modules") / image.name.removeprefix("vmlinuz-")
+
+
+def build_initrd(target: Path, work: Path) -> None:
+    """Write the initial file system to `target`; `work` is an empty folder for its parts."""
+    for name in ("bin", "dev", "proc", "sys", "state", "tmp", "modules"):
+        (work / name).mkdir()
+    shutil.copy(_program("busybox"), work / "bin/busybox")
+    _add_modules(work)
+    python = _add_python(work)
+    build(work / "agent.pyz")
+    init = work / "init"
+    init.write_text(INIT.replace("PYTHON", python).replace("BOOTS_BLOCK", str(DISK_MIB * 256)))
+    init.chmod(0o755)
+    files = subprocess.run(["find", ".", "-print0"], cwd=work, check=True, capture_output=True).stdout
+    with target.open("wb") as out:
+        subprocess.run(
+            ["cpio", "--null", "--create", "--quiet", "--format=newc", "--owner=0:0"],
+            cwd=work, input=files, stdout=out, check=True,
+        )  # fmt: skip
+
+
+def _add_modules(root: Path) -> None:
+    _, version = kernel()
+    order: list[str] = []
+    for module in MODULES:
+        shown = subprocess.run(
+            [_program("modprobe"), "--set-version", version, "--show-depends", module],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        for path in re.findall(r"^insmod (\S+)", shown, re.MULTILINE):
+            if Path(path).name not in order:
+                order.append(Path(path).name)
+                shutil.copy(path, root / "modules")
+    (root / "modules/order").write_text("\n".join(order))
+
+
+def _add_python(root: Path) -> str:
+    """Copy the interpreter, its libraries and the standard library to their own paths below `root`; return its path."""
+    interpreter = Path(sys.executable).resolve()
+    prefix = Path(sys.base_prefix)
+    folder = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    extensions = Path(sysconfig.get_config_var("DESTSHARED"))
+    taken = [each for each in extensions.glob("*.so") if not each.name.startswith(LEFT_OUT_EXTENSIONS)]
+    for binary in (interpreter, *taken):
+        _copy(root, binary)
+    for library in _libraries([interpreter, *taken]):
+        _copy(root, library)
+    # The interpreter looks for the standard library beside itself: first as pythonXY.zip.
+    archive = root / str(prefix / "lib" / f"{folder.replace('.', '')}.zip").lstrip("/")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    _zip_library(Path(sysconfig.get_paths()["stdlib"]), archive)
+    home = root / str(prefix / "lib" / folder).lstrip("/")
+    home.mkdir(exist_ok=True)
+    (home / "os.py").touch()  # the landmark by which the interpreter recognizes its folder
+    return f"{interpreter} -s -S"
+
+
+def _libraries(binaries: list[Path]) -> set[Path]:
+    shown = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=True).stdout
+    return {Path(path) for path in re.findall(r"(?:=> |^\t)(/\S+)", shown, re.MULTILINE)}
+
+
+def _copy(root: Path, binary: Path) -> None:
+    copy = root / str(binary).lstrip("/")
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(binary, copy)
+    copy.chmod(0o755)
+    subprocess.run(["strip", "--strip-unneeded", copy], check=True)
+
+
+def _zip_library(library: Path, archive: Path) -> None:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+        for folder, inner, files in os.walk(library):
+            here = Path(folder)
+            inner[:] = [each for each in inner if each not in (*LEFT_OUT, "__pycache__") and "-" not in each]
+            for name in sorted(each for each in files if each.endswith(".py")):
+                source = here / name
+                compiled = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+                if not compiled.exists():
+                    compiled = archive.with_name("compiled.pyc")
+                    py_compile.compile(str(source), cfile=str(compiled), doraise=True)
+                out.write(compiled, str(source.relative_to(library).with_suffix(".pyc")))
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if found is None:
+        raise FileNotFoundError(f"{name} is missing: run scripts/test_tools")
+    return found

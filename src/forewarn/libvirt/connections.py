@@ -1,0 +1,143 @@
+"""Connections to the libvirt of hosts: one for each URI, opened when it is first needed and again after it broke.
+
+A call of libvirt may hang for as long as its host does. So a connection is opened in a thread of its own and given up after
+`OPEN_WITHIN_S`, and an open connection is closed when its host does not answer for `SILENT_AFTER_S`: then pending calls fail.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import libvirt
+
+OPEN_WITHIN_S = 10.0
+KEEPALIVE_EVERY_S = 3
+KEEPALIVE_TRIES = 3
+SILENT_AFTER_S = KEEPALIVE_EVERY_S * (KEEPALIVE_TRIES + 1)
+
+# libvirt-python has no types.
+Connection = Any
+Domain = Any
+# What every call of libvirt may raise.
+LibvirtError: type[Exception] = libvirt.libvirtError
+
+
+class HostUnreachable(Exception):
+    """libvirt of a host cannot be reached. The message says why and what to do."""
+
+
+class HostConnections:
+    """All methods may be called from any thread. `get` may wait for up to OPEN_WITHIN_S."""
+
+    def __init__(self, *, open_within_s: float = OPEN_WITHIN_S) -> None:
+        self._open_within_s = open_within_s
+        self._lock = threading.Lock()
+        self._open: dict[str, Connection] = {}
+        self._opening: dict[str, _Opening] = {}
+        self._listeners: list[Callable[[str, Connection], None]] = []
+
+    def on_open(self, listener: Callable[[str, Connection], None]) -> None:
+        """Call `listener(uri, connection)` for each connection that is opened from now on, to register callbacks of libvirt."""
+        self._listeners.append(listener)
+
+    def get(self, uri: str) -> Connection:
+        """Return an open connection, or raise HostUnreachable."""
+        with self._lock:
+            connection = self._open.get(uri)
+            if connection is not None and _is_alive(connection):
+                return connection
+            self._open.pop(uri, None)
+            # Other threads wait for the same attempt: a host that hangs costs one thread.
+            opening = self._opening.get(uri)
+            if opening is None:
+                opening = self._opening[uri] = _Opening()
+                threading.Thread(target=self._attempt, args=(uri, opening), daemon=True, name=f"open {uri}").start()
+        if not opening.ended.wait(self._open_within_s):
+            raise HostUnreachable(
+                f"libvirt at {uri} does not answer within {self._open_within_s:g} s: check the host and its libvirtd"
+            )
+        if opening.error is not None:
+            raise opening.error
+        return opening.connection
+
+    def get_if_alive(self, uri: str) -> Connection | None:
+        """Return the connection to this URI if it is open now; never wait."""
+        with self._lock:
+            connection = self._open.get(uri)
+        return connection if connection is not None and _is_alive(connection) else None
+
+    def drop(self, uri: str) -> None:
+        """Close the connection to this URI, if there is one: pending calls fail."""
+        with self._lock:
+            connection = self._open.pop(uri, None)
+        if connection is not None:
+            _close(connection)
+
+    def close(self) -> None:
+        with self._lock:
+            connections = list(self._open.values())
+            self._open.clear()
+        for connection in connections:
+            _close(connection)
+
+    def _attempt(self, uri: str, opening: "_Opening") -> None:
+        try:
+            connection = _open(uri)
+            for listener in self._listeners:
+                listener(uri, connection)
+            opening.connection = connection
+        except libvirt.libvirtError as error:
+            opening.error = HostUnreachable(
+                f"libvirt at {uri} cannot be reached: {error}. Check that libvirtd runs there, and that forewarn may connect"
+            )
+        with self._lock:
+            if opening.error is None:
+                self._open[uri] = opening.connection
+            del self._opening[uri]
+        opening.ended.set()
+
+
+class _Opening:
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.connection: Connection = None
+        self.error: HostUnreachable | None = None
+
+
+def _open(uri: str) -> Connection:
+    _run_event_loop()
+    connection = libvirt.open(uri)
+    try:
+        connection.setKeepAlive(KEEPALIVE_EVERY_S, KEEPALIVE_TRIES)
+    except libvirt.libvirtError as error:
+        # A driver inside this process, like test:///default, has nothing to keep alive.
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise
+    return connection
+
+
+@cache
+def _run_event_loop() -> None:
+    """Start the event loop of libvirt, once for the process: keep-alive and events of all connections need it."""
+    libvirt.registerErrorHandler(lambda *_: None, None)  # it would print every error; callers get them as exceptions
+    libvirt.virEventRegisterDefaultImpl()
+    threading.Thread(target=_loop, daemon=True, name="libvirt events").start()
+
+
+def _loop() -> None:
+    while True:
+        libvirt.virEventRunDefaultImpl()
+
+
+def _is_alive(connection: Connection) -> bool:
+    try:
+        return bool(connection.isAlive())
+    except libvirt.libvirtError:
+        return False
+
+
+def _close(connection: Connection) -> None:
+    with suppress(libvirt.libvirtError):
+        connection.close()

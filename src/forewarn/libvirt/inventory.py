@@ -1,0 +1,356 @@
+"""Decides what the domains of libvirt's hosts mean for the fleet: which machines to write, which to remove, what is wrong.
+
+Pure: what the hosts show, the fleet, the machines in open events, and the time come in; a Decision comes out. A domain is the
+machine with its UUID as instance id. Scope, kind and domains come from the domain's metadata, or from rules about its name; what
+neither states stays as the fleet has it. A machine that is no domain is never touched.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from forewarn.core.errors import Invalid
+from forewarn.core.fleet import Fleet
+from forewarn.core.fleet_difference import MAX_REMOVED_UNASKED, Difference, difference
+from forewarn.core.model import MAX_ADDRESSES_PER_MACHINE, Host, Machine, Scope, ScopeKind
+from forewarn.libvirt.statements import Rule, Statement, statement_of
+
+# How long a domain must be gone from all hosts before its machine leaves the fleet.
+GONE_AFTER = timedelta(hours=1)
+# How long a domain may be defined on two hosts, as it is while it moves, before that is an alarm.
+DOUBLED_AFTER = timedelta(minutes=1)
+
+# As libvirt writes it.
+UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """A domain as libvirt shows it.
+
+    `migrating` says that libvirt holds it still for a migration, as its source or its target. `leases` are addresses that
+    libvirt's DHCP server gave it, `addresses` those that its host or its guest agent name. `metadata` is forewarn's element.
+    """
+
+    uuid: str
+    name: str
+    active: bool = True
+    migrating: bool = False
+    metadata: str = ""
+    leases: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    interface: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLook:
+    """What a host shows. With a `problem` nothing is known about its domains."""
+
+    name: str
+    connection: str
+    domains: tuple[Domain, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Since when domains are gone, and since when they are on several hosts, by UUID."""
+
+    gone: Mapping[str, datetime] = field(default_factory=dict)
+    doubled: Mapping[str, datetime] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to change, and what an operator should know.
+
+    `hosts` are those that were read, as rows of the fleet. `removed` are machines that leave, because their domain is gone or
+    has another name or scope. `doubled` says which domains are on several hosts. `unassigned` are the names of domains without
+    a scope, which are no machines.
+    """
+
+    wanted: Fleet
+    hosts: tuple[Host, ...] = ()
+    removed: tuple[Key, ...] = ()
+    problems: tuple[str, ...] = ()
+    doubled: tuple[str, ...] = ()
+    unassigned: tuple[str, ...] = ()
+    memory: Memory = field(default_factory=Memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    host: HostLook
+    domain: Domain
+
+
+def decide(
+    looks: Iterable[HostLook],
+    fleet: Fleet,
+    rules: Iterable[Rule],
+    *,
+    now: datetime,
+    by_interface: bool = False,
+    busy: Mapping[Key, int] | None = None,
+    memory: Memory | None = None,
+) -> Decision:
+    """`busy` are the machines in open events, with the update domain of the event. `by_interface` says that each machine has
+    an interface of its own, which identifies it."""
+    return _Deciding(tuple(looks), fleet, tuple(rules), now, by_interface, busy or {}, memory or Memory()).decision()
+
+
+class _Deciding:
+    def __init__(
+        self,
+        looks: tuple[HostLook, ...],
+        fleet: Fleet,
+        rules: tuple[Rule, ...],
+        now: datetime,
+        by_interface: bool,
+        busy: Mapping[Key, int],
+        memory: Memory,
+    ) -> None:
+        self._looks, self._fleet, self._rules, self._now = looks, fleet, rules, now
+        self._by_interface, self._busy, self._memory = by_interface, busy, memory
+        self._known = {machine.instance_id: machine for machine in fleet.machines.values() if machine.instance_id}
+        self._sightings: dict[str, list[_Sighting]] = defaultdict(list)
+        for look in looks:
+            for domain in look.domains:
+                self._sightings[domain.uuid].append(_Sighting(look, domain))
+        self._problems = [look.problem for look in looks if look.problem]
+        self._alarms: list[str] = []
+        self._doubled: dict[str, datetime] = {}
+        self._unassigned: list[str] = []
+        self._removed: dict[Key, None] = {}
+        self._machines: dict[Key, Machine] = {}
+        self._leases: dict[Key, frozenset[str]] = {}
+        self._kinds: dict[str, ScopeKind] = {}
+
+    def decision(self) -> Decision:
+        # Known machines first: a new domain does not take the name of a machine that is there.
+        for each in sorted(self._sightings, key=lambda each: (each not in self._known, each)):
+            self._add(each, self._sightings[each])
+        gone = self._gone()
+        self._without_contested_identities(gone)
+        return Decision(
+            wanted=Fleet(self._scopes(), self._machines),
+            hosts=self._hosts(),
+            removed=tuple(self._removed),
+            problems=tuple(self._problems),
+            doubled=tuple(self._alarms),
+            unassigned=tuple(sorted(self._unassigned)),
+            memory=Memory(gone, self._doubled),
+        )
+
+    # -- one domain
+
+    def _add(self, each: str, sightings: list[_Sighting]) -> None:
+        known = self._known.get(each)
+        sighting = self._located(sightings, known)
+        if sighting is None:
+            return
+        domain, host = sighting.domain, sighting.host
+        try:
+            statement = statement_of(domain.name, domain.metadata, self._rules)
+            if not statement.scope and known is None:
+                self._unassigned.append(domain.name)
+                return
+            machine = self._machine(domain, host, statement, known)
+        except Invalid as error:
+            self._problems.append(f"domain {domain.name[:64]!r} on {host.name}: {error}")
+            return
+        if known is not None and machine.key != known.key:
+            self._removed[known.key] = None
+        self._machines[machine.key] = machine
+        self._leases[machine.key] = frozenset(domain.leases)
+        if machine.scope == statement.scope and statement.kind is not None:
+            self._note_kind(machine.scope, statement.kind, domain.name)
+
+    def _located(self, sightings: list[_Sighting], known: Machine | None) -> _Sighting | None:
+        """Return where the machine is. While a domain runs on several hosts, or on none of several, it stays where it was."""
+        if len(sightings) == 1:
+            return sightings[0]
+        running = [each for each in sightings if each.domain.active and not each.domain.migrating]
+        before = next((each for each in sightings if known is not None and each.host.name == known.host), None)
+        located = running[0] if len(running) == 1 else before
+        # While it moves there is a second domain, which libvirt holds still until the first one has ended.
+        if len(running) > 1 or not any(each.domain.migrating for each in sightings):
+            self._note_doubled(sightings, at_once=len(running) > 1, located=located)
+        return located
+
+    def _note_doubled(self, sightings: list[_Sighting], *, at_once: bool, located: _Sighting | None) -> None:
+        each = sightings[0].domain.uuid
+        since = self._doubled[each] = self._memory.doubled.get(each, self._now)
+        if not at_once and self._now - since < DOUBLED_AFTER:
+            return
+        hosts = " and ".join(sorted(sighting.host.name for sighting in sightings))
+        verb = "runs" if at_once else "is defined"
+        stays = f"forewarn counts it on {located.host.name}" if located is not None else "forewarn does not count it"
+        self._alarms.append(
+            f"domain {sightings[0].domain.name[:64]!r} ({each}) {verb} on {hosts}: {stays};"
+            " stop and undefine it on all hosts but one"
+        )
+
+    def _machine(self, domain: Domain, host: HostLook, statement: Statement, known: Machine | None) -> Machine:
+        """Return the machine of a domain; raise Invalid if there can be none."""
+        key = (statement.scope or (known.scope if known is not None else ""), domain.name)
+        if known is not None and key != known.key and known.key in self._busy:
+            self._problems.append(f"machine {known} is in an open event: it becomes {'/'.join(key)} after the event")
+            key = known.key
+        if key in self._machines:
+            raise Invalid(f"there is another domain for machine {'/'.join(key)}: give one of them another name")
+        namesake = self._fleet.machines.get(key)
+        if known is None and namesake is not None and not self._may_take(namesake):
+            raise Invalid(f"machine {namesake} has the instance id {namesake.instance_id!r}: remove one of them")
+        base = known or namesake or Machine(scope=key[0], name=key[1])
+        machine = Machine(
+            scope=key[0],
+            name=key[1],
+            update_domain=base.update_domain if statement.update_domain is None else statement.update_domain,
+            fault_domain=base.fault_domain if statement.fault_domain is None else statement.fault_domain,
+            host=host.name,
+            addresses=self._addresses(domain, base),
+            interface=(domain.interface or base.interface) if self._by_interface else base.interface,
+            instance_id=domain.uuid,
+        )
+        if machine.update_domain != self._busy.get(key, machine.update_domain):
+            self._problems.append(
+                f"machine {machine} is in an open event: its update domain becomes {machine.update_domain} after the event"
+            )
+            machine = replace(machine, update_domain=self._busy[key])
+        return machine
+
+    def _may_take(self, namesake: Machine) -> bool:
+        """Whether a new domain is this machine of the same name: it has no instance id, or that of a domain that is gone."""
+        return not namesake.instance_id or (
+            UUID.fullmatch(namesake.instance_id) is not None
+            and namesake.instance_id not in self._sightings
+            and self._sees_all()
+        )
+
+    def _addresses(self, domain: Domain, base: Machine) -> tuple[str, ...]:
+        if self._by_interface:
+            return base.addresses
+        found = (*domain.leases, *domain.addresses)
+        # A machine that is off, or has been silent, shows no address and keeps those it had; so it does without a lease.
+        kept = () if domain.leases else base.addresses
+        return tuple(dict.fromkeys((*found, *kept)))[:MAX_ADDRESSES_PER_MACHINE]
+
+    def _note_kind(self, scope: str, kind: ScopeKind, domain: str) -> None:
+        in_fleet = self._fleet.scopes.get(scope)
+        decided = in_fleet.kind if in_fleet is not None else self._kinds.setdefault(scope, kind)
+        if decided is not kind:
+            self._problems.append(
+                f"domain {domain!r} says that scope {scope} is of the kind {kind}, and it is {decided}:"
+                " correct the domain, or change the kind with `forewarn fleet apply`"
+            )
+
+    # -- all machines
+
+    def _sees_all(self) -> bool:
+        return not any(look.problem for look in self._looks)
+
+    def _gone(self) -> dict[str, datetime]:
+        """Return since when domains are gone, and remove the machines of those that are gone for long."""
+        hosts = {look.name for look in self._looks}
+        absent = {
+            machine.instance_id: machine
+            for machine in self._fleet.machines.values()
+            if machine.host in hosts
+            and UUID.fullmatch(machine.instance_id)
+            and machine.instance_id not in self._sightings
+            and machine.key not in self._machines
+        }
+        if not self._sees_all():  # they may be on the host that cannot be reached
+            return {each: since for each, since in self._memory.gone.items() if each in absent}
+        gone = {each: self._memory.gone.get(each, self._now) for each in absent}
+        leaving = [
+            machine.key
+            for each, machine in absent.items()
+            if self._now - gone[each] >= GONE_AFTER and machine.key not in self._busy
+        ]
+        if len(leaving) > MAX_REMOVED_UNASKED:
+            self._problems.append(
+                f"the domains of {len(leaving)} machines are gone, {'/'.join(leaving[0])} among them: they stay in the fleet;"
+                " check the connections of the hosts, then remove them with `forewarn machine remove`"
+            )
+        else:
+            self._removed.update(dict.fromkeys(leaving))
+        return gone
+
+    def _without_contested_identities(self, gone: Mapping[str, datetime]) -> None:
+        """Leave each address and interface to one machine: the one of another source, with a lease, or that has it already."""
+        claims: list[tuple[int, Key, tuple[str, str]]] = []
+        for machine in {**self._fleet.machines, **self._machines}.values():
+            if machine.key in self._removed:
+                continue
+            before = self._fleet.machines.get(machine.key)
+            for identity in machine.identities:
+                if machine.key not in self._machines:
+                    rank = 3 if machine.instance_id in gone else 0
+                elif identity[1] in self._leases[machine.key]:
+                    rank = 1
+                else:
+                    rank = 2 if before is not None and identity in before.identities else 3
+                claims.append((rank, machine.key, identity))
+        owners: dict[tuple[str, str], Key] = {}
+        for _, key, identity in sorted(claims):
+            owner = owners.setdefault(identity, key)
+            if owner != key:
+                self._lose(key, identity, owner)
+
+    def _lose(self, key: Key, identity: tuple[str, str], owner: Key) -> None:
+        machine = self._machines.get(key) or self._fleet.machines[key]
+        interface, address = identity
+        self._machines[key] = (
+            replace(machine, addresses=tuple(each for each in machine.addresses if each != address))
+            if address
+            else replace(machine, interface="")
+        )
+        if machine.instance_id in self._sightings:
+            self._problems.append(f"{address or interface} of machine {machine} belongs to {'/'.join(owner)} already")
+
+    def _scopes(self) -> dict[str, Scope]:
+        """Return the scopes that are new, without machines of standalone scopes that have one already."""
+        scopes = {
+            name: Scope(name=name, kind=self._kinds.get(name, ScopeKind.AVAILABILITY_SET))
+            for name in sorted({machine.scope for machine in self._machines.values()})
+            if name not in self._fleet.scopes
+        }
+        standalone = {
+            name for name, scope in {**self._fleet.scopes, **scopes}.items() if scope.kind is ScopeKind.STANDALONE
+        }
+        taken = Counter(
+            scope for scope, name in self._fleet.machines if (scope, name) not in self._removed and scope in standalone
+        )
+        for key in list(self._machines):
+            if key[0] in standalone and key not in self._fleet.machines:
+                taken[key[0]] += 1
+                if taken[key[0]] > 1:
+                    del self._machines[key]
+                    self._problems.append(
+                        f"machine {'/'.join(key)}: the standalone scope {key[0]} has a machine already"
+                    )
+        return scopes
+
+    def _hosts(self) -> tuple[Host, ...]:
+        return tuple(Host(name=look.name, connection=look.connection, listed=True) for look in self._looks)
+
+
+def difference_of(decision: Decision, fleet: Fleet) -> Difference:
+    """Return what must change in the fleet. A standalone scope leaves with its machine: it cannot be empty."""
+    removed = set(decision.removed)
+    rest = {key: machine for key, machine in fleet.machines.items() if key not in removed}
+    diff = difference(Fleet(fleet.scopes, rest), decision.wanted)
+    left = {scope for scope, _ in (*rest, *decision.wanted.machines)}
+    emptied = tuple(
+        scope
+        for scope in dict.fromkeys(scope for scope, _ in decision.removed)
+        if scope not in left and fleet.scopes[scope].kind is ScopeKind.STANDALONE
+    )
+    lines = (*(f"- machine {scope}/{name}" for scope, name in decision.removed), *(f"- scope {s}" for s in emptied))
+    return replace(diff, removed_machines=decision.removed, removed_scopes=emptied, lines=(*lines, *diff.lines))

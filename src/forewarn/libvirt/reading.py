@@ -1,0 +1,118 @@
+"""Reads the domains of a host from libvirt."""
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+from forewarn.core.errors import Invalid
+from forewarn.core.model import check_name
+from forewarn.libvirt.connections import Connection, HostConnections, HostUnreachable
+from forewarn.libvirt.inventory import Domain, HostLook
+from forewarn.libvirt.statements import METADATA_URI
+
+# Why libvirt holds a domain still that moves: the target while it starts and until it runs, the source at its end.
+MIGRATING = (libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
+# A host of libvirt's test driver shows a few; one of QEMU some hundreds.
+MAX_DOMAINS_PER_HOST = 10_000
+
+
+def look_at(
+    connections: HostConnections, uri: str, name: str = "", *, guest_agent: bool = False, interfaces: bool = False
+) -> HostLook:
+    """Return what a host shows; `name` is its name in the fleet, by default the one that libvirt has.
+
+    A host that cannot be read is a HostLook with a problem. `guest_agent` also asks the guests themselves for their addresses.
+    """
+    try:
+        connection = connections.get(uri)
+        name = name or _host_name(connection)
+        domains = tuple(_domains(connection, guest_agent=guest_agent, interfaces=interfaces))
+    except (HostUnreachable, Invalid) as error:
+        return HostLook(name=name, connection=uri, problem=f"host {name}: {error}" if name else str(error))
+    except libvirt.libvirtError as error:
+        return HostLook(name=name, connection=uri, problem=f"host {name or uri}: its libvirt answers: {error}")
+    return HostLook(name=name, connection=uri, domains=domains)
+
+
+def _host_name(connection: Connection) -> str:
+    name = str(connection.getHostname())
+    check_name("host", name)
+    return name
+
+
+def _domains(connection: Connection, *, guest_agent: bool, interfaces: bool) -> Iterator[Domain]:
+    found = connection.listAllDomains()
+    if len(found) > MAX_DOMAINS_PER_HOST:
+        raise Invalid(f"it has {len(found)} domains: at most {MAX_DOMAINS_PER_HOST} are read")
+    for each in found:
+        try:
+            yield _domain(each, guest_agent=guest_agent, interfaces=interfaces)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # it has ended meanwhile
+                raise
+
+
+def _domain(domain: Any, *, guest_agent: bool, interfaces: bool) -> Domain:
+    state, reason = domain.state()
+    active = bool(domain.isActive())
+    leases: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    if active:
+        leases = _addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE)
+        addresses = _addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP)
+        if guest_agent:
+            addresses += _addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT)
+    return Domain(
+        uuid=domain.UUIDString(),
+        name=domain.name(),
+        active=active,
+        migrating=state == libvirt.VIR_DOMAIN_PAUSED and reason in MIGRATING,
+        metadata=_metadata(domain),
+        leases=leases,
+        addresses=addresses,
+        interface=_interface(domain) if interfaces and active else "",
+    )
+
+
+def _metadata(domain: Any) -> str:
+    """Return forewarn's element: of the definition that outlives the domain's end, or of the domain as it runs."""
+    flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG if domain.isPersistent() else libvirt.VIR_DOMAIN_AFFECT_CURRENT
+    try:
+        return str(domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, METADATA_URI, flags))
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN_METADATA:
+            return ""
+        raise
+
+
+def _addresses(domain: Any, source: int) -> tuple[str, ...]:
+    """Return the addresses that a source names; none if the domain has no such source."""
+    try:
+        interfaces = domain.interfaceAddresses(source, 0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+        return ()
+    found = (address["addr"] for each in interfaces.values() for address in each["addrs"] or ())
+    return tuple(_usable(found))
+
+
+def _usable(addresses: Iterable[str]) -> Iterator[str]:
+    """Yield the addresses with which a machine can call the endpoint."""
+    for text in addresses:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            continue  # a guest agent may say anything
+        if not (address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified):
+            yield str(address)
+
+
+def _interface(domain: Any) -> str:
+    """Return the name of the first interface on the host."""
+    # libvirt writes this text itself, without a document type.
+    devices = ElementTree.fromstring(domain.XMLDesc()).find("devices")  # noqa: S314
+    target = devices.find("interface/target") if devices is not None else None
+    return str(target.get("dev", "")) if target is not None else ""

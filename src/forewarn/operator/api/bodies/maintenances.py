@@ -1,0 +1,217 @@
+"""Bodies about maintenances, their waves and their events."""
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+from forewarn.core.model import EventType, MaintenanceStatus, OnFailure, Source, Status
+from forewarn.operator.api.bodies.common import (
+    MAX_LIST,
+    Domain,
+    MachineName,
+    Name,
+    Problem,
+    RequestBody,
+    ResponseBody,
+    Text,
+)
+
+
+class TargetsIn(RequestBody):
+    """Exactly one of machines, a scope (with or without an update domain), scopes, hosts."""
+
+    machines: Annotated[list[MachineName], msgspec.Meta(max_length=MAX_LIST)] = []
+    scope: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    update_domain: Domain | None = None
+    scopes: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
+    hosts: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
+
+
+class MaintenanceIn(RequestBody):
+    """A maintenance to schedule."""
+
+    type: EventType
+    targets: TargetsIn
+    source: Source = Source.PLATFORM
+    not_before: datetime | None = None
+    earliest: datetime | None = None
+    duration_s: Annotated[int, msgspec.Meta(ge=-1, le=2_592_000)] = -1
+    description: Text = ""
+    emergency: bool = False
+    on_failure: OnFailure = OnFailure.HOLD
+
+
+class WaitingOut(ResponseBody, omit_defaults=True):
+    """One reason why an event has not moved on."""
+
+    code: str
+    message: str
+    until: datetime | None = None
+    machines: list[str] = []
+    events: list[str] = []
+
+
+class ApprovedBy(ResponseBody):
+    who: str
+    when: datetime
+
+
+class TimelineEntry(ResponseBody, omit_defaults=True):
+    """One entry of an event's timeline: published, seen, approved, started, order …, its end."""
+
+    at: datetime
+    what: str
+    who: str = ""
+    detail: str = ""
+
+
+class EventOut(ResponseBody):
+    """An event of one scope, and what happened to it. A dry run's event has no ids and no times.
+
+    An event that is being submitted, or would be, also has the hosts of its machines.
+    """
+
+    id: str | None
+    maintenance_id: str | None
+    wave: int
+    scope: str
+    update_domain: int
+    type: EventType
+    status: Status
+    source: Source
+    resources: list[str]
+    description: str
+    duration_s: int
+    published: datetime | None
+    not_before: datetime | None
+    notice_s: int | None
+    approved_by: list[ApprovedBy]
+    started: datetime | None
+    ended: datetime | None
+    reason: str
+    waiting_for: list[WaitingOut]
+    timeline: list[TimelineEntry]
+    hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class WaveOut(ResponseBody):
+    number: int
+    events: list[EventOut]
+
+
+class TargetsOut(ResponseBody, omit_defaults=True):
+    """The requested targets: machines, scopes (of one scope perhaps only an update domain), or hosts.
+
+    `count` is the number of names. A list of maintenances shows the first 20. An owner sees machines and scopes of their own.
+    """
+
+    count: int
+    machines: list[str] = []
+    scopes: list[str] = []
+    update_domain: int | None = None
+    hosts: list[str] = []
+
+
+class ProgressOut(ResponseBody):
+    """The number of events, each counted once.
+
+    `done` are Completed, `left` have not started, `undone` are Cancelled or Abandoned. `failed` and `in_doubt` are Started events
+    whose order failed or is in doubt, `running` are the other Started events.
+    """
+
+    done: int
+    running: int
+    failed: int
+    in_doubt: int
+    left: int
+    undone: int
+
+
+class MaintenanceOut(ResponseBody):
+    """A maintenance, and how far it is.
+
+    `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known. It is `held` while
+    failed orders stop the events that have not started. `needs_operator` says why only an operator can move it; it is empty
+    while anything else can, and for a pause.
+    """
+
+    id: str | None
+    type: EventType
+    source: Source
+    status: MaintenanceStatus
+    paused: bool
+    held: bool
+    needs_operator: list[WaitingOut]
+    description: str
+    duration_s: int
+    emergency: bool
+    on_failure: OnFailure
+    created: datetime | None
+    created_by: str
+    not_before: datetime | None
+    earliest: datetime | None
+    ended: datetime | None
+    targets: TargetsOut | None
+    progress: ProgressOut
+    estimated_end: datetime | None
+    event_counts: dict[Status, int]
+    waves: list[WaveOut]
+
+
+class SubmittedMaintenance(MaintenanceOut):
+    """A maintenance just submitted, or with dry_run its plan; `warnings` says what may surprise."""
+
+    warnings: list[Problem] = []
+
+
+class SubmittedEvent(EventOut):
+    """The event of a restart or redeploy just requested, or with dry_run its plan; `warnings` says what may surprise."""
+
+    warnings: list[Problem] = []
+
+
+class MaintenanceRow(ResponseBody):
+    """A maintenance in a list, without its waves. It is Paused if an operator `paused` it, or if failures have it `held`."""
+
+    id: str
+    type: EventType
+    source: Source
+    status: MaintenanceStatus
+    paused: bool
+    held: bool
+    description: str
+    duration_s: int
+    emergency: bool
+    on_failure: OnFailure
+    created: datetime
+    created_by: str
+    not_before: datetime | None
+    earliest: datetime | None
+    ended: datetime | None
+    targets: TargetsOut | None
+    progress: ProgressOut
+    estimated_end: datetime | None
+
+
+class OpenWaveOut(ResponseBody):
+    """The number of events of a wave that have this status, and what its maintenance is."""
+
+    maintenance_id: str
+    type: EventType
+    description: str
+    created: datetime
+    wave: int
+    status: Status
+    events: int
+
+
+class OpenWavesOut(ResponseBody):
+    """The waves with open events that match, newest first, and the number of these events by status.
+
+    `more` says that there are more waves than these; all of their events are counted.
+    """
+
+    counts: dict[Status, int]
+    waves: list[OpenWaveOut]
+    more: bool

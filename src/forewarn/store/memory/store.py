@@ -1,0 +1,222 @@
+"""Implements `Store` in memory: snapshots, changes, what is due, and pruning. Its bases hold the rest, by subject."""
+
+import heapq
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from datetime import datetime
+from itertools import takewhile
+
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.model import OPEN, Event, Host, Machine, Maintenance, Order, OrderState, Scope
+from forewarn.store import EventFirstSeen, Focus, Inventory, MachineIdentity, MachineLastSeen, StorePosition
+from forewarn.store.audit_chain import AuditChain, ChainMark
+from forewarn.store.memory.access import MemoryAccess
+from forewarn.store.memory.hooks import MemoryHooks
+from forewarn.store.memory.lists import MemoryLists
+from forewarn.store.memory.tables import UNFINISHED_ORDERS, locked
+
+
+class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
+    """Implements `Store` in memory."""
+
+    @locked
+    def snapshot(self, focus: Focus) -> Snapshot:
+        machines = self._machines_for(focus)
+        names = {*focus.scopes, *(scope for scope, _ in machines), *(scope for scope, _ in focus.machines)}
+        for maintenance_id in focus.maintenances:
+            names |= {e.scope for e in self._events_of_maintenance(maintenance_id) if e.status in OPEN}
+        names |= {self._events[i].scope for i in focus.events if i in self._events}
+        events: dict[str, Event] = {}
+        for name in sorted(names) if focus.open_events else ():
+            events |= {i: self._events[i] for i in self._open_of_scope.get(name, ())}
+        events |= {i: self._events[i] for i in focus.events if i in self._events}
+        maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
+        if focus.whole_maintenances:
+            events |= {
+                e.id: e for maintenance_id in maintenance_ids for e in self._events_of_maintenance(maintenance_id)
+            }
+        clock_hold = None if focus.document_only else self._hold
+        store_hold = None if focus.document_only else self._store_hold
+        return Snapshot(
+            scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
+            machines=machines,
+            hosts={name: self._hosts[name] for name in sorted(focus.hosts) if name in self._hosts},
+            maintenances={
+                i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.document_only
+            },
+            events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
+            orders={i: self._orders[i] for i in events if i in self._orders and not focus.document_only},
+            hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
+            confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
+            store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
+            resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
+        )
+
+    @locked
+    def scopes(self) -> dict[str, Scope]:
+        return dict(sorted(self._scopes.items()))
+
+    @locked
+    def hosts(self) -> dict[str, Host]:
+        return dict(sorted(self._hosts.items()))
+
+    def machine_identities(self) -> Iterator[MachineIdentity]:
+        return map(MachineIdentity.of, self.inventory().machines.values())
+
+    @locked
+    def inventory(self) -> Inventory:
+        machines = {m.key: m for by_name in self._machines.values() for m in by_name.values()}
+        return Inventory(dict(self._scopes), machines, self.hosts())
+
+    @locked
+    def apply(self, change: Change) -> None:
+        self._check(change)
+        for key in change.removed_machines:
+            self._remove_machine(key)
+            self._last_seen.pop(key, None)
+        for name in change.removed_scopes:
+            self._scopes.pop(name, None)
+        for scope in change.scopes:
+            self._scopes[scope.name] = replace(scope, version=scope.version + 1)
+        for machine in change.machines:
+            self._remove_machine(machine.key)
+        for machine in change.machines:
+            self._put_machine(machine)
+        for name, _ in change.removed_hosts:
+            del self._hosts[name]
+        self._hosts |= {host.name: replace(host, version=host.version + 1) for host in change.hosts}
+        for event in change.events:
+            self._put_event(event)
+        for approval in change.approvals:
+            event = self._events[approval.event_id]
+            self._events[event.id] = replace(event, approvals=(*event.approvals, approval))
+        for order in change.orders:
+            self._put_order(order)
+        for maintenance in change.maintenances:
+            self._put_maintenance(maintenance)
+        for maintenance_id in change.wakes:
+            known = self._maintenances.get(maintenance_id)
+            if known is not None and known.ended is None:
+                self._put_maintenance(replace(known, wake_at=change.at))
+        self._add_audit(change.audit)
+        for token_id in change.removed_tokens:
+            self._tokens.pop(token_id, None)
+            self._token_uses.pop(token_id, None)
+            self._sessions = {d: s for d, s in self._sessions.items() if s.token_id != token_id}
+        self._tokens |= {token.id: token for token in change.tokens}
+        self._receipts |= {(receipt.token_id, receipt.key): receipt for receipt in change.receipts}
+        for hook_id in change.removed_hooks:
+            self._hooks.pop(hook_id, None)
+            self._deliveries.pop(hook_id, None)
+        self._put_hooks(change.hooks)
+        self._put_hold(change)
+        self._put_store_hold(change)
+
+    @locked
+    def begin_anew(self, change: Change) -> None:
+        for scope in [s for s in self._scopes.values() if s.epoch]:
+            self._scopes[scope.name] = replace(scope, epoch=scope.epoch + 1, incarnation=1, version=scope.version + 1)
+        self._sessions.clear()
+        self._put_store_hold(change)
+        self._add_audit(change.audit)
+
+    @locked
+    def due(self, now: datetime, limit: int) -> list[str]:
+        waiting = sorted((at, i) for i, at in self._waking.items() if at <= now)
+        return [i for _, i in waiting[:limit]]
+
+    @locked
+    def next_wakeup(self) -> datetime | None:
+        return min(self._waking.values(), default=None)
+
+    @locked
+    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+        known = self._unfinished if UNFINISHED_ORDERS.issuperset(states) else self._orders
+        matching = (o for i in known if (o := self._orders[i]).state in states)
+        return heapq.nsmallest(limit, matching, key=lambda o: (o.issued, o.id))
+
+    @locked
+    def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
+        for s in seen:
+            if s.name in self._machines.get(s.scope, ()):
+                key = (s.scope, s.name)
+                self._last_seen[key] = max(s.at, self._last_seen.get(key, s.at))
+
+    @locked
+    def record_first_seen(self, first_seen: Collection[EventFirstSeen]) -> None:
+        for record in first_seen:
+            if record.event_id in self._events:
+                self._first_seen.setdefault(record.event_id, {}).setdefault(record.machine, record.at)
+
+    @locked
+    def first_seen(self, event_id: str) -> dict[str, datetime]:
+        return dict(sorted(self._first_seen.get(event_id, {}).items()))
+
+    @locked
+    def last_seen_by_scope(self, scopes: Collection[str]) -> dict[str, datetime]:
+        latest: dict[str, datetime] = {}
+        for (scope, _), at in self._last_seen.items():
+            if scope in scopes:
+                latest[scope] = max(at, latest.get(scope, at))
+        return latest
+
+    @locked
+    def last_seen(self, machines: Collection[tuple[str, str]]) -> dict[tuple[str, str], datetime]:
+        return {key: self._last_seen[key] for key in machines if key in self._last_seen}
+
+    @locked
+    def maintenance(self, maintenance_id: str) -> Maintenance | None:
+        return self._maintenances.get(maintenance_id)
+
+    @locked
+    def prune(self, before: datetime, limit: int) -> int:
+        old = [m.id for m in self._maintenances.values() if m.ended is not None and m.ended < before][:limit]
+        events = [(i, event_id) for i in old for event_id in self._event_ids_of.get(i, ())][:limit]
+        for maintenance_id, event_id in events:
+            self._event_ids_of[maintenance_id].remove(event_id)
+            del self._events[event_id], self._numbers[event_id]
+            self._orders.pop(event_id, None)
+            self._first_seen.pop(event_id, None)
+        empty = [i for i in old if not self._event_ids_of.get(i)]
+        for maintenance_id in empty:
+            self._event_ids_of.pop(maintenance_id, None)
+            del self._maintenances[maintenance_id]
+        oldest = list(takewhile(lambda entry: entry.at < before, self._audit[:limit]))
+        if oldest:
+            del self._audit[: len(oldest)]
+            self._chain_start = ChainMark(oldest[-1].id, oldest[-1].hash)
+        return len(events) + len(empty) + len(oldest)
+
+    @locked
+    def audit_chain(self) -> AuditChain:
+        return self._chain()
+
+    def position(self) -> StorePosition | None:
+        """Return None: this store ends with the process."""
+        return None
+
+    def claim(self) -> None:
+        """Do nothing: no other process can reach this store."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+    # -- checks and indexes
+
+    def _machines_for(self, focus: Focus) -> dict[tuple[str, str], Machine]:
+        keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
+        keys += [key for key in focus.machines if key[1] in self._machines.get(key[0], ())]
+        keys += [key for host in focus.hosts for key in sorted(self._machines_on.get(host, ()))]
+        if focus.identities or focus.instance_ids:
+            wanted, ids = set(focus.identities), set(focus.instance_ids)
+            machines = (m for by_name in self._machines.values() for m in by_name.values())
+            keys += [
+                m.key
+                for m in machines
+                if (m.instance_id and m.instance_id in ids) or not wanted.isdisjoint(m.identities)
+            ]
+        return {(scope, name): self._machines[scope][name] for scope, name in sorted(keys)}
+
+
+def _shown(event: Event) -> Event:
+    return replace(event, approvals=()) if event.approvals else event

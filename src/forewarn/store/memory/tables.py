@@ -1,0 +1,154 @@
+"""The dictionaries of the memory store, and the indexes over them that every write keeps up to date."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
+from functools import wraps
+from threading import RLock
+from typing import Any, TypeVar, cast
+
+from forewarn.core.change import Change
+from forewarn.core.model import (
+    OPEN,
+    AuditEntry,
+    ClockHold,
+    Event,
+    Host,
+    Machine,
+    Maintenance,
+    Order,
+    OrderState,
+    Scope,
+    StoreHold,
+)
+from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
+from forewarn.store.audit_chain import AuditChain, ChainMark, chained
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+UNFINISHED_ORDERS = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
+
+
+def locked(method: Method) -> Method:
+    """Hold the lock of the store while the method runs."""
+
+    @wraps(method)
+    def locked_method(self: "MemoryTables", *arguments: Any, **keywords: Any) -> Any:
+        with self.lock:
+            return method(self, *arguments, **keywords)
+
+    return cast(Method, locked_method)
+
+
+class MemoryTables:
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._scopes: dict[str, Scope] = {}
+        self._machines: dict[str, dict[str, Machine]] = defaultdict(dict)
+        self._identities: dict[object, tuple[str, str]] = {}
+        self._machines_on: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._hosts: dict[str, Host] = {}
+        self._maintenances: dict[str, Maintenance] = {}
+        self._waking: dict[str, datetime] = {}
+        self._events: dict[str, Event] = {}
+        self._numbers: dict[str, int] = {}
+        self._open_of_scope: dict[str, dict[str, None]] = defaultdict(dict)
+        self._event_ids_of: dict[str, list[str]] = defaultdict(list)
+        self._orders: dict[str, Order] = {}
+        self._unfinished: dict[str, None] = {}
+        self._audit: list[AuditEntry] = []
+        self._audit_count = 0
+        self._chain_start = ChainMark(0, "")
+        self._last_seen: dict[tuple[str, str], datetime] = {}
+        self._first_seen: dict[str, dict[str, datetime]] = {}
+        self._event_count = 0
+        self._tokens: dict[str, Token] = {}
+        self._token_uses: dict[str, datetime] = {}
+        self._sessions: dict[str, LoginSession] = {}
+        self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._hooks: dict[str, Hook] = {}
+        self._deliveries: dict[str, dict[int, HookDelivery]] = {}
+        self._hold: ClockHold | None = None
+        self._store_hold: StoreHold | None = None
+
+    def _events_of_maintenance(self, maintenance_id: str) -> Iterable[Event]:
+        return (self._events[i] for i in self._event_ids_of.get(maintenance_id, ()))
+
+    def _put_machine(self, machine: Machine) -> None:
+        self._machines[machine.scope][machine.name] = machine
+        if machine.host:
+            self._machines_on[machine.host].add(machine.key)
+        for identity in identities_of(machine):
+            self._identities[identity] = machine.key
+
+    def _remove_machine(self, key: tuple[str, str]) -> None:
+        machine = self._machines[key[0]].pop(key[1], None)
+        if machine is None:
+            return
+        self._machines_on[machine.host].discard(key)
+        for identity in identities_of(machine):
+            del self._identities[identity]
+
+    def _put_event(self, event: Event) -> None:
+        known = self._events.get(event.id)
+        if known is None:
+            self._event_count += 1
+            self._numbers[event.id] = self._event_count
+            self._event_ids_of[event.maintenance_id].append(event.id)
+        event = replace(event, approvals=known.approvals if known is not None else ())
+        self._events[event.id] = event
+        if event.status in OPEN:
+            self._open_of_scope[event.scope][event.id] = None
+        else:
+            self._open_of_scope[event.scope].pop(event.id, None)
+
+    def _put_order(self, order: Order) -> None:
+        self._orders[order.id] = order
+        if order.state in UNFINISHED_ORDERS:
+            self._unfinished[order.id] = None
+        else:
+            self._unfinished.pop(order.id, None)
+
+    def _put_maintenance(self, maintenance: Maintenance) -> None:
+        self._maintenances[maintenance.id] = replace(maintenance, version=maintenance.version + 1)
+        if maintenance.wake_at is None or maintenance.ended is not None:
+            self._waking.pop(maintenance.id, None)
+        else:
+            self._waking[maintenance.id] = maintenance.wake_at
+
+    def _wake_everything(self, at: datetime) -> None:
+        for maintenance in [m for m in self._maintenances.values() if m.ended is None]:
+            self._put_maintenance(replace(maintenance, wake_at=at))
+
+    def _put_hold(self, change: Change) -> None:
+        if change.hold is not None:
+            known = self._hold
+            earlier = known is not None and known.confirmed is None and known.trusted <= change.hold.trusted
+            self._hold = known if earlier else change.hold
+        if change.releases_hold is not None:
+            self._hold = replace(change.releases_hold, confirmed=change.at)
+            self._wake_everything(change.at)
+
+    def _put_store_hold(self, change: Change) -> None:
+        known = self._store_hold
+        if change.store_hold is not None and (known is None or known.resumed is not None):
+            self._store_hold = change.store_hold
+        if change.resumes_store is not None:
+            self._store_hold = replace(change.resumes_store, resumed=change.at)
+            self._wake_everything(change.at)
+
+    def _put_hooks(self, hooks: Iterable[Hook]) -> None:
+        self._hooks |= {hook.id: replace(hook, version=hook.version + 1) for hook in hooks}
+
+    def _add_audit(self, entries: Iterable[AuditEntry]) -> None:
+        for entry in chained(self._chain().head.hash, entries):
+            self._audit_count += 1
+            self._audit.append(replace(entry, id=self._audit_count))
+
+    def _chain(self) -> AuditChain:
+        newest = self._audit[-1] if self._audit else self._chain_start
+        return AuditChain(self._chain_start, ChainMark(newest.id, newest.hash))
+
+
+def identities_of(machine: Machine) -> list[object]:
+    return [*machine.identities, *((machine.instance_id,) if machine.instance_id else ())]

@@ -1,0 +1,73 @@
+"""The bed itself, and connections to hosts that die, hang and come back."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripts.kvm_bed.bed import ROOT, Bed
+
+from forewarn.libvirt.connections import HostConnections, HostUnreachable
+from tests.support.waiting import until
+
+USES_A_BED = """
+from scripts.kvm_bed.bed import start_bed
+bed = start_bed()
+bed.add_guest("web-0", "kvm-a")
+print(bed.folder, bed.first_process, flush=True)
+input()
+"""
+
+
+def test_a_guest_boots_counts_and_obeys_its_power_button(bed: Bed) -> None:
+    """A guest counts its boots on its disk, and ends when libvirt asks it to shut down."""
+    guest = bed.add_guest("web-0", "kvm-a")
+    until(lambda: guest.boots() == 1)
+    bed.virsh("kvm-a", "shutdown", "web-0")
+    until(lambda: bed.virsh("kvm-a", "domstate", "web-0") == "shut off")
+    bed.virsh("kvm-a", "start", "web-0")
+    until(lambda: guest.boots() == 2)
+
+
+def test_a_connection_returns_with_its_libvirtd(bed: Bed) -> None:
+    """While libvirtd is down the host is unreachable; afterwards the same object connects again."""
+    connections = HostConnections()
+    uri = bed.hosts["kvm-b"]
+    assert connections.get(uri).getHostname() == "kvm-b"
+    bed.kill_libvirtd("kvm-b")
+    until(lambda: not connections.get_if_alive(uri))
+    with pytest.raises(HostUnreachable, match="cannot be reached"):
+        connections.get(uri)
+    bed.start_libvirtd("kvm-b")
+    assert connections.get(uri).getHostname() == "kvm-b"
+    connections.close()
+
+
+def test_a_libvirtd_that_hangs_blocks_no_caller_for_long(bed: Bed) -> None:
+    """An attempt to connect to a stopped libvirtd ends after its limit; calls to another host work meanwhile."""
+    connections = HostConnections(open_within_s=0.5)
+    bed.signal_libvirtd("kvm-b", "STOP")
+    try:
+        with pytest.raises(HostUnreachable, match="does not answer within"):
+            connections.get(bed.hosts["kvm-b"])
+        assert connections.get(bed.hosts["kvm-a"]).getHostname() == "kvm-a"
+    finally:
+        bed.signal_libvirtd("kvm-b", "CONT")
+    until(lambda: connections.get_if_alive(bed.hosts["kvm-b"]))
+    connections.close()
+
+
+def test_nothing_is_left_of_a_bed_whose_user_was_killed() -> None:
+    """After kill -9 of the process that uses it, a bed removes its processes and its files."""
+    user = subprocess.Popen(
+        [sys.executable, "-c", USES_A_BED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert user.stdout is not None
+    folder, first_process = user.stdout.readline().split()
+    user.send_signal(signal.SIGKILL)
+    user.communicate()
+    until(lambda: not Path(folder).exists())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(first_process), 0)
