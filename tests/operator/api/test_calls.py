@@ -570,7 +570,7 @@ def test_what_is_not_found_comes_with_the_nearest_that_is(service: RunningServic
         assert (found.status, found.message) == (404, message)
     assert service.request("GET", f"/v1/events/{event[:8]}", token=owner).message.endswith(f"did you mean {event}?")
     body = {"type": "Reboot", "targets": {"scope": "shp"}}
-    assert service.request("POST", "/v1/maintenances", body).message.endswith("its name; did you mean shop?")
+    assert service.request("POST", "/v1/maintenances", body).message.endswith("in the fleet; did you mean shop?")
 
 
 def test_a_search_reads_a_bounded_part_and_its_cursor_continues(
