@@ -77,6 +77,8 @@ def test_every_entry_arrives_whoever_is_killed(tmp_path: Path) -> None:
         with receiver(port, log, secrets_of(hooks)):
             first.kill()
             work(second)
+            for path in paths:
+                second.api("POST", f"{path}/enable")  # again, after the attempts that failed meanwhile
             wanted = {scope: wanted_of(third, scope) for scope in SCOPES}
 
             def missing() -> dict[str, set[int]]:
