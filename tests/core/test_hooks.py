@@ -43,6 +43,7 @@ from forewarn.core.operator_model import MAX_HOOKS, MAX_HOOKS_PER_SCOPE, HookSha
 from forewarn.core.transitions import Verb
 from tests.support.records import at, entry, event, hook, token
 
+RESOLVING = (Verb.RETRY, Verb.FINISH, Verb.ABANDON)
 OLD, NEW = secret_text(b"o" * 32), secret_text(b"n" * 32)
 STARTED = entry(
     id=7, hash="0123456789abcdef", action="event started", scope="shop", maintenance_id="M1", event_id="E1", detail=""
@@ -55,9 +56,15 @@ STARTED = entry(
 def test_every_action_that_the_core_notes_has_a_kind_of_its_own() -> None:
     """A new action of the core belongs to a kind that `--on` can name."""
     folder = Path(forewarn.core.__file__).parent
-    source = "".join((folder / name).read_text() for name in ("lifecycle.py", "advance.py"))
-    noted = set(re.findall(r'note\(\s*"([a-z -]+)"', source)) | {"maintenance paused", "maintenance resumed"}
-    noted |= {f"event {verb} by operator" for verb in (Verb.RETRY, Verb.FINISH, Verb.ABANDON)}
+    source = "".join(
+        (folder / name).read_text() for name in ("lifecycle.py", "advance.py", "cancelling.py", "host_work.py")
+    )
+    noted = set(re.findall(r'note(?:_order)?\(\s*(?:draft, )?"([a-z -]+)"', source)) | {
+        "maintenance paused",
+        "maintenance resumed",
+    }
+    noted |= {f"{what} {verb} by operator" for what in ("event", "host") for verb in RESOLVING}
+    noted |= {"host cancelled", "host abandoned"}
     assert {action for actions in KINDS.values() for action in actions} == noted | {
         "fleet changed",
         "host cordoned",
@@ -425,3 +432,16 @@ def test_a_list_allows_what_it_names_and_nothing_else() -> None:
     assert "not in the setting hook_targets" in targets.why_not_address("other.corp", outside)
     assert "not in the setting hook_targets" in targets.why_not_host("https", "93.184.216.34")
     assert "not in the setting hook_targets" in AllowedTargets(frozenset({"a"})).why_not_host("https", "b")
+
+
+def test_a_target_with_a_port_is_allowed_with_this_port_only() -> None:
+    """A target without one is allowed with every port."""
+    with_port = AllowedTargets(frozenset({"b"}), (ipaddress.ip_network("10.0.0.0/8"),))
+    targets = AllowedTargets(frozenset({"a"}), ports={443: with_port})
+    inside = ipaddress.ip_address("10.1.1.1")
+    assert targets.at(443).why_not_host("https", "b") == targets.at(443).why_not_address("c", inside) == ""
+    assert targets.at(443).why_not_host("http", "a") == targets.at(80).why_not_host("http", "a") == ""
+    refused = "is not in the setting hook_targets with this port"
+    assert refused in targets.at(80).why_not_host("http", "b")
+    assert refused in targets.at(80).why_not_address("c", inside)
+    assert refused in AllowedTargets(ports={443: with_port}).at(80).why_not_host("https", "b")

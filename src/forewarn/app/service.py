@@ -28,6 +28,7 @@ from forewarn.core.model import Actor
 from forewarn.core.store_hold import replaced
 from forewarn.executors import registry
 from forewarn.executors.base import Executor
+from forewarn.executors.command import CommandExecutor
 from forewarn.libvirt.statements import parse_rules
 from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
@@ -41,7 +42,7 @@ from forewarn.service.settings import Settings
 from forewarn.service.state_dir import StateDir
 from forewarn.service.store_memory import StoreMemory
 from forewarn.store import SharedStore, Store
-from forewarn.store.opening import open_store
+from forewarn.store.opening import SQLITE, open_store, store_file, store_kind
 
 if TYPE_CHECKING:
     from forewarn.libvirt.inventory_keeper import InventoryKeeper
@@ -70,6 +71,15 @@ def executor_for(settings: Settings) -> Executor:
         ) from None
 
 
+def host_executor_for(settings: Settings) -> Executor:
+    """Make the executor of hosts. Its orders are in a folder of their own."""
+    if settings.role == "guest" or settings.host_executor != CommandExecutor.name:
+        return registry.find(registry.DEFAULT)()
+    return CommandExecutor.from_settings(
+        settings.of_host_executor(), settings.state_dir, folder="host-orders", command_setting="host_command"
+    )
+
+
 class Service:
     """One node as its settings describe it. `server.running` adds the threads and listeners."""
 
@@ -84,7 +94,7 @@ class Service:
         times: Times = REAL,
     ) -> None:
         self.settings = settings
-        executor = executor_for(settings)
+        executor, host_executor = executor_for(settings), host_executor_for(settings)
         # Only a node that opens its store itself, and acts on it, remembers which database that was.
         remembers = store is None and settings.role != "guest"
         store = store or _store_of(settings)
@@ -101,7 +111,7 @@ class Service:
             if shared is not None and settings.role != "guest":
                 self.state_dir = StateDir(settings.state_dir, new_state_dir_name)
             node = node or node_name(self.state_dir)
-            memory = StoreMemory(settings.state_dir, store) if remembers else None
+            memory = StoreMemory(settings.state_dir, store, place=_place(settings)) if remembers else None
             if memory is not None:
                 _hold_if_replaced(memory, store, shared, clock, node)
         except BaseException:
@@ -124,6 +134,8 @@ class Service:
             pause=_pause,
             times=times,
             render_receipt=render_receipt,
+            host_executor=host_executor,
+            node_host=settings.node_host or socket.gethostname(),
         )
         self.store, self.clock, self.executor, self.follower = store, clock, executor, follower
         self.control, self.ticker, self.times = self.node.control, self.node.ticker, times
@@ -197,6 +209,7 @@ class Service:
 
     def close(self) -> None:
         self.executor.close()
+        self.node.host_executor.close()
         if self._memory is not None:
             with suppress(ServiceError):
                 self._memory.remember()
@@ -235,6 +248,12 @@ def _hold_if_replaced(memory: StoreMemory, store: Store, shared: SharedStore | N
         store.begin_anew(replaced(difference, now=clock.now(), actor=Actor("service", node)))
         log.error("the store is held: %s; see what would happen, then run `forewarn db resume`", difference)
     memory.remember()
+
+
+def _place(settings: Settings) -> str:
+    """Return where the store is, for the memory of it."""
+    url = settings.store_url
+    return str(store_file(url).resolve()) if store_kind(url) == SQLITE else store_kind(url)
 
 
 def _clock_of(settings: Settings, floor: datetime | None) -> Clock:

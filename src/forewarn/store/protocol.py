@@ -161,7 +161,10 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The numbers of open events by status, of Started events with a failed order or one in doubt, of scopes and of machines."""
+    """The numbers of open events by status, of Started events with a failed order or one in doubt, of scopes and of machines.
+
+    Where all scopes are counted, the hosts with a failed order or one in doubt are counted with these events.
+    """
 
     planned: int = 0
     scheduled: int = 0
@@ -253,8 +256,8 @@ class Store(Protocol):
     def next_wakeup(self) -> datetime | None:
         """Return the earliest `wake_at`."""
 
-    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
-        """Return orders in these states, oldest first."""
+    def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
+        """Return orders in these states, oldest first: those of events, or those of hosts."""
 
     # Loose: written in batches; a crash may lose the last few.
 
@@ -294,6 +297,14 @@ class Store(Protocol):
     def hosts_page(self, query: HostQuery) -> list[HostCount]: ...
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]: ...
+
+    def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
+        """Return (created, id) of the maintenances that `maintenances` returns, without reading them."""
+
+    def search_maintenances(
+        self, ids: Collection[str], text: str, within: tuple[str, ...] | None
+    ) -> dict[str, Maintenance]:
+        """Return those of these maintenances whose `maintenance_text` within these scopes contains the text, by id."""
 
     def wave_progress(
         self, maintenance_ids: Collection[str], within: tuple[str, ...] | None

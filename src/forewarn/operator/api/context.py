@@ -5,13 +5,15 @@ import binascii
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
+from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.model import Event, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import Identity
@@ -21,15 +23,13 @@ from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.decisions import Once
 from forewarn.service.hook_sender import HookSender
-from forewarn.store import AuditQuery, Store, folded
+from forewarn.store import MAX_SEARCHED, SEARCHED_AT_ONCE, AuditQuery, Focus, Store, folded
 
+DEFAULT_LIMIT = 50
 MAX_TIMELINE = 500
 MAX_SEARCH_CHARS = 200
 # Control characters, and halves of characters, which UTF-8 cannot hold.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# How many items of a history one request searches. The cursor of its page continues the search.
-MAX_SEARCHED = 5_000
-SEARCHED_AT_ONCE = 500
 MAX_TIMELINE_START = 50
 WHOLE = slice(None)
 
@@ -133,8 +133,17 @@ class Api:
         return builder.event(snapshot.events[event_id], timeline)
 
     def maintenance_body(self, caller: Identity, maintenance_id: str, part: slice = WHOLE) -> bodies.MaintenanceOut:
-        snapshot = self.snapshots.around(maintenances=[maintenance_id])
+        snapshot = self._with_hosts(self.snapshots.around(maintenances=[maintenance_id]), maintenance_id)
         return views.maintenance_out(snapshot, maintenance_id, within=caller.within, now=self.clock.now(), part=part)
+
+    def _with_hosts(self, snapshot: Snapshot, maintenance_id: str) -> Snapshot:
+        """Return the snapshot with the machines on the host whose turn it is, so that those in the way are named."""
+        hosts, machines = hosts_to_read(snapshot, [maintenance_id])
+        if not hosts:
+            return snapshot
+        focus = Focus(hosts=hosts, machines=machines, whole_maintenances=False, open_events=False, document_only=True)
+        found = self.store.snapshot(focus)
+        return replace(snapshot, machines=found.machines, hosts=found.hosts, read_hosts=found.read_hosts)
 
     def targets(self, body: bodies.TargetsIn) -> Targets:
         return Targets(
@@ -165,16 +174,13 @@ class Api:
 class Paged(RequestBody):
     """One page of a list."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
+    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = DEFAULT_LIMIT
     cursor: str = ""
 
 
 def search_text(q: str) -> str:
     """Return the text to search for. It has no line feed, so it is never found across two lines of what is searched."""
-    text = folded(q.strip())
-    if CONTROL.search(text):
-        raise Invalid("q: it contains a control character: search for plain text")
-    return text
+    return folded(q.strip())
 
 
 class Searched(Paged):

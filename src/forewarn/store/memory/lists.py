@@ -3,6 +3,7 @@
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from itertools import islice
 
 from forewarn.core.model import OPEN, AuditEntry, Event, Host, Machine, Maintenance, Order, OrderState, Scope, Status
@@ -23,6 +24,7 @@ from forewarn.store import (
     Page,
     ScopeQuery,
     folded,
+    maintenance_text,
     selected_scopes,
 )
 from forewarn.store.memory.tables import MemoryTables, locked
@@ -35,7 +37,8 @@ class MemoryLists(MemoryTables):
         events = [self._events[i] for name in names for i in self._open_of_scope.get(name, ())]
         held = Counter(event.status for event in events)
         started = (self._orders.get(event.id) for event in events if event.status is Status.STARTED)
-        states = Counter(order.state for order in started if order is not None)
+        of_hosts = (order for order in self._orders.values() if order.host and within is None)
+        states = Counter(order.state for order in (*started, *of_hosts) if order is not None)
         return Counts(
             planned=held[Status.PLANNED],
             scheduled=held[Status.SCHEDULED],
@@ -80,7 +83,7 @@ class MemoryLists(MemoryTables):
         return heapq.nsmallest(limit, matching)
 
     def _lies_within(self, kind: IdKind, id_: str, scopes: tuple[str, ...] | None) -> bool:
-        events = self._events_of_maintenance(id_) if kind == "maintenance" else [self._events[id_]]
+        events = self._events_of_maintenance(id_) if kind == "maintenance" else filter(None, [self._events.get(id_)])
         return scopes is None or any(event.scope in scopes for event in events)
 
     @locked
@@ -134,6 +137,16 @@ class MemoryLists(MemoryTables):
         )
         return heapq.nlargest(query.limit, matching, key=lambda m: (m.created, m.id))
 
+    def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
+        return [(each.created, each.id) for each in self.maintenances(query)]
+
+    @locked
+    def search_maintenances(
+        self, ids: Collection[str], text: str, within: tuple[str, ...] | None
+    ) -> dict[str, Maintenance]:
+        found = (self._maintenances[i] for i in ids if i in self._maintenances)
+        return {each.id: each for each in found if text in maintenance_text(each, within)}
+
     @locked
     def wave_progress(
         self, maintenance_ids: Collection[str], within: tuple[str, ...] | None
@@ -178,9 +191,9 @@ class MemoryLists(MemoryTables):
             o
             for o in self._orders.values()
             if o.state in query.states
-            and (query.abandoned or self._events[o.id].status is not Status.ABANDONED)
+            and (query.abandoned or o.host or self._events[o.id].status is not Status.ABANDONED)
             and (query.before is None or (o.issued, o.id) < query.before)
-            and _lies_in(self._events[o.id].scope, scopes)
+            and _lies_in("" if o.host else self._events[o.id].scope, scopes)
         )
         return heapq.nlargest(query.limit, matching, key=lambda o: (o.issued, o.id))
 

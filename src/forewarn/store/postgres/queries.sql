@@ -84,6 +84,15 @@ WHERE maintenance_id = ANY(%(ids)s::text[])
 SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
 WHERE m.id = ANY(%(ids)s::text[]) ORDER BY m.id;
 
+-- name: maintenances_matching
+-- Return those of these maintenances that contain a text. The targets are JSON, whose names are ASCII without a slash: there both
+-- parts of the text are searched for, wherever they are.
+SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+WHERE m.id = ANY(%(ids)s::text[])
+  AND (m.id ILIKE %(pattern)s OR m.type COLLATE "C" ILIKE %(pattern)s OR m.description COLLATE "C" ILIKE %(pattern)s
+    OR m.created_by COLLATE "C" ILIKE %(pattern)s
+    OR (t.targets COLLATE "C" ILIKE %(scope_part)s AND t.targets COLLATE "C" ILIKE %(name_part)s));
+
 -- name: wave_progress
 -- Count the events of these maintenances by wave.
 SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') AS done,
@@ -104,8 +113,12 @@ GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 SELECT * FROM approvals WHERE event_id = ANY(%(ids)s::text[]) ORDER BY event_id, at, machine;
 
 -- name: orders_of_events
--- Return the orders of these events; an order has the id of its event.
+-- Return the orders with these ids, which are those of their events unless they are orders of hosts.
 SELECT * FROM orders WHERE id = ANY(%(ids)s::text[]) ORDER BY id;
+
+-- name: orders_of_hosts
+-- Return the orders of the hosts of these maintenances.
+SELECT * FROM orders WHERE host <> '' AND maintenance_id = ANY(%(ids)s::text[]) ORDER BY maintenance_id, position;
 
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
@@ -116,8 +129,8 @@ SELECT id FROM maintenances WHERE wake_at <= %(now)s ORDER BY wake_at, id LIMIT 
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
 -- name: orders_in_state
--- Return the oldest orders in a state.
-SELECT * FROM orders WHERE state = %(state)s ORDER BY issued, id LIMIT %(limit)s;
+-- Return the oldest orders in a state: of hosts, or of events.
+SELECT * FROM orders WHERE state = %(state)s AND (host <> '') = %(of_hosts)s ORDER BY issued, id LIMIT %(limit)s;
 
 -- Lists. A page is read in two steps: the keys of its rows, searched for each requested scope, status and type in an index
 -- in the page's order; then the rows. `since` is '-infinity' and `scopes` is NULL if all are requested.
@@ -150,16 +163,29 @@ ORDER BY name LIMIT %(limit)s;
 
 -- name: machines_matching
 -- Return a page of the machines whose name, host, instance id or address is like a pattern. Reads machines by the primary key
--- until the page is full. `slash` says that the text is `scope/name`, whose parts have patterns of their own; `address` is the
--- pattern if the text may be a part of an address, else NULL.
+-- until the page is full. `address` is the pattern if the text may be a part of an address, else NULL.
 SELECT * FROM machines m
 WHERE (scope, name) > (%(scope)s, %(name)s) AND %(host)s IN ('', host)
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
-  AND (CASE WHEN %(slash)s THEN name ILIKE %(name_pattern)s AND scope ILIKE %(scope_pattern)s
-       ELSE name ILIKE %(pattern)s OR scope ILIKE %(pattern)s OR host ILIKE %(pattern)s END
+  AND (name ILIKE %(pattern)s OR scope ILIKE %(pattern)s OR host ILIKE %(pattern)s
        OR instance_id COLLATE "C" ILIKE %(pattern)s
        OR (%(address)s::text IS NOT NULL AND EXISTS (SELECT FROM machine_addresses a
            WHERE a.scope = m.scope AND a.name = m.name AND a.address ILIKE %(address)s::text)))
+ORDER BY scope, name LIMIT %(limit)s;
+
+-- name: machines_matching_key
+-- Return a page of the machines whose scope and name are like two patterns: first the scopes, then the machines in them.
+SELECT m.* FROM scopes s JOIN machines m ON m.scope = s.name
+WHERE s.name >= %(scope)s AND s.name ILIKE %(scope_pattern)s
+  AND (%(scopes)s::text[] IS NULL OR s.name = ANY(%(scopes)s::text[]))
+  AND (m.scope, m.name) > (%(scope)s, %(name)s) AND m.name ILIKE %(name_pattern)s AND %(host)s IN ('', m.host)
+ORDER BY m.scope, m.name LIMIT %(limit)s;
+
+-- name: machines_matching_instance_id
+-- Return a page of the machines whose instance id is like a pattern. Reads the index of instance ids.
+SELECT * FROM machines
+WHERE instance_id <> '' AND instance_id COLLATE "C" ILIKE %(pattern)s AND (scope, name) > (%(scope)s, %(name)s)
+  AND %(host)s IN ('', host) AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
 ORDER BY scope, name LIMIT %(limit)s;
 
 -- name: hosts_page
@@ -205,15 +231,27 @@ ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 SELECT * FROM events WHERE number = ANY(%(numbers)s::bigint[]) ORDER BY number DESC;
 
 -- name: events_matching
--- Return, of these numbers, those of events that contain a text, newest first. The text has no line feed, so it is found in one
--- id, the type, the description or the scope/name of one machine. The collation "C" folds the letters of ASCII only.
+-- Return, of these numbers, those of events that contain a text, newest first: in one id, the type, the description or the
+-- scope/name of one machine, whose parts have patterns of their own. The collation "C" folds the letters of ASCII only.
 SELECT e.number FROM events e
 WHERE e.number = ANY(%(numbers)s::bigint[])
-  AND (strpos(lower(concat_ws(chr(10), e.id, e.maintenance_id, e.type, e.description) COLLATE "C"), %(text)s::text) > 0
-    OR EXISTS (
-      SELECT 1 FROM event_machines x
-      WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
+  AND (e.id ILIKE %(pattern)s OR e.maintenance_id ILIKE %(pattern)s OR e.type COLLATE "C" ILIKE %(pattern)s
+    OR e.description COLLATE "C" ILIKE %(pattern)s OR e.scope ILIKE %(pattern)s
+    OR (e.scope ILIKE %(scope_pattern)s AND EXISTS (
+      SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine ILIKE %(name_pattern)s)))
 ORDER BY e.number DESC;
+
+-- name: event_numbers_open_matching
+-- Return the numbers of the newest open events that contain a text, as events_matching does. Reads the index of open events,
+-- which are few, until the page is full.
+SELECT e.number FROM events e
+WHERE e.ended IS NULL AND e.number < %(before)s AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+  AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
+  AND (e.id ILIKE %(pattern)s OR e.maintenance_id ILIKE %(pattern)s OR e.type COLLATE "C" ILIKE %(pattern)s
+    OR e.description COLLATE "C" ILIKE %(pattern)s OR e.scope ILIKE %(pattern)s
+    OR (e.scope ILIKE %(scope_pattern)s AND EXISTS (
+      SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine ILIKE %(name_pattern)s)))
+ORDER BY e.number DESC LIMIT %(limit)s;
 
 -- name: event_numbers
 -- Return the numbers of the newest events.
@@ -256,11 +294,13 @@ WHERE ended IS NULL AND scope = %(scope)s AND number < %(before)s
 ORDER BY number DESC LIMIT %(limit)s;
 
 -- name: count_open
--- Count the open events by status, and the Started events with a failed order or with an order in doubt.
+-- Count the open events by status, and the Started events and the hosts with a failed order or with an order in doubt.
 SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER (WHERE e.status = 'Scheduled') AS scheduled,
     count(*) FILTER (WHERE e.status = 'Started') AS started,
-    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed') AS failed,
-    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'in-doubt') AS in_doubt
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed')
+      + (SELECT count(*) FROM orders WHERE host <> '' AND state = 'failed') AS failed,
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'in-doubt')
+      + (SELECT count(*) FROM orders WHERE host <> '' AND state = 'in-doubt') AS in_doubt
 FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
@@ -284,11 +324,11 @@ WITH matching AS MATERIALIZED (
     AND (%(host)s::text = '' OR EXISTS (
       SELECT 1 FROM event_machines x JOIN machines h ON h.scope = x.scope AND h.name = x.machine
       WHERE x.event_number = e.number AND h.host = %(host)s::text))
-    AND (%(text)s::text = ''
-      OR strpos(lower(concat_ws(chr(10), e.id, e.maintenance_id, e.type, e.description) COLLATE "C"), %(text)s::text) > 0
-      OR EXISTS (
-        SELECT 1 FROM event_machines x
-        WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
+    AND (%(pattern)s::text = '%%%%'
+      OR e.id ILIKE %(pattern)s OR e.maintenance_id ILIKE %(pattern)s OR e.type COLLATE "C" ILIKE %(pattern)s
+      OR e.description COLLATE "C" ILIKE %(pattern)s OR e.scope ILIKE %(pattern)s
+      OR (e.scope ILIKE %(scope_pattern)s AND EXISTS (
+        SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine ILIKE %(name_pattern)s)))
 ), waves AS (
   SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
   FROM matching GROUP BY maintenance_id, wave, status ORDER BY newest DESC LIMIT %(limit)s
@@ -480,7 +520,8 @@ DELETE FROM machines WHERE scope = %(scope)s AND name = %(name)s;
 -- Add a maintenance. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(created_by)s, %(not_before)s,
     %(earliest)s, %(duration_s)s, %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s,
-    %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s)
+    %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s, %(host_mode)s,
+    %(return_machines)s, %(to_host)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
@@ -501,11 +542,11 @@ UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE id = %(id)
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason)
+    minimum_notice_s, started, ended, reason, host, to_host)
 VALUES (%(id)s, %(maintenance_id)s, %(wave)s, %(position)s, %(scope)s, %(update_domain)s, %(type)s, %(source)s,
     %(resources)s, %(description)s, %(duration_s)s, %(emergency)s, %(status)s, %(born_approved)s,
     %(needs_approval)s, %(approval)s, %(sequence)s, %(published)s, %(not_before)s, %(minimum_notice_s)s,
-    %(started)s, %(ended)s, %(reason)s)
+    %(started)s, %(ended)s, %(reason)s, %(host)s, %(to_host)s)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
@@ -517,12 +558,15 @@ WHERE events.maintenance_id = excluded.maintenance_id;
 INSERT INTO approvals VALUES (%(event_id)s, %(machine)s, %(who)s, %(at)s, %(origin)s) ON CONFLICT DO NOTHING;
 
 -- name: put_order
--- Add or update an order; it is listed under its event's scope.
-INSERT INTO orders VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s,
-    %(ended)s, %(reason)s, %(output)s, (SELECT scope FROM events WHERE events.id = %(id)s::text))
+-- Add or update an order; it is listed under its event's scope, the order of a host under none.
+INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
+    phase, scope)
+VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s, %(ended)s, %(reason)s, %(output)s,
+    %(host)s::text, %(maintenance_id)s, %(position)s, %(phase)s,
+    CASE WHEN %(host)s::text = '' THEN (SELECT scope FROM events WHERE events.id = %(id)s::text) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
 
 -- name: add_audit
 -- Add an audit entry; a trigger chains it to the entry before.

@@ -51,6 +51,7 @@ from forewarn.store import (
     Page,
     ScopeQuery,
     StorePosition,
+    maintenance_text,
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.sql import lists, writing
@@ -107,7 +108,11 @@ class SqlStore:
             self._recognise(server)
             ids = reader.as_list(found)
             approvals = () if focus.document_only else reader.query("approvals_of_events", ids=ids)
-            orders = () if focus.document_only else reader.query("orders_of_events", ids=ids)
+            order_ids = reader.as_list(dict.fromkeys((*found, *focus.events)))
+            orders = () if focus.document_only else reader.query("orders_of_events", ids=order_ids)
+            host_orders = (
+                () if focus.document_only else reader.query("orders_of_hosts", ids=reader.as_list(maintenance_ids))
+            )
             maintenances = (
                 () if focus.document_only else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
             )
@@ -119,7 +124,8 @@ class SqlStore:
                 hosts=_hosts(reader, hosts),
                 maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
                 events=_with_approvals(reader, found, approvals),
-                orders={row["id"]: reader.rows.order.decode(row) for row in orders},
+                orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders)},
+                read_hosts=frozenset(focus.hosts),
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
                 store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -189,9 +195,13 @@ class SqlStore:
             found = list(reader.query("next_wakeup"))
             return reader.rows.read_time(found[0]["wake_at"]) if found else None
 
-    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+    def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
         with self._reading() as reader:
-            found = [row for state in states for row in reader.query("orders_in_state", state=state, limit=limit)]
+            found = [
+                row
+                for state in states
+                for row in reader.query("orders_in_state", state=state, of_hosts=of_hosts, limit=limit)
+            ]
             found.sort(key=lambda row: (row["issued"], row["id"]))
             return [reader.rows.order.decode(row) for row in found[:limit]]
 
@@ -267,6 +277,17 @@ class SqlStore:
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         with self._reading() as reader:
             return [_maintenance(reader, row) for row in lists.maintenances(reader, query)]
+
+    def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
+        with self._reading() as reader:
+            return [(reader.rows.read_time(at), i) for at, i in lists.maintenance_keys(reader, query)]
+
+    def search_maintenances(
+        self, ids: Collection[str], text: str, within: tuple[str, ...] | None
+    ) -> dict[str, Maintenance]:
+        with self._reading() as reader:
+            found = [_maintenance(reader, row) for row in lists.maintenances_matching(reader, ids, text)]
+        return {each.id: each for each in found if text in maintenance_text(each, within)}
 
     def wave_progress(
         self, maintenance_ids: Collection[str], within: tuple[str, ...] | None

@@ -87,6 +87,15 @@ WHERE maintenance_id IN (SELECT value FROM json_each(:ids))
 SELECT m.*, t.targets FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
 LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id ORDER BY m.id;
 
+-- name: maintenances_matching
+-- Return those of these maintenances that contain a text. The targets are JSON, whose names are ASCII without a slash: there both
+-- parts of the text are searched for, wherever they are.
+SELECT m.*, t.targets FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
+LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+WHERE m.id LIKE :pattern ESCAPE '\' OR m.type LIKE :pattern ESCAPE '\' OR m.description LIKE :pattern ESCAPE '\'
+  OR m.created_by LIKE :pattern ESCAPE '\'
+  OR (t.targets LIKE :scope_part ESCAPE '\' AND t.targets LIKE :name_part ESCAPE '\');
+
 -- name: wave_progress
 -- Count the events of these maintenances by wave.
 SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
@@ -106,8 +115,13 @@ GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 SELECT a.* FROM json_each(:ids) i CROSS JOIN approvals a ON a.event_id = i.value ORDER BY a.event_id, a.at, a.machine;
 
 -- name: orders_of_events
--- Return the orders of these events; an order has the id of its event.
+-- Return the orders with these ids, which are those of their events unless they are orders of hosts.
 SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o ON o.id = i.value ORDER BY o.id;
+
+-- name: orders_of_hosts
+-- Return the orders of the hosts of these maintenances.
+SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o INDEXED BY orders_of_hosts ON o.maintenance_id = i.value
+WHERE o.host <> '' ORDER BY o.maintenance_id, o.position;
 
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
@@ -118,8 +132,9 @@ SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :li
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
 -- name: orders_in_state
--- Return the oldest orders in a state.
-SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state ORDER BY issued, id LIMIT :limit;
+-- Return the oldest orders in a state: of hosts, or of events.
+SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state AND (host <> '') = :of_hosts
+ORDER BY issued, id LIMIT :limit;
 
 -- Lists. A page is read in two steps: the keys of its rows, searched for each requested scope, status and type in an index
 -- in the page's order; then the rows. `:since` is '' and `:scopes` is NULL if all are requested.
@@ -152,16 +167,31 @@ ORDER BY name LIMIT :limit;
 
 -- name: machines_matching
 -- Return a page of the machines whose name, host, instance id or address is like a pattern. Reads machines by the primary key
--- until the page is full. `:slash` says that the text is `scope/name`, whose parts have patterns of their own; `:address` is the
--- pattern if the text may be a part of an address, else NULL.
+-- until the page is full. `:address` is the pattern if the text may be a part of an address, else NULL.
 SELECT * FROM machines m
 WHERE (scope, name) > (:scope, :name) AND :host IN ('', host)
   AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
-  AND (CASE WHEN :slash THEN name LIKE :name_pattern ESCAPE '\' AND scope LIKE :scope_pattern ESCAPE '\'
-       ELSE name LIKE :pattern ESCAPE '\' OR scope LIKE :pattern ESCAPE '\' OR host LIKE :pattern ESCAPE '\' END
-       OR instance_id LIKE :pattern ESCAPE '\'
+  AND (name LIKE :pattern ESCAPE '\' OR host LIKE :pattern ESCAPE '\'
+       OR +scope IN (SELECT s.name FROM scopes s WHERE s.name >= :scope AND s.name LIKE :pattern ESCAPE '\')
+       OR (instance_id <> '' AND instance_id LIKE :pattern ESCAPE '\')
        OR (:address IS NOT NULL AND EXISTS (SELECT 1 FROM machine_addresses a WHERE a.scope = m.scope AND a.name = m.name
                                             AND a.address LIKE :address ESCAPE '\')))
+ORDER BY scope, name LIMIT :limit;
+
+-- name: machines_matching_key
+-- Return a page of the machines whose scope and name are like two patterns: first the scopes, then the machines in them.
+SELECT * FROM machines
+WHERE scope IN (
+    SELECT s.name FROM scopes s WHERE s.name >= :scope AND s.name LIKE :scope_pattern ESCAPE '\'
+      AND (:scopes IS NULL OR +s.name IN (SELECT value FROM json_each(:scopes))))
+  AND (+scope > :scope OR +name > :name) AND +name LIKE :name_pattern ESCAPE '\' AND :host IN ('', host)
+ORDER BY scope, name LIMIT :limit;
+
+-- name: machines_matching_instance_id
+-- Return a page of the machines whose instance id is like a pattern. Reads the index of instance ids.
+SELECT * FROM machines INDEXED BY machines_by_instance_id
+WHERE instance_id <> '' AND instance_id LIKE :pattern ESCAPE '\' AND (scope, name) > (:scope, :name) AND :host IN ('', host)
+  AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY scope, name LIMIT :limit;
 
 -- name: hosts_page
@@ -207,14 +237,26 @@ ORDER BY issued DESC, id DESC LIMIT :limit;
 SELECT e.* FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value ORDER BY e.number DESC;
 
 -- name: events_matching
--- Return, of these numbers, those of events that contain a text, newest first. The text has no line feed, so it is found in one
--- id, the type, the description or the scope/name of one machine.
+-- Return, of these numbers, those of events that contain a text, newest first: in one id, the type, the description or the
+-- scope/name of one machine, whose parts have patterns of their own.
 SELECT e.number FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value
-WHERE instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
-  OR EXISTS (
-    SELECT 1 FROM event_machines x
-    WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0)
+WHERE e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
+  OR e.description LIKE :pattern ESCAPE '\' OR e.scope LIKE :pattern ESCAPE '\'
+  OR (e.scope LIKE :scope_pattern ESCAPE '\' AND EXISTS (
+    SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine LIKE :name_pattern ESCAPE '\'))
 ORDER BY e.number DESC;
+
+-- name: event_numbers_open_matching
+-- Return the numbers of the newest open events that contain a text, as events_matching does. Reads the index of open events,
+-- which are few, until the page is full.
+SELECT e.number FROM events e INDEXED BY events_open
+WHERE e.ended IS NULL AND e.number < :before AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
+  AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
+  AND (e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
+    OR e.description LIKE :pattern ESCAPE '\' OR e.scope LIKE :pattern ESCAPE '\'
+    OR (e.scope LIKE :scope_pattern ESCAPE '\' AND EXISTS (
+      SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine LIKE :name_pattern ESCAPE '\')))
+ORDER BY e.number DESC LIMIT :limit;
 
 -- name: event_numbers
 -- Return the numbers of the newest events.
@@ -257,10 +299,12 @@ WHERE ended IS NULL AND scope = :scope AND number < :before
 ORDER BY number DESC LIMIT :limit;
 
 -- name: count_open
--- Count the open events by status, and the Started events with a failed order or with an order in doubt.
+-- Count the open events by status, and the Started events and the hosts with a failed order or with an order in doubt.
 SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
-  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed,
-  coalesce(sum(e.status = 'Started' AND o.state = 'in-doubt'), 0) AS in_doubt
+  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0)
+    + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts_by_state WHERE host <> '' AND state = 'failed') AS failed,
+  coalesce(sum(e.status = 'Started' AND o.state = 'in-doubt'), 0)
+    + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts_by_state WHERE host <> '' AND state = 'in-doubt') AS in_doubt
 FROM events e INDEXED BY events_open LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
@@ -284,11 +328,11 @@ WITH matching AS MATERIALIZED (
     AND (:host = '' OR EXISTS (
       SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
       WHERE x.event_number = e.number AND h.host = :host))
-    AND (:text = ''
-      OR instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
-      OR EXISTS (
-        SELECT 1 FROM event_machines x
-        WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
+    AND (:pattern = '%%'
+      OR e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
+      OR e.description LIKE :pattern ESCAPE '\' OR e.scope LIKE :pattern ESCAPE '\'
+      OR (e.scope LIKE :scope_pattern ESCAPE '\' AND EXISTS (
+        SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine LIKE :name_pattern ESCAPE '\')))
 ), waves AS (
   SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
   FROM matching GROUP BY maintenance_id, wave, status ORDER BY newest DESC LIMIT :limit
@@ -476,7 +520,8 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 -- name: add_maintenance
 -- Add a maintenance. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
-    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told)
+    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told, :host_mode,
+    :return_machines, :to_host)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
@@ -497,10 +542,10 @@ UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE id = :id AND 
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason)
+    minimum_notice_s, started, ended, reason, host, to_host)
 VALUES (:id, :maintenance_id, :wave, :position, :scope, :update_domain, :type, :source, :resources, :description,
     :duration_s, :emergency, :status, :born_approved, :needs_approval, :approval, :sequence, :published, :not_before,
-    :minimum_notice_s, :started, :ended, :reason)
+    :minimum_notice_s, :started, :ended, :reason, :host, :to_host)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
@@ -512,12 +557,14 @@ WHERE events.maintenance_id = excluded.maintenance_id;
 INSERT INTO approvals VALUES (:event_id, :machine, :who, :at, :origin) ON CONFLICT DO NOTHING;
 
 -- name: put_order
--- Add or update an order; it is listed under its event's scope.
-INSERT INTO orders VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output,
-    (SELECT scope FROM events WHERE events.id = :id))
+-- Add or update an order; it is listed under its event's scope, the order of a host under none.
+INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
+    phase, scope)
+VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output, :host, :maintenance_id, :position,
+    :phase, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
 
 -- name: add_audit
 -- Add an audit entry.
