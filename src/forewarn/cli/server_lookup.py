@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from forewarn.core.errors import Invalid, InvalidSettings
 from forewarn.service.default_state_dir import default_state_dir
-from forewarn.service.setting_readers import read_own_address
 
 DEFAULT_URL = "http://127.0.0.1:8170"
 # The state directory of the packaged systemd unit; used if the user runs no service of their own.
@@ -106,6 +105,10 @@ def _configured_url(environment: Mapping[str, str]) -> tuple[str, str]:
     address = environment.get(source)
     if not address:
         address, source = configuration.get("operator"), environment.get("FOREWARN_CONFIG", "")
+    if not address:
+        return "", ""
+    from forewarn.service.setting_readers import read_own_address  # imports much of the service
+
     try:
         host, port = read_own_address(address).rsplit(":", 1)
     except Invalid:
