@@ -57,10 +57,11 @@ def test_every_entry_arrives_whoever_is_killed(tmp_path: Path) -> None:
     log, address = tmp_path / "received", SHARED.fresh()
     options = {"FOREWARN_HOOK_TARGETS": "127.0.0.1"}
     with some_nodes(tmp_path) as nodes:
-        guests = nodes.start(address, "--role", "guest", **options)
-        first = nodes.start(address, **options)
+        begun = [nodes.begin(address, "--role", "guest", **options), nodes.begin(address, **options)]
+        guests, first = (Node(*each) for each in begun)
         until(lambda: TICKS in first.log.read_text())
-        second, third = nodes.start(address, **options), nodes.start(address, **options)
+        begun = [nodes.begin(address, **options) for _ in range(2)]
+        second, third = (Node(*each) for each in begun)
         with receiver(0, log, {}) as (port, unused):
             unused.kill()
         hooks = create_hooks(first, f"http://127.0.0.1:{port}/in")
