@@ -17,8 +17,10 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
 from forewarn.core.model import Actor, Status
 from forewarn.executors import Executor
+from forewarn.executors.external import ExternalExecutor
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
+from forewarn.service.host_orders import HostCheck, HostOrders
 from forewarn.service.leases import UNREADY_AFTER_S, NodeLeases
 from forewarn.service.logs import TroubleLog
 from forewarn.service.orders import Orders
@@ -64,8 +66,12 @@ class Ticker:
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
         timeline: Callable[[], int] = lambda: 0,
         monotonic: Callable[[], float] = time.monotonic,
+        host_executor: Executor | None = None,
+        node_host: str = "",
     ) -> None:
         """`shared` is the same store, where other nodes use it too. A node that may not tick only makes the periodic calls.
+
+        `host_executor` does the work on hosts, `node_host` is the host that this node runs on.
 
         A node is called `STATE_DIR_NAME:PROCESS`; `alone` gives True if this is the only process that uses the state directory.
         `timeline` returns the database's timeline.
@@ -73,7 +79,6 @@ class Ticker:
         self._control = control
         self._store = store
         self._clock = clock
-        self._executor = executor
         self._actor = Actor("ticker", node)
         self._monotonic = monotonic
         self._cycling = threading.RLock()
@@ -91,6 +96,25 @@ class Ticker:
             alone=alone,
             timeline=timeline,
         )
+        # The executors of events and of hosts, each with the orders that it gets.
+        self._executors = (executor, host_executor or ExternalExecutor())
+        check = HostCheck(store, executor, self.leases, node_host)
+        self._all_orders = (
+            self.orders,
+            HostOrders(
+                control,
+                store,
+                clock,
+                self._executors[1],
+                self.leases,
+                check,
+                node=node,
+                stopping=self._stopping,
+                alone=alone,
+                monotonic=monotonic,
+            ),
+        )
+        control.host_check = check
         self._pruner = Pruner(store, shared, retain_history_s=retain_history_s)
         self._periodic_calls: list[PeriodicCall] = []
         # In the loop, a maintenance whose tick fails unexpectedly must not hold up the others: it is tried again later.
@@ -138,7 +162,12 @@ class Ticker:
 
     def at_work(self) -> int:
         """Return how many orders are under way on this node."""
-        return self.orders.at_work()
+        return sum(orders.at_work() for orders in self._all_orders)
+
+    @property
+    def taken_over(self) -> int:
+        """How many orders of dead nodes this node took over."""
+        return sum(orders.taken_over for orders in self._all_orders)
 
     @property
     def leads(self) -> bool:
@@ -155,7 +184,8 @@ class Ticker:
     def recover(self) -> None:
         """After a start, ask the executor about the orders that were running."""
         with self._cycling:
-            self.orders.recover()
+            for orders in self._all_orders:
+                orders.recover()
 
     def complaint(self) -> str:
         """Return "", or why other nodes will treat this node as dead: it has saved nothing for too long."""
@@ -173,15 +203,19 @@ class Ticker:
         with self._cycling:
             self._clock.now()
             self._control.watch_clock()
-            self.orders.recover_if_resumed()
-            done = self.orders.take_over() if self.leases.renew() else Counter[str]()
-            # A report counts before a time limit: work that has ended has not timed out.
-            done += self.orders.save_reports()
+            renewed = self.leases.renew()
+            done: Counter[str] = Counter()
+            for orders in self._all_orders:
+                orders.recover_if_resumed()
+                done += orders.take_over() if renewed else Counter[str]()
+                # A report counts before a time limit: work that has ended has not timed out.
+                done += orders.save_reports()
             due = self._due() if self.leads else []
             done += self._tick(due) if due else Counter[str]()
-            self.orders.resume_unconfirmed()
-            if self.leads:
-                done += self.orders.hand_out()
+            for orders in self._all_orders:
+                orders.resume_unconfirmed()
+                if self.leads:
+                    done += orders.hand_out()
             for call in self._periodic_calls:
                 if count := call.do(self._clock.now()):
                     done["did {} other thing(s)"] += count
@@ -222,7 +256,11 @@ class Ticker:
     def next_wakeup(self) -> datetime | None:
         """Return the next moment at which there is something to do."""
         stored = self._store.next_wakeup() if self.leads else None
-        moments = [stored, self._executor.next_report(), *(c.next_due() for c in self._periodic_calls)]
+        moments = [
+            stored,
+            *(executor.next_report() for executor in self._executors),
+            *(c.next_due() for c in self._periodic_calls),
+        ]
         return min((m for m in moments if m is not None), default=None)
 
     # -- behind the cycle

@@ -12,9 +12,12 @@ from tests.support.records import maintenance
 OWN_REASONS = {
     "approval",
     "clock",
+    "earlier-host",
     "earlier-wave",
     "earliest",
     "executor",
+    "host-not-empty",
+    "host-work",
     "in-doubt",
     "notice",
     "order-failed",

@@ -57,6 +57,9 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
         description=body.description,
         emergency=body.emergency,
         on_failure=body.on_failure,
+        host_mode=body.host_mode,
+        return_machines=body.return_machines,
+        to_host=body.to_host,
     )
     if context.query.dry_run:
         plan = api.control.plan(request, caller.actor, read=api.snapshots.of)
@@ -120,3 +123,8 @@ def change_maintenance(change: Callable[[Control, str, Actor], None]) -> Callabl
         return Result(200, api.maintenance_body(context.caller, context.path["id"]))
 
     return call
+
+
+def skip_host(api: Api, context: CallContext) -> Result:
+    api.control.skip_host(context.path["id"], context.path["name"], context.caller.actor)
+    return Result(200, api.maintenance_body(context.caller, context.path["id"]))

@@ -1,5 +1,6 @@
 """List, show, take and report orders."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import msgspec
 from forewarn.core.errors import NotFound
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import OrderState, Status
+from forewarn.core.transitions import Verb
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.context import (
     DEFAULT_LIMIT,
@@ -54,8 +56,10 @@ def list_orders(api: Api, context: CallContext) -> Result:
         events = api.store.snapshot(
             Focus(events=tuple(o.id for o in page), whole_maintenances=False, open_events=False, document_only=True)
         ).events
+        hosts = {o.maintenance_id: api.store.maintenance(o.maintenance_id) for o in page if o.host}
+        shown = [(o, hosts.get(o.maintenance_id) if o.host else events.get(o.id)) for o in page]
         # An order whose event was removed meanwhile still counts as read.
-        return [((o.issued, o.id), views.order_out(o, events[o.id]) if o.id in events else None) for o in page]
+        return [((o.issued, o.id), views.order_out(o, of) if of is not None else None) for o, of in shown]
 
     start = read_cursor(query.cursor, tuple[Moment, str])
     items, last = searched(read, _text, text=query.text, start=start, limit=query.limit or DEFAULT_LIMIT)
@@ -67,11 +71,11 @@ def _text(order: bodies.OrderOut | None) -> str:
     """Return what a search finds an order by."""
     if order is None:
         return ""
-    return "\n".join((order.id, order.type, order.reason, order.node, *order.machines))
+    return "\n".join((order.id, order.type, order.reason, order.node, order.host, *order.machines))
 
 
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
-    """Return a page of the orders in the order of their events. The cursor is the number of orders before it."""
+    """Return a page: the orders of events, then those of hosts. The cursor is the number of orders before it."""
     query, text, caller = context.query, context.query.text, context.caller
     snapshot = api.snapshots.around(maintenances=[query.maintenance])
     states = _offered(api, query.state)
@@ -82,6 +86,16 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         and caller.sees(event.scope)
         and not (query.state and event.status is Status.ABANDONED)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
+    ]
+    maintenance = snapshot.maintenances.get(query.maintenance)
+    items += [
+        views.order_out(order, maintenance)
+        for order in sorted(snapshot.orders.values(), key=lambda o: o.position)
+        if maintenance is not None
+        and caller.within is None
+        and order.host
+        and order.maintenance_id == query.maintenance
+        and order.state in states
     ]
     (begin,) = read_cursor(query.cursor, tuple[Number]) or (0,)
     found = [item for item in items if text in folded(_text(item))][begin:]
@@ -96,7 +110,8 @@ def _with_hosts(api: Api, orders: list[bodies.OrderOut]) -> list[bodies.OrderOut
     machines = api.store.snapshot(focus).machines if keys else {}
     for order in orders:
         found = (machines.get(keys[name]) for name in order.machines)
-        order.hosts = sorted({machine.host for machine in found if machine is not None and machine.host})
+        on_hosts = {machine.host for machine in found if machine is not None and machine.host}
+        order.hosts = [order.host] if order.host else sorted(on_hosts)
     return orders
 
 
@@ -107,7 +122,11 @@ def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]
 
 
 def get_order(api: Api, context: CallContext) -> Result:
-    return _result(api, context, api.event(context.caller, context.path["id"]).id)
+    order_id, caller = context.path["id"], context.caller
+    _, _, event = api.control.order(order_id)
+    if not (caller.sees(event.scope) if event is not None else caller.within is None):
+        raise NotFound(f"there is no order {order_id}")
+    return _result(api, context, order_id)
 
 
 def start_order(api: Api, context: CallContext) -> Result:
@@ -130,12 +149,20 @@ def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
     return _result(api, context, order_id)
 
 
+def resolve_host(verb: Verb) -> Callable[[Api, CallContext], Result]:
+    """Return the call that retries or abandons the order of a host that failed or is in doubt."""
+
+    def call(api: Api, context: CallContext) -> Result:
+        api.control.resolve_host(context.path["id"], verb, context.caller.actor)
+        return _result(api, context, context.path["id"])
+
+    return call
+
+
 def _result(api: Api, context: CallContext, order_id: str) -> Result:
-    event, order = api.control.event(order_id)
-    if order is None:
-        raise NotFound(f"there is no order {order_id}")
-    (body,) = _with_hosts(api, [views.order_out(order, event)])
-    if context.caller.within is None and order.ended is None:
+    order, maintenance, event = api.control.order(order_id)
+    (body,) = _with_hosts(api, [views.order_out(order, event or maintenance)])
+    if event is not None and context.caller.within is None and order.ended is None:
         targets = event_targets(api.store, event, api.store.hosts())
         body.targets = {f"{event.scope}/{name}": list(hosts) for name, hosts in targets.items()}
     return Result(200, body)

@@ -36,7 +36,7 @@ from forewarn.core.needs_operator import needs_operator
 from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import Counted, WaveProgress, total, wave_progress
-from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each
+from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each, waiting_for_hosts
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
 
@@ -203,7 +203,12 @@ def maintenance_row(
     derived: dict[str, Any] = {
         "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
         "progress": body_of(bodies.ProgressOut, total(waves)),
-        "held": maintenance.on_failure is OnFailure.HOLD and any(wave.failed for wave in all_waves),
+        # A failure in any scope, or on a host: then it is Paused although nobody paused it.
+        "held": maintenance.on_failure is OnFailure.HOLD
+        and (
+            any(wave.failed for wave in all_waves)
+            or (maintenance.status is MaintenanceStatus.PAUSED and not maintenance.paused)
+        ),
         "estimated_end": estimated_end,
     }
     stored = {
@@ -242,7 +247,8 @@ def maintenance_out(
         for event in snapshot.events.values()
         if event.maintenance_id == maintenance_id and (within is None or event.scope in within)
     ]
-    if maintenance is None or not events:
+    shows_hosts = maintenance is not None and maintenance.host_mode is not None and within is None
+    if maintenance is None or not (events or shows_hosts):
         raise NotFound(f"there is no maintenance {maintenance_id}")
     events.sort(key=lambda event: event.position)
     all_events = [event for event in snapshot.events.values() if event.maintenance_id == maintenance_id]
@@ -269,7 +275,26 @@ def maintenance_out(
         needs_operator=builder.reasons(needs_operator(snapshot, maintenance_id, now), MAX_NAMED),
         event_counts=dict(Counter(event.status for event in events)),
         waves=[bodies.WaveOut(number=number, events=shown) for number, shown in sorted(waves.items())],
+        hosts=_hosts_out(snapshot, maintenance_id, builder, now) if shows_hosts else [],
     )
+
+
+def _hosts_out(
+    snapshot: Snapshot, maintenance_id: str, builder: EventBodies, now: datetime
+) -> list[bodies.HostWorkOut]:
+    waiting = waiting_for_hosts(snapshot, maintenance_id, now)
+    orders = (order for order in snapshot.orders.values() if order.host and order.maintenance_id == maintenance_id)
+    return [
+        bodies.HostWorkOut(
+            host=order.host,
+            order_id=order.id,
+            state=order.state,
+            attempt=order.attempt,
+            reason=order.reason,
+            waiting_for=[builder.reason(reason) for reason in waiting[order.host]],
+        )
+        for order in sorted(orders, key=lambda order: order.position)
+    ]
 
 
 def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
@@ -300,6 +325,8 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
     body.event_counts = {Status.PLANNED: event_count}
     body.progress = body_of(bodies.ProgressOut, Counted(left=event_count))
     body.needs_operator = []
+    for host in body.hosts:
+        host.order_id, host.waiting_for = None, []
     for event in (event for wave in body.waves for event in wave.events):
         event.id = event.maintenance_id = event.published = event.not_before = event.started = None
         event.status = Status.PLANNED
@@ -349,14 +376,16 @@ def _result(order: Order) -> str:
     return "\n".join(text for text in (order.reason, order.output) if text)
 
 
-def order_out(order: Order, event: Event) -> bodies.OrderOut:
+def order_out(order: Order, of: Event | Maintenance) -> bodies.OrderOut:
+    """Show the order of an event, or the order of a host with its maintenance."""
+    event = of if isinstance(of, Event) else None
     return bodies.OrderOut(
         id=order.id,
-        maintenance_id=event.maintenance_id,
+        maintenance_id=event.maintenance_id if event is not None else of.id,
         state=order.state,
-        scope=event.scope,
-        type=event.type,
-        machines=[f"{event.scope}/{name}" for name in event.resources],
+        scope=event.scope if event is not None else "",
+        type=of.type,
+        machines=[f"{event.scope}/{name}" for name in event.resources] if event is not None else [],
         issued=order.issued,
         deadline=order.deadline,
         attempt=order.attempt,
@@ -365,6 +394,8 @@ def order_out(order: Order, event: Event) -> bodies.OrderOut:
         ended=order.ended,
         reason=order.reason,
         output=order.output,
+        host=order.host,
+        phase=order.phase,
     )
 
 
@@ -413,6 +444,9 @@ def resume_effects_out(effects: ResumeEffects) -> bodies.ResumeEffectsOut:
     return bodies.ResumeEffectsOut(
         held=store_hold_out(effects.hold),
         starts=[body_of(bodies.StartOut, event) for event in effects.starts],
-        orders=[order_out(order, event) for order, event in effects.orders],
+        orders=[
+            *(order_out(order, event) for order, event in effects.orders),
+            *(order_out(order, maintenance) for order, maintenance in effects.host_orders),
+        ],
         more=effects.more,
     )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from forewarn.core.model import EventType, MaintenanceStatus, OnFailure, Source, Status
+from forewarn.core.model import EventType, HostMode, MaintenanceStatus, OnFailure, OrderState, Source, Status
 from forewarn.operator.api.bodies.common import (
     MAX_LIST,
     Domain,
@@ -40,6 +40,14 @@ class MaintenanceIn(RequestBody):
     description: Text = ""
     emergency: bool = False
     on_failure: OnFailure = OnFailure.HOLD
+    host_mode: Annotated[
+        HostMode | None,
+        msgspec.Meta(
+            description="work on the hosts of the targets, one after another, without their machines or in place"
+        ),
+    ] = None
+    return_machines: bool = False
+    to_host: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 class WaitingOut(ResponseBody, omit_defaults=True):
@@ -128,6 +136,17 @@ class ProgressOut(ResponseBody):
     undone: int
 
 
+class HostWorkOut(ResponseBody):
+    """The work on one host of a maintenance, in its turn: the state of its order, and what it waits for."""
+
+    host: str
+    order_id: str | None
+    state: OrderState
+    attempt: int
+    reason: str
+    waiting_for: list[WaitingOut]
+
+
 class MaintenanceOut(ResponseBody):
     """A maintenance, and how far it is.
 
@@ -157,6 +176,10 @@ class MaintenanceOut(ResponseBody):
     estimated_end: datetime | None
     event_counts: dict[Status, int]
     waves: list[WaveOut]
+    host_mode: HostMode | None = None
+    return_machines: bool = False
+    to_host: str = ""
+    hosts: list[HostWorkOut] = []
 
 
 class SubmittedMaintenance(MaintenanceOut):
@@ -192,6 +215,9 @@ class MaintenanceRow(ResponseBody):
     targets: TargetsOut | None
     progress: ProgressOut
     estimated_end: datetime | None
+    host_mode: HostMode | None = None
+    return_machines: bool = False
+    to_host: str = ""
 
 
 class OpenWaveOut(ResponseBody):
