@@ -103,6 +103,7 @@ class Node:
             shared=shared,
             may_tick=may_tick,
             alone=alone,
+            timeline=lambda: follower.timeline if follower is not None else 0,
             monotonic=times.monotonic,
         )
         executor.connect(self.ticker.nudge, self.control.listen)

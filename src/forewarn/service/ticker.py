@@ -62,11 +62,13 @@ class Ticker:
         shared: SharedStore | None = None,
         may_tick: bool = True,
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
+        timeline: Callable[[], int] = lambda: 0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`shared` is the same store, where other nodes use it too. A node that may not tick only makes the periodic calls.
 
         A node is called `STATE_DIR_NAME:PROCESS`; `alone` gives True if this is the only process that uses the state directory.
+        `timeline` returns the database's timeline.
         """
         self._control = control
         self._store = store
@@ -79,7 +81,15 @@ class Ticker:
         self._stopping = threading.Event()
         self.leases = NodeLeases(shared, node, may_tick=may_tick, monotonic=monotonic)
         self.orders = Orders(
-            control, store, clock, executor, self.leases, node=node, stopping=self._stopping, alone=alone
+            control,
+            store,
+            clock,
+            executor,
+            self.leases,
+            node=node,
+            stopping=self._stopping,
+            alone=alone,
+            timeline=timeline,
         )
         self._pruner = Pruner(store, shared, retain_history_s=retain_history_s)
         self._periodic_calls: list[PeriodicCall] = []

@@ -25,7 +25,6 @@ UNRELATED = frozenset(
         "token created",
         "token revoked",
         "authentication failed",
-        "hook created",
         "hook deleted",
         "hook secret rotated",
         "hook enabled",
