@@ -145,6 +145,32 @@ def prepare_host(site: Site, name: str, address: str) -> None:
     site.bed.run_on_host(name, "\n".join(steps))
 
 
+def restrict_with_polkit(site: Site, name: str) -> None:
+    """Have the libvirt of a host ask polkit, which has the page's rule. From now on only programs on the host reach it."""
+    home, libvirt = site.folder / name, site.bed.folder / name
+    rule = block("Connect forewarn", "/etc/polkit-1/rules.d/50-forewarn.rules")
+    script = f"""
+mount --bind {libvirt}/etc /etc/libvirt
+echo 'access_drivers = ["polkit"]' >>/etc/libvirt/libvirtd.conf
+cat >/etc/polkit-1/rules.d/50-forewarn.rules <<'END'
+{rule}END
+mkdir -p /run/dbus
+dbus-daemon --system --fork
+/usr/lib/polkit-1/polkitd --no-debug >{home}/polkitd.log 2>&1 &
+"""
+    site.bed.run_on_host(name, script)
+    site.bed.kill_libvirtd(name)
+    socket = libvirt / "run/libvirt-sock"
+    socket.unlink()
+    (libvirt / "down").unlink()
+    until(socket.exists)
+    site.bed.run_on_host(name, f"chgrp libvirt {socket} && chmod 0770 {socket}")
+
+
+def domains_on(site: Site, name: str) -> set[str]:
+    return set(site.bed.run_on_host(name, "virsh --connect qemu:///system list --all --name").split())
+
+
 def authorize(site: Site, name: str) -> None:
     """Put the page's line with the public key onto a host."""
     key = site.run("cat /var/lib/forewarn/.ssh/id_ed25519.pub").strip()
@@ -207,6 +233,11 @@ def test_the_page_leads_from_bare_hosts_to_the_first_maintenance(site: Site) -> 
         authorize(site, name)
     assert "web-0" in site.run(block("Connect forewarn", "on the machine that runs forewarn, as its user"))
     assert "uid=" not in site.run("ssh forewarn@kvm-01 id </dev/null || true"), "the key opens a shell"
+    for name in HOSTS:
+        restrict_with_polkit(site, name)
+    refused = f"! virsh --connect qemu+ssh://forewarn@kvm-01/system net-define {site.folder}/net.xml 2>&1"
+    (site.folder / "net.xml").write_text("<network><name>mine</name></network>")
+    assert "access denied" in site.run(refused)
 
     site.run(block("Describe the machines", "on the machine that runs forewarn: a line for each domain"))
     site.run(block("Describe the machines", "on the machine that runs forewarn: import"))
@@ -219,8 +250,7 @@ def test_the_page_leads_from_bare_hosts_to_the_first_maintenance(site: Site) -> 
         site.run(block("The first maintenance", "reboot the machines"))
         until(lambda: [guest.boots() for guest in guests] == ([2, 2] if GUESTS_RUN else [0, 0]))
         assert "cordoned" in site.run(block("The first maintenance", "empty a host"))
-    assert site.bed.virsh("kvm-01", "list", "--all", "--name") == ""
-    assert set(site.bed.virsh("kvm-02", "list", "--all", "--name").split()) == {"web-0", "web-1"}
+    assert (domains_on(site, "kvm-01"), domains_on(site, "kvm-02")) == (set(), {"web-0", "web-1"})
     until(lambda: [guest.boots() for guest in guests] == ([3, 2] if GUESTS_RUN else [0, 0]))
     assert json.loads(site.run("forewarn machine show shop/web-0 --json"))["host"] == "kvm-02"
 
