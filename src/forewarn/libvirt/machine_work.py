@@ -73,7 +73,7 @@ class MachineWork:
 
     def run(self) -> MachineEnd:
         """Do the work, or what is missing of it. Raise WorkFailed, InDoubt or HostUnreachable."""
-        reboot = {Phase.NONE: self._reboot, Phase.STOP: self._stop, Phase.START: self._start}
+        reboot = {Phase.NONE: self._reboot, Phase.STOP: self._stop_in_place, Phase.START: self._start_in_place}
         actions = {
             EventType.REBOOT: reboot[self._work.order.phase],
             EventType.REDEPLOY: self._redeploy,
@@ -121,8 +121,8 @@ class MachineWork:
             self._start(domain)
         return self._ended(domain, "was rebooted")
 
-    def _stop(self) -> MachineEnd:
-        """Shut the machine down for the work on its host. The record tells `_start` whether it ran before."""
+    def _stop_in_place(self) -> MachineEnd:
+        """Shut the machine down for the work on its host. The record tells `_start_in_place` whether it ran before."""
         domain = self._domain()
         record = domain.record(self._order)
         if record is None or (domain.is_active() and record.attempt != self._work.order.attempt):
@@ -133,15 +133,14 @@ class MachineWork:
             raise WorkFailed(f"{self._name} was started again on {domain.host.name}: retry the order")
         return MachineEnd(f"{self._name} {'is off and stays off' if record.domain_id < 0 else 'was shut down'}")
 
-    def _start(self) -> MachineEnd:
+    def _start_in_place(self) -> MachineEnd:
         """Start the machine again after the work on its host, unless it was off before."""
         domain = self._domain()
         record = domain.record(self._order)
         if not domain.is_active():
             if record is not None and record.domain_id < 0:
                 return MachineEnd(f"{self._name} is off and stays off")
-            domain.start()
-            self._reached("started")
+            self._start(domain)
         return self._ended(domain, "was started again")
 
     def _preempt(self) -> MachineEnd:
