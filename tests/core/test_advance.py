@@ -76,7 +76,7 @@ def test_each_wave_has_its_own_observed_publication() -> None:
     world.tick_at(15)
     world.now = at(20)
     world.finish(first.id)
-    published = lifecycle.tick(world.snapshot(), now=at(20), actor=TICKER, order_timeout_s=60)
+    published = lifecycle.tick(world.snapshot(), now=at(20), actor=TICKER, order_timeout_s=60, new_id=str)
     assert published.maintenances[0].observed_published_at is None
     assert published.maintenances[0].wake_at == at(20)
     world.save(published)

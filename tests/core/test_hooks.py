@@ -43,6 +43,7 @@ from forewarn.core.operator_model import MAX_HOOKS, MAX_HOOKS_PER_SCOPE, HookSha
 from forewarn.core.transitions import Verb
 from tests.support.records import at, entry, event, hook, token
 
+RESOLVING = (Verb.RETRY, Verb.FINISH, Verb.ABANDON)
 OLD, NEW = secret_text(b"o" * 32), secret_text(b"n" * 32)
 STARTED = entry(
     id=7, hash="0123456789abcdef", action="event started", scope="shop", maintenance_id="M1", event_id="E1", detail=""
@@ -55,9 +56,15 @@ STARTED = entry(
 def test_every_action_that_the_core_notes_has_a_kind_of_its_own() -> None:
     """A new action of the core belongs to a kind that `--on` can name."""
     folder = Path(forewarn.core.__file__).parent
-    source = "".join((folder / name).read_text() for name in ("lifecycle.py", "advance.py"))
-    noted = set(re.findall(r'note\(\s*"([a-z -]+)"', source)) | {"maintenance paused", "maintenance resumed"}
-    noted |= {f"event {verb} by operator" for verb in (Verb.RETRY, Verb.FINISH, Verb.ABANDON)}
+    source = "".join(
+        (folder / name).read_text() for name in ("lifecycle.py", "advance.py", "cancelling.py", "host_work.py")
+    )
+    noted = set(re.findall(r'note(?:_order)?\(\s*(?:draft, )?"([a-z -]+)"', source)) | {
+        "maintenance paused",
+        "maintenance resumed",
+    }
+    noted |= {f"{what} {verb} by operator" for what in ("event", "host") for verb in RESOLVING}
+    noted |= {"host cancelled", "host abandoned"}
     assert {action for actions in KINDS.values() for action in actions} == noted | {
         "fleet changed",
         "host cordoned",

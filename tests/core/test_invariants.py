@@ -18,15 +18,17 @@ from forewarn.core.model import (
     ApprovalMode,
     Event,
     EventType,
+    HostMode,
     Maintenance,
     OnFailure,
     Order,
     OrderState,
+    Phase,
     Scope,
     Source,
     Status,
 )
-from tests.support.builders import START, at, event, guid, maintenance, scope
+from tests.support.builders import START, at, event, guid, machine, maintenance, scope
 
 NOW = at(20)
 
@@ -643,3 +645,103 @@ def test_only_changed_events_are_checked() -> None:
 def test_a_broken_invariant_is_a_fault_of_the_service() -> None:
     """InvariantBroken has status 500 and a code of its own."""
     assert (InvariantBroken.status, InvariantBroken.code) == (500, "invariant_broken")
+
+
+# -- 11. work on hosts
+
+
+def host_order(state: OrderState = OrderState.PLANNED, **facts: Any) -> Order:
+    return Order(
+        **{
+            "id": guid(800),
+            "issued": START,
+            "host": "a",
+            "maintenance_id": guid(900),
+            "position": 1,
+            "state": state,
+            **facts,
+        }
+    )
+
+
+def on_hosts(*orders: Order, mode: HostMode = HostMode.EVACUATE, read: str = "a", **facts: Any) -> Snapshot:
+    """Return a snapshot with these orders and with shop/web-0 on a host, in a started event if `event_of` is given."""
+    event_of, host = facts.get("event_of"), facts.get("host", "a")
+    return replace(
+        snapshot(*([event_of] if event_of else []), maintenances=[maintenance(host_mode=mode)], orders=orders),
+        machines={("shop", "web-0"): machine(host=host)},
+        read_hosts=frozenset(read),
+    )
+
+
+def breaks(before: Snapshot, then: Snapshot, sentence: str) -> None:
+    message = broken(before, then)
+    assert message.startswith("invariant 11: ")
+    assert sentence in message
+
+
+STARTED = event(status=Status.STARTED, started=at(15), host="a")
+DOWN = Order(id=STARTED.id, issued=at(15), state=OrderState.PLANNED, phase=Phase.START)
+
+
+@pytest.mark.parametrize("state", [OrderState.OPEN, OrderState.RUNNING])
+def test_work_begins_only_on_an_empty_host(state: OrderState) -> None:
+    """The last machine has left before the order of the host opens, and before it is taken."""
+    known = host_order(OrderState.PLANNED if state is OrderState.OPEN else OrderState.OPEN)
+    breaks(on_hosts(known), on_hosts(replace(known, state=state, node="n")), "while shop/web-0 is on it")
+    check_invariants(on_hosts(known, host="b"), on_hosts(replace(known, state=state, node="n"), host="b"), NOW)
+    breaks(on_hosts(known), on_hosts(replace(known, state=state), read="b"), "its machines are not known")
+
+
+@pytest.mark.parametrize("state", [OrderState.RUNNING, OrderState.IN_DOUBT])
+def test_a_machine_that_arrives_does_not_end_work_that_has_begun(state: OrderState) -> None:
+    """Another node takes over what has begun."""
+    known = host_order(state, node="one")
+    check_invariants(on_hosts(known), on_hosts(replace(known, state=OrderState.RUNNING, node="two")), NOW)
+
+
+def test_work_in_place_begins_only_when_every_machine_is_shut_down() -> None:
+    """Each machine on the host is in a started event whose order waits to start it again."""
+    planned, opened = host_order(), host_order(OrderState.OPEN)
+    for work in (replace(DOWN, phase=Phase.STOP, state=OrderState.RUNNING), replace(DOWN, state=OrderState.OPEN)):
+        parts: Any = {"mode": HostMode.IN_PLACE, "event_of": STARTED}
+        breaks(on_hosts(planned, work, **parts), on_hosts(opened, work, **parts), "while shop/web-0 is on it")
+    parts = {"mode": HostMode.IN_PLACE, "event_of": STARTED}
+    check_invariants(on_hosts(planned, DOWN, **parts), on_hosts(opened, DOWN, **parts), NOW)
+
+
+def test_a_cancelled_host_is_never_worked_on() -> None:
+    """Cancelled and abandoned orders of hosts are final."""
+    for state in (OrderState.CANCELLED, OrderState.ABANDONED):
+        for later in (OrderState.OPEN, OrderState.RUNNING, OrderState.DONE):
+            known = host_order(state)
+            breaks(
+                on_hosts(known, host="b"),
+                on_hosts(replace(known, state=later), host="b"),
+                f"from {state} to {later}",
+            )
+
+
+def test_an_order_of_a_host_keeps_its_host() -> None:
+    """Its id stands for one host of one maintenance."""
+    known = host_order()
+    for other in (replace(known, host="b"), replace(known, position=2), replace(known, maintenance_id=guid(901))):
+        breaks(on_hosts(known), on_hosts(other), "would belong to another host or maintenance")
+
+
+def test_machines_are_shut_down_only_in_a_started_event() -> None:
+    """An order that shuts machines down belongs to an event that its guests see as Started."""
+    unannounced = replace(DOWN, state=OrderState.OPEN, phase=Phase.STOP)
+    before = on_hosts(host_order(), mode=HostMode.IN_PLACE, event_of=event(host="a"))
+    breaks(before, replace(before, orders={**before.orders, DOWN.id: unannounced}), "no started event announces it")
+
+
+@pytest.mark.parametrize("state", [OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT])
+def test_machines_are_not_started_while_their_host_is_worked_on(state: OrderState) -> None:
+    """The order that starts them again opens when the order of the host is over."""
+    parts: Any = {"mode": HostMode.IN_PLACE, "event_of": STARTED}
+    work = host_order(state, node="n")
+    again = replace(DOWN, state=OrderState.OPEN, attempt=2)
+    breaks(on_hosts(work, DOWN, **parts), on_hosts(work, again, **parts), "would start machines while")
+    over = host_order(OrderState.FAILED)
+    check_invariants(on_hosts(over, DOWN, **parts), on_hosts(over, again, **parts), NOW)

@@ -852,7 +852,7 @@ def test_a_tick_skips_maintenances_with_scopes_outside_the_snapshot() -> None:
     first, second = world.submit("shop/web-0", "ship/app-0")
     snapshot = world.snapshot()
     partial = replace(snapshot, scopes={"shop": snapshot.scopes["shop"]})
-    assert tick(partial, now=at(60), actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S).empty
+    assert tick(partial, now=at(60), actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S, new_id=str).empty
     world.tick_at(60)
     assert [world.status(e.id) for e in (first, second)] == [Status.STARTED, Status.STARTED]
 
@@ -866,7 +866,7 @@ def test_a_tick_wakes_a_maintenance_outside_that_it_does_not_hold_back() -> None
     partial = replace(snapshot, scopes={"shop": snapshot.scopes["shop"]}, maintenances={waiting.id: waiting})
 
     def wakes(minutes: int) -> tuple[str, ...]:
-        return tick(partial, now=at(minutes), actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S).wakes
+        return tick(partial, now=at(minutes), actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S, new_id=str).wakes
 
     assert wakes(60) == (waiting.id,)
     assert wakes(5) == ()

@@ -52,7 +52,7 @@ def names(machines: list[Machine]) -> list[str]:
 def planned(*machines: str, within: Snapshot | None = None, **options: Any) -> tuple[Maintenance, list[Event]]:
     ids = (guid(number) for number in count(1))
     submitted = request(*machines, **options)
-    return plan(within or snapshot(), submitted, now=START, created_by="alice", new_id=ids.__next__)
+    return plan(within or snapshot(), submitted, now=START, created_by="alice", new_id=ids.__next__)[:2]
 
 
 def waves(events: list[Event]) -> list[str]:

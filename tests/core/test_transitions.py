@@ -21,14 +21,20 @@ EVENTS = """
     Abandoned -          Abandoned  -        -          -        -        -          -
 """
 
+# "stop" is the first report of an order that stops machines for the work on their host and starts them again later. Orders of
+# hosts can also be planned, cancelled and abandoned.
 ORDERS = """
-              take     take-over  doubt     finish  fail    retry
-    open      running  -          -         done    failed  -
-    running   -        running    in-doubt  done    failed  -
-    in-doubt  -        running    -         done    failed  open
-    failed    -        -          -         done    -       open
-    done      -        -          -         -       -       -
+              open  take     take-over  doubt     stop     finish  fail    retry  cancel     abandon
+    planned   open  -        -          -         -        -       failed  -      cancelled  abandoned
+    open      -     running  -          -         planned  done    failed  -      cancelled  -
+    running   -     -        running    in-doubt  planned  done    failed  -      -          -
+    in-doubt  -     -        running    -         planned  done    failed  open   -          abandoned
+    failed    -     -        -          -         planned  done    -       open   -          abandoned
+    done      -     -        -          -         -        -       -       -      -          -
+    cancelled -     -        -          -         -        -       -       -      -          -
+    abandoned -     -        -          -         -        -       -       -      -          -
 """
+OF_EVENTS = {"open", "running", "in-doubt", "failed", "done"}
 
 # What each verb of lifecycle makes of an event that stands where the row says: the status it has afterwards, or the
 # error. Guests do not see a Planned event, so it is unknown to them; without a start there is no order.
@@ -160,7 +166,10 @@ def test_every_action_on_every_event(where: str, action: str, outcome: str) -> N
         assert world.status(event_id) is Status(outcome)
 
 
-@pytest.mark.parametrize("state, verb, leads_to", cells(ORDERS))
+@pytest.mark.parametrize(
+    "state, verb, leads_to",
+    [row for row in cells(ORDERS) if row[0] in OF_EVENTS and row[1] not in ("open", "stop", "cancel", "abandon")],
+)
 def test_every_action_on_every_order(state: str, verb: str, leads_to: str) -> None:
     """An action leads where the table says, or is refused and changes nothing."""
     world, order_id = event_that_is("Completed" if state == "done" else state)

@@ -1,7 +1,7 @@
 """What every store promises about writing: what is saved comes back, whole or not at all, and versions guard it."""
 
 from dataclasses import replace
-from itertools import count, product
+from itertools import count, cycle, product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,13 +18,14 @@ from forewarn.core.model import (
     MaintenanceStatus,
     OnFailure,
     OrderState,
+    Phase,
     ScopeKind,
     Source,
     Status,
     StoreHold,
 )
 from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, HookShape, Role
-from forewarn.store import MAX_DELIVERIES, AuditQuery, EventQuery, Focus, Store
+from forewarn.store import MAX_DELIVERIES, AuditQuery, EventQuery, Focus, OrderQuery, Store
 from forewarn.store.memory import MemoryStore
 from tests.support.records import (
     ENDED_MAINTENANCE,
@@ -38,6 +39,7 @@ from tests.support.records import (
     entry,
     event,
     hook,
+    host_order,
     machine,
     maintenance,
     one_maintenance,
@@ -163,8 +165,12 @@ def test_every_kind_of_event_comes_back(store: Store) -> None:
         )
         for n, (t, s, status, mode) in enumerate(kinds)
     ]
-    states = list(OrderState)
-    work = [order(e.id, state=states[n % len(states)], output=UNICODE + "\n\t\0end") for n, e in enumerate(given_)]
+    states = [state for state in OrderState if state not in (OrderState.CANCELLED, OrderState.ABANDONED)]
+    phases = {OrderState.PLANNED: Phase.START, OrderState.RUNNING: Phase.STOP}
+    work = [
+        order(e.id, state=state, phase=phases.get(state, Phase.NONE), output=UNICODE + "\n\t\0end")
+        for e, state in zip(given_, cycle(states), strict=False)
+    ]
     store.apply(change(scopes=[scope()], maintenances=[maintenance()], events=given_, orders=work))
     seen = store.snapshot(Focus(maintenances=("M1",)))
     assert dict(seen.events) == {e.id: e for e in given_}
@@ -492,10 +498,62 @@ def test_history_outlives_its_machines_and_scope(store: Store) -> None:
     assert [e.id for e in page.events] == ["E1"]
 
 
+# -- orders of hosts
+
+
+def test_a_maintenance_comes_with_the_orders_of_its_hosts(store: Store) -> None:
+    """They are read with their maintenance and by their own ids, and are listed apart from the orders of events."""
+    store.apply(one_maintenance(status=Status.STARTED))
+    first, second = host_order(state=OrderState.RUNNING, node="a"), host_order("H2", position=2, host="kvm-2")
+    store.apply(change(orders=[order(), second, first]))
+    own = {"E1": order(), "H1": first, "H2": second}
+    assert dict(store.snapshot(Focus(maintenances=("M1",))).orders) == own
+    assert dict(store.snapshot(Focus(scopes=("shop",), whole_maintenances=False)).orders) == own
+    alone = Focus(events=("H2",), whole_maintenances=False, open_events=False)
+    assert dict(store.snapshot(alone).orders) == {"H2": second}
+    assert dict(store.snapshot(replace(alone, document_only=True)).orders) == {}
+    assert store.orders(tuple(OrderState), 9) == [order()]
+    assert store.orders({OrderState.PLANNED}, 9, of_hosts=True) == [second]
+    assert {o.id for o in store.orders_page(OrderQuery(abandoned=False))} == {"E1", "H1", "H2"}
+    assert [o.id for o in store.orders_page(OrderQuery(within=("shop",)))] == ["E1"]
+    assert store.ids_starting("order", "H", None, 9) == ["H1", "H2"]
+    assert store.ids_starting("order", "H", ("shop",), 9) == []
+
+
+def test_a_snapshot_names_the_hosts_whose_machines_it_has(store: Store) -> None:
+    """A host without machines differs from a host that was not read."""
+    store.apply(change(scopes=[scope()], machines=[machine(host="kvm-1"), machine("web-1")]))
+    seen = store.snapshot(Focus(hosts=("kvm-1", "kvm-2")))
+    assert seen.read_hosts == {"kvm-1", "kvm-2"}
+    assert list(seen.machines) == [("shop", "web-0")]
+    assert store.snapshot(Focus(scopes=("shop",), inventory=True)).read_hosts == frozenset()
+
+
+def test_hosts_that_wait_for_an_operator_are_counted(store: Store) -> None:
+    """An order of a host that failed or is in doubt counts like one of an event, for everyone who sees the whole fleet."""
+    store.apply(one_maintenance())
+    doubtful = host_order("H2", position=2, state=OrderState.IN_DOUBT, node="a")
+    store.apply(change(orders=[host_order(state=OrderState.FAILED), doubtful]))
+    whole, part = store.counts(None), store.counts(("shop",))
+    assert (whole.failed, whole.in_doubt) == (1, 1)
+    assert (part.failed, part.in_doubt) == (0, 0)
+    assert (store.backlog().failed, store.backlog().in_doubt) == (1, 1)
+
+
+def test_an_order_of_a_host_goes_with_its_maintenance(store: Store) -> None:
+    """History that is deleted leaves no order behind."""
+    store.apply(one_maintenance(status=Status.COMPLETED))
+    store.apply(change(orders=[order(state=OrderState.DONE), host_order(state=OrderState.DONE)]))
+    store.apply(change(maintenances=[ended(saved_maintenance(store), at(1_000))]))
+    assert store.prune(at(2_000), 9) == 2
+    assert store.orders(tuple(OrderState), 9) == store.orders(tuple(OrderState), 9, of_hosts=True) == []
+
+
 # -- whole or not at all
 
 DANGLING: dict[str, Change] = {
     "an order of no event": change(orders=[order("E9")]),
+    "an order of a host of no maintenance": change(orders=[host_order(maintenance_id="M9")]),
     "an approval of no event": change(approvals=[approval("E9")]),
     "an event of no maintenance": change(events=[event("E9", "M9")]),
     "an event of another maintenance": change(maintenances=[maintenance("M2")], events=[event("E1", "M2")]),

@@ -27,10 +27,22 @@ from forewarn.store import (
     Store,
 )
 from forewarn.store.sql import lists
-from tests.support.records import UNICODE, at, change, ended, entry, event, machine, maintenance, order, scope
+from tests.support.records import (
+    EVENT_ORDER_STATES,
+    UNICODE,
+    at,
+    change,
+    ended,
+    entry,
+    event,
+    machine,
+    maintenance,
+    order,
+    scope,
+)
 
 SCOPES = ("blog", "shop", "wiki")
-STATES = list(OrderState)
+STATES = EVENT_ORDER_STATES
 TYPES = list(EventType)
 WITHIN: list[tuple[str, ...]] = [(), ("shop",), ("wiki", "blog"), ("shop", "shop"), ("nowhere", "blog"), ("",), SCOPES]
 
@@ -599,7 +611,7 @@ def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
     ]
     begun = [
         event(f"S{n}", position=20 + n, status=Status.STARTED, resources=(f"vm-{20 + n}",))
-        for n in range(len(OrderState))
+        for n in range(len(EVENT_ORDER_STATES))
     ]
     done = [
         event(f"D{n}", position=30 + n, wave=3, status=Status.COMPLETED, resources=(f"vm-{30 + n}",), reason="done")
@@ -607,7 +619,7 @@ def test_progress_tells_every_status_and_order_apart(store: Store) -> None:
     ]
     statuses = [replace(e, maintenance_id="M0", scope="shop") for e in statuses]
     events = [replace(e, maintenance_id="M0") for e in (*statuses, *over, *begun, *done)]
-    orders = [order(e.id, state=state) for e, state in zip(begun, OrderState, strict=True)]
+    orders = [order(e.id, state=state) for e, state in zip(begun, EVENT_ORDER_STATES, strict=True)]
     by_itself, retried, finished_by_operator = (
         replace(order(e.id), state=OrderState.DONE, reason="done") for e in done[:3]
     )

@@ -88,6 +88,7 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         "0014 hooks",
         "0015 hook_owners",
         "0016 hosts",
+        "0017 host_orders",
     ]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]
@@ -178,6 +179,11 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     store.close()
     with closing(file.connect(path)) as connection:
         yield connection
+
+
+ADD_ORDER = (
+    """INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, scope) VALUES """
+)
 
 
 def put(**columns: object) -> str:
@@ -278,8 +284,16 @@ BROKEN: dict[str, str] = {
     # approvals, orders, audit
     "one approval twice": "INSERT INTO approvals VALUES ('Scheduled', 'web-0', 'x', '2030', '')",
     "an approval of no event": "INSERT INTO approvals VALUES ('E9', 'web-0', 'x', '2030', '')",
-    "an order of no event": "INSERT INTO orders VALUES ('E9', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')",
-    "two orders of one event": "INSERT INTO orders VALUES ('Started', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')",
+    "an order of no event": ADD_ORDER + "('E9', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')",
+    "two orders of one event": ADD_ORDER + "('Started', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')",
+    "an order of a host of no maintenance": "INSERT INTO orders (id, issued, state, attempt, node, reason, output, host,"
+    " maintenance_id) VALUES ('H9', '2030', 'planned', 1, '', '', '', 'kvm-1', 'M9')",
+    "an order of a host without a maintenance": "UPDATE orders SET host = 'kvm-1'",
+    "an order of an event that is cancelled": "UPDATE orders SET state = 'cancelled'",
+    "an order of an event that is abandoned": "UPDATE orders SET state = 'abandoned'",
+    "an order of an event that is planned from the start": "UPDATE orders SET state = 'planned'",
+    "an order in no phase": "UPDATE orders SET phase = 'sleep'",
+    "a maintenance of hosts in no mode": "UPDATE maintenances SET host_mode = 'gently'",
     "an order in no state": "UPDATE orders SET state = 'late'",
     "an order in doubt without a node": "UPDATE orders SET state = 'in-doubt'",
     "an order in doubt with a time limit": "UPDATE orders SET state = 'in-doubt', node = 'a', deadline = '2030'",
@@ -322,7 +336,7 @@ def test_the_database_takes_what_is_right(database: sqlite3.Connection) -> None:
     database.execute("INSERT INTO machines VALUES ('shop', 'web-2', 0, 0, '', '', '')")
     database.execute("INSERT INTO machine_addresses VALUES ('', '10.0.0.2', 'shop', 'web-2')")
     database.execute("INSERT INTO approvals VALUES ('Scheduled', 'web-1', 'x', '2030', '')")
-    database.execute("INSERT INTO orders VALUES ('Planned', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')")
+    database.execute(ADD_ORDER + "('Planned', '2030', NULL, 'open', 1, '', NULL, NULL, '', '', 'shop')")
     assert database.execute("SELECT count(*) FROM events").fetchone()[0] == len(Status) + 2
 
 

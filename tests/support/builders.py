@@ -4,7 +4,7 @@ A World holds state and a time that only the test moves. Each of its methods pas
 the Change and returns it. Nothing is faked, and nothing ticks by itself.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -107,19 +107,23 @@ def request(*machines: str, **options: Any) -> MaintenanceRequest:
 class World:
     """A memory store, and a time that stands still until the test moves it."""
 
-    def __init__(self, *scopes: Scope, machines: Iterable[Machine]) -> None:
+    def __init__(self, *scopes: Scope, machines: Sequence[Machine]) -> None:
         self.now = START
         self._store = MemoryStore()
         self._ids = (guid(number) for number in count(1))
         self._scopes = tuple(scope.name for scope in scopes)
         self._maintenances: list[str] = []
+        # The hosts that snapshots read.
+        self.hosts = tuple(sorted({machine.host for machine in machines if machine.host}))
         self._store.apply(Change(at=START, scopes=scopes, machines=tuple(machines)))
 
     # -- reading
 
     def snapshot(self) -> Snapshot:
         """Return the whole state, including ended events."""
-        return self._store.snapshot(Focus(scopes=self._scopes, maintenances=tuple(self._maintenances), inventory=True))
+        return self._store.snapshot(
+            Focus(scopes=self._scopes, maintenances=tuple(self._maintenances), inventory=True, hosts=self.hosts)
+        )
 
     def event(self, event_id: str) -> Event:
         return self.snapshot().events[event_id]
@@ -206,6 +210,16 @@ class World:
             )
         )
 
+    def skip_host(self, maintenance_id: str, host: str) -> Change:
+        return self.save(lifecycle.skip_host(self.snapshot(), maintenance_id, host, now=self.now, actor=OPERATOR))
+
+    def resolve_host(self, order_id: str, verb: Verb) -> Change:
+        return self.save(
+            lifecycle.resolve_host(
+                self.snapshot(), order_id, verb, now=self.now, actor=OPERATOR, order_timeout_s=ORDER_TIMEOUT_S
+            )
+        )
+
     def retry_failed(self, maintenance_id: str) -> Change:
         return self.save(
             lifecycle.retry_failed(
@@ -247,6 +261,12 @@ class World:
             )
         )
 
+    def move(self, order_id: str, to_host: str) -> Change:
+        """Finish an order: all its machines are on another host now."""
+        event = self.event(order_id)
+        new_hosts = {(event.scope, name): to_host for name in event.resources}
+        return self.report(order_id, Outcome(ok=True, reason="moved", new_hosts=new_hosts))
+
     def doubt(self, order_id: str) -> Change:
         return self.report(order_id, Unknown("its node is gone"))
 
@@ -257,7 +277,15 @@ class World:
 
     def tick(self, *, order_timeout_s: int = ORDER_TIMEOUT_S) -> Change:
         """Tick; a second tick observes what the first published."""
-        change = self.save(lifecycle.tick(self.snapshot(), now=self.now, actor=TICKER, order_timeout_s=order_timeout_s))
+        change = self.save(
+            lifecycle.tick(
+                self.snapshot(),
+                now=self.now,
+                actor=TICKER,
+                order_timeout_s=order_timeout_s,
+                new_id=self._ids.__next__,
+            )
+        )
         self._observe_publication()
         return change
 
@@ -267,7 +295,15 @@ class World:
             m.observed_published_at is None and m.wake_at is not None and m.wake_at <= self.now
             for m in snapshot.maintenances.values()
         ):
-            self.save(lifecycle.tick(snapshot, now=self.now, actor=TICKER, order_timeout_s=ORDER_TIMEOUT_S))
+            self.save(
+                lifecycle.tick(
+                    snapshot,
+                    now=self.now,
+                    actor=TICKER,
+                    order_timeout_s=ORDER_TIMEOUT_S,
+                    new_id=self._ids.__next__,
+                )
+            )
 
     def tick_at(self, minutes: float) -> Change:
         """Move the time and tick."""

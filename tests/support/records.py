@@ -18,12 +18,14 @@ from forewarn.core.model import (
     AuditEntry,
     Event,
     EventType,
+    HostMode,
     Machine,
     Maintenance,
     MaintenanceStatus,
     OnFailure,
     Order,
     OrderState,
+    Phase,
     Scope,
     ScopeKind,
     Source,
@@ -35,6 +37,14 @@ from forewarn.store import Focus, Store
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 ENDED_MAINTENANCE = frozenset({MaintenanceStatus.COMPLETED, MaintenanceStatus.CANCELLED, MaintenanceStatus.FAILED})
+# The states that an order of an event can have without a phase.
+EVENT_ORDER_STATES = (
+    OrderState.OPEN,
+    OrderState.RUNNING,
+    OrderState.IN_DOUBT,
+    OrderState.DONE,
+    OrderState.FAILED,
+)
 STARTED_ONCE = frozenset({Status.STARTED, Status.COMPLETED, Status.ABANDONED})
 UNICODE = "Wartung für Größe Ω, 保守, 🔧 'quoted\" \\ %s"
 
@@ -103,6 +113,12 @@ def order(id_: str = "E1", **fields: Any) -> Order:
     """An order; one in doubt names the node that took it."""
     node = "node-1" if fields.get("state") is OrderState.IN_DOUBT else ""
     return Order(**{"id": id_, "issued": at(900), "node": node, **fields})
+
+
+def host_order(id_: str = "H1", **fields: Any) -> Order:
+    """An order of a host, whose turn has not come."""
+    values = {"issued": at(0), "host": "kvm-1", "maintenance_id": "M1", "position": 1, "state": OrderState.PLANNED}
+    return Order(**{"id": id_, **values, **fields})
 
 
 def entry(action: str = "event published", **fields: Any) -> AuditEntry:
@@ -247,6 +263,9 @@ def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
         observed_published_at=draw(maybe_moments),
         ended=draw(moments) if over else None,
         targets=draw(targets),
+        host_mode=draw(st.sampled_from([None, *HostMode])),
+        return_machines=draw(st.booleans()),
+        to_host=draw(texts),
     )
 
 
@@ -280,6 +299,8 @@ def events(draw: st.DrawFn, id_: str, maintenance_id: str, position: int, scope_
         started=times[1] if status in STARTED_ONCE else None,
         ended=times[2] if status in ENDED else None,
         reason=draw(texts),
+        host=draw(texts),
+        to_host=draw(texts),
     )
 
 
@@ -296,11 +317,24 @@ def orders(id_: str) -> st.SearchStrategy[Order]:
         ended=maybe_moments,
         reason=texts,
         output=st.text(max_size=2_000),
+        phase=st.sampled_from(Phase),
     ).map(_legal)
 
 
+def host_orders(id_: str, maintenance_id: str, position: int) -> st.SearchStrategy[Order]:
+    """Orders of hosts, in every state."""
+    of_host = {"host": f"host-{position}", "maintenance_id": maintenance_id, "position": position, "phase": Phase.NONE}
+    return st.tuples(orders(id_), st.sampled_from(OrderState)).map(
+        lambda drawn: _legal(replace(drawn[0], state=drawn[1], **of_host))
+    )
+
+
 def _legal(order: Order) -> Order:
-    """An order in doubt names its node and has no time limit."""
+    """An order in doubt names its node and has no time limit. Orders of events are planned only to start machines again."""
+    if not order.host and order.state in (OrderState.CANCELLED, OrderState.ABANDONED):
+        order = replace(order, state=OrderState.DONE)
+    if not order.host and order.state is OrderState.PLANNED:
+        order = replace(order, phase=Phase.START)
     if order.state is not OrderState.IN_DOUBT:
         return order
     return replace(order, node=order.node or "node-1", deadline=None)
@@ -371,7 +405,10 @@ def anything(draw: st.DrawFn, key: str) -> Change:
         maintenances=(draw(maintenances(f"{key}-M")),),
         events=tuple(told),
         approvals=tuple(a for e in told for a in draw(approvals(e.id))),
-        orders=tuple(draw(orders(e.id)) for e in told if draw(st.booleans())),
+        orders=(
+            *(draw(orders(e.id)) for e in told if draw(st.booleans())),
+            *(draw(host_orders(f"{key}-H{n}", f"{key}-M", n)) for n in range(draw(st.integers(0, 2)))),
+        ),
         audit=tuple(draw(entries(f"{key}-M"))),
         tokens=(draw(tokens(f"{key}-T")),),
         receipts=tuple(draw(receipts(f"{key}-T"))),

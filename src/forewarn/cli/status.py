@@ -77,7 +77,8 @@ def headline(state: Json) -> list[str]:
     events, ended = state["open"]["items"], state["ended"]["items"]
     failed, doubtful = (len(state[key]["items"]) for key in ("failed", "in_doubt"))
     open_counts = Counter(event["status"].lower() for event in events)
-    in_progress = max(0, open_counts["started"] - failed - doubtful)
+    of_hosts = sum(bool(order["host"]) for key in ("failed", "in_doubt") for order in state[key]["items"])
+    in_progress = max(0, open_counts["started"] - (failed + doubtful - of_hosts))
     act = state["caller"]["role"] == Role.OPERATOR
     ended_counts = Counter(event["status"].lower() for event in ended)
     unapproved = sum(bool(missing_approvals(event)) for event in events)
@@ -126,11 +127,11 @@ def _event_cells(event: Json, ids: dict[str, str]) -> tuple[object, ...]:
 
 def _unresolved(orders: list[Json], ids: dict[str, str], role: str) -> Table:
     """Return the orders that wait for an operator; an operator also sees what resolves each of them."""
-    columns = ("event", "type", "machines", "hosts", "attempt", "why", "maintenance")
+    columns = ("order", "type", "machines", "hosts", "attempt", "why", "maintenance")
     rows = [
         (
             ids[order["id"]],
-            order["type"],
+            "host work" if order["host"] else order["type"],
             names(order["machines"]),
             names(order["hosts"]),
             order["attempt"],
@@ -141,7 +142,11 @@ def _unresolved(orders: list[Json], ids: dict[str, str], role: str) -> Table:
     ]
     if role != Role.OPERATOR:
         return columns, rows
-    commands = [f"forewarn event retry|finish|abandon {order['id'][:SHORT_ID_CHARS]}" for order in orders]
+    nouns = ["order" if order["host"] else "event" for order in orders]
+    commands = [
+        f"forewarn {noun} retry|finish|abandon {order['id'][:SHORT_ID_CHARS]}"
+        for noun, order in zip(nouns, orders, strict=True)
+    ]
     return (*columns, "to resolve"), [(*row, each) for row, each in zip(rows, commands, strict=True)]
 
 

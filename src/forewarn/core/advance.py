@@ -3,30 +3,50 @@
 Works on a Draft for the verbs of `lifecycle`; decides with the predicates of `waiting` and the table of `transitions`.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from forewarn.core.cancelling import cancel
 from forewarn.core.draft import Draft
+from forewarn.core.host_orders import OVER, current_host, is_read
+from forewarn.core.host_work import cordon, drop_host, fail_host, move_hosts
 from forewarn.core.model import (
     OPEN,
+    UNFINISHED,
     UNSTARTED,
     Event,
+    HostMode,
     Maintenance,
     MaintenanceStatus,
     OnFailure,
     Order,
     OrderState,
+    Phase,
     Status,
 )
 from forewarn.core.planning import publication
-from forewarn.core.transitions import Verb, status_after
-from forewarn.core.waiting import current_wave, due, notice_end, obstacles, order_failed, queue_key, ready, stopped
+from forewarn.core.transitions import OrderVerb, Verb, status_after
+from forewarn.core.waiting import (
+    current_wave,
+    due,
+    host_not_before,
+    notice_end,
+    obstacles,
+    queue_key,
+    ready,
+    stopped,
+)
+
+# States in which the deadline of an order counts. An order of a host that is planned has one once machines were shut down for it.
+TIMED = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING})
 
 
-def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int) -> None:
+def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_id: Callable[[], str]) -> None:
     """Move these maintenances as far as time, approvals and finished orders allow."""
     for maintenance_id in maintenance_ids:
         _fail_late_orders(draft, maintenance_id, order_timeout_s)
+        move_hosts(draft, maintenance_id, order_timeout_s, new_id)
         _note_published(draft, maintenance_id)
         _publish(draft, maintenance_id)
     waves = []
@@ -62,21 +82,39 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
     """
     maintenance = draft.maintenances[maintenance_id]
     resumed = draft.before.resumed.resumed if draft.before.resumed is not None else None
-    for event in draft.events_of(maintenance_id):
-        order = draft.orders.get(event.id)
-        if order is None or order.state not in (OrderState.OPEN, OrderState.RUNNING) or order.deadline is None:
+    for order in _orders_of(draft, maintenance_id):
+        if order.state not in TIMED or order.deadline is None:
             continue
-        now = draft.now_in(event.scope)
+        now = draft.now if order.host else draft.now_in(draft.events[order.id].scope)
         if resumed is not None and order.issued <= resumed:
             order = replace(order, deadline=max(order.deadline, resumed + timedelta(seconds=order_timeout_s)))
             draft.put_order(order)
         if order.deadline is not None and now >= order.deadline and draft.before.store_hold is None:
-            reason = f"timed out: no result by {order.deadline:%Y-%m-%dT%H:%M:%SZ}"
-            draft.put_order(replace(order, state=OrderState.FAILED, ended=now, reason=reason))
-            draft.note("order failed", event=event, detail=reason)
-    failed = [e for e in draft.events_of(maintenance_id) if order_failed(draft, e)]
+            _fail_late_order(draft, order, now, f"{order.deadline:%Y-%m-%dT%H:%M:%SZ}")
+    failed = [o for o in _orders_of(draft, maintenance_id) if o.state is OrderState.FAILED]
+    failed = [o for o in failed if o.host or draft.events[o.id].status is Status.STARTED]
     if failed and maintenance.on_failure is OnFailure.CANCEL and not maintenance.cancelled:
-        cancel_rest(draft, maintenance, f"the order of event {failed[0].id} failed")
+        first = f"host {failed[0].host}" if failed[0].host else f"event {failed[0].id}"
+        cancel_rest(draft, maintenance, f"the order of {first} failed")
+
+
+def _orders_of(draft: Draft, maintenance_id: str) -> list[Order]:
+    """Return the orders of the events and of the hosts of a maintenance."""
+    of_events = [draft.orders[e.id] for e in draft.events_of(maintenance_id) if e.id in draft.orders]
+    return [*of_events, *draft.host_orders_of(maintenance_id)]
+
+
+def _fail_late_order(draft: Draft, order: Order, now: datetime, deadline: str) -> None:
+    if order.host and order.state is OrderState.PLANNED:
+        fail_host(
+            draft, order, f"its machines were shut down, and not all of them by {deadline}: they are started again"
+        )
+    elif order.host:
+        fail_host(draft, order, f"timed out: no result by {deadline}")
+    else:
+        reason = f"timed out: no result by {deadline}"
+        draft.put_order(replace(order, state=OrderState.FAILED, ended=now, reason=reason))
+        draft.note("order failed", event=draft.events[order.id], detail=reason)
 
 
 def _note_published(draft: Draft, maintenance_id: str) -> None:
@@ -112,6 +150,13 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
         )
         draft.put(published)
         draft.note("event published", event=published)
+        _cordon_host_of(draft, event)
+
+
+def _cordon_host_of(draft: Draft, event: Event) -> None:
+    """Cordon the host that machines leave, or are shut down on: from its first published or started event on."""
+    if event.host and not event.returns:
+        cordon(draft, event.host, event.maintenance_id)
 
 
 def _next_sequence(draft: Draft, event: Event) -> int:
@@ -127,25 +172,20 @@ def _start(draft: Draft, event: Event, order_timeout_s: int) -> None:
     if started.published is None:
         started = replace(started, published=now, not_before=now, sequence=_next_sequence(draft, event))
     draft.put(started)
-    draft.put_order(issue(draft, event, order_timeout_s, attempt=1))
-    draft.note("event started", event=event)
-
-
-def issue(draft: Draft, event: Event, order_timeout_s: int, *, attempt: int) -> Order:
-    now = draft.now_in(event.scope)
+    in_place = draft.maintenances[event.maintenance_id].host_mode is HostMode.IN_PLACE
     deadline = now + timedelta(seconds=order_timeout_s) if order_timeout_s else None
-    return Order(id=event.id, issued=now, deadline=deadline, attempt=attempt)
-
-
-def cancel(draft: Draft, event: Event, reason: str) -> None:
-    draft.put(replace(event, status=status_after(event, Verb.CANCEL), ended=draft.now_in(event.scope), reason=reason))
-    draft.note("event cancelled", event=event, detail=reason)
+    draft.put_order(Order(id=event.id, issued=now, deadline=deadline, phase=Phase.STOP if in_place else Phase.NONE))
+    draft.note("event started", event=event)
+    _cordon_host_of(draft, event)
 
 
 def cancel_rest(draft: Draft, maintenance: Maintenance, reason: str) -> None:
     for event in draft.events_of(maintenance.id):
         if event.status in UNSTARTED:
             cancel(draft, event, reason)
+    for order in draft.host_orders_of(maintenance.id):
+        if order.state in (OrderState.PLANNED, OrderState.OPEN):
+            drop_host(draft, order, OrderVerb.CANCEL, reason)
     draft.put_maintenance(replace(maintenance, cancelled=True))
 
 
@@ -154,8 +194,7 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
     maintenance = draft.maintenances[maintenance_id]
     events = draft.events_of(maintenance_id)
     status = _status_of(draft, maintenance, events)
-    is_open = any(e.status in OPEN for e in events)
-    ended = None if is_open else max(draft.now_in(e.scope) for e in events)
+    ended = None if status in UNFINISHED else max((draft.now_in(e.scope) for e in events), default=draft.now)
     if ended is not None and maintenance.ended is None:
         draft.note("maintenance ended", maintenance_id=maintenance_id, detail=status)
     draft.put_maintenance(
@@ -164,28 +203,32 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
 
 
 def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> MaintenanceStatus:
-    statuses = {e.status for e in events}
-    if statuses & OPEN:
+    statuses, hosts = {e.status for e in events}, {o.state for o in draft.host_orders_of(maintenance.id)}
+    if statuses & OPEN or not hosts <= OVER or _has_more_to_do(draft, maintenance):
         if stopped(draft, maintenance):
             return MaintenanceStatus.PAUSED
-        started = any(e.started for e in events)
+        started = any(e.started for e in events) or bool(hosts - {OrderState.PLANNED})
         return MaintenanceStatus.RUNNING if started else MaintenanceStatus.PLANNED
-    if Status.ABANDONED in statuses:
+    if Status.ABANDONED in statuses or OrderState.ABANDONED in hosts:
         return MaintenanceStatus.FAILED
-    if maintenance.cancelled or Status.COMPLETED not in statuses:
+    if maintenance.cancelled:
         return MaintenanceStatus.CANCELLED
-    return MaintenanceStatus.COMPLETED
+    if hosts:
+        return MaintenanceStatus.FAILED if OrderState.CANCELLED in hosts else MaintenanceStatus.COMPLETED
+    return MaintenanceStatus.COMPLETED if Status.COMPLETED in statuses else MaintenanceStatus.CANCELLED
+
+
+def _has_more_to_do(draft: Draft, maintenance: Maintenance) -> bool:
+    """Whether machines are still to be brought back to a host."""
+    return maintenance.host_mode is not None and current_host(draft, maintenance) is not None
 
 
 def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
     """Return when passing time alone could next change something; every other change wakes the maintenance itself."""
     moments = [
         order.deadline
-        for event in draft.events_of(maintenance.id)
-        if draft.before.store_hold is None
-        and (order := draft.orders.get(event.id)) is not None
-        and order.state in (OrderState.OPEN, OrderState.RUNNING)
-        and order.deadline is not None
+        for order in _orders_of(draft, maintenance.id)
+        if draft.before.store_hold is None and order.state in TIMED and order.deadline is not None
     ]
     if not stopped(draft, maintenance):
         wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
@@ -193,4 +236,16 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         moments += [notice_end(maintenance, e) or draft.now_in(e.scope) for e in unready]
         if wave and maintenance.earliest is not None and maintenance.earliest > draft.now:
             moments.append(maintenance.earliest)
+        moments += _wake_for_host(draft, maintenance)
     return min(moments, default=None)
+
+
+def _wake_for_host(draft: Draft, maintenance: Maintenance) -> list[datetime]:
+    """Return when the next host could move: now if it was not read, so that the next tick reads it; or its earliest start."""
+    order = current_host(draft, maintenance) if maintenance.host_mode is not None else None
+    if order is None or (order.state is not OrderState.PLANNED and order.state is not OrderState.DONE):
+        return []
+    floor = host_not_before(draft, maintenance, order)
+    if not is_read(draft, order):
+        return [draft.now]
+    return [floor] if floor is not None and floor > draft.now else []

@@ -26,7 +26,8 @@ class Snapshot:
     A maintenance is present with all its events. Events in scopes that are not in `scopes` may be read but not changed.
     Machines and hosts are present only if the caller requested them; a host that has no row is absent. `hold` is the
     unconfirmed hold of the clock; `confirmed` is the last hold that an operator confirmed, while there is no later one.
-    `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that.
+    `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that. Of a host
+    in `read_hosts`, every machine is present.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Snapshot:
     confirmed: ClockHold | None = None
     store_hold: StoreHold | None = None
     resumed: StoreHold | None = None
+    read_hosts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,9 @@ class Draft:
         self._ids_of_maintenance: dict[str, list[str]] = defaultdict(list)
         for event in snapshot.events.values():
             self._index(event)
+        self._host_order_ids_of_maintenance: dict[str, dict[str, None]] = defaultdict(dict)
+        for order in snapshot.orders.values():
+            self._index_order(order)
 
     # -- reading
 
@@ -81,6 +84,15 @@ class Draft:
         """Return the host, also one without a row."""
         return self.hosts.get(name) or Host(name=name)
 
+    def host_orders_of(self, maintenance_id: str) -> list[Order]:
+        """Return the orders of the hosts of a maintenance, in their turn."""
+        ids = self._host_order_ids_of_maintenance.get(maintenance_id, ())
+        return sorted((self.orders[i] for i in ids), key=lambda order: order.position)
+
+    def maintenance_of(self, order: Order) -> str:
+        """Return the id of the maintenance of an order, of a host or of an event."""
+        return order.maintenance_id if order.host else self.events[order.id].maintenance_id
+
     def may_be_ready(self, event: Event) -> bool:
         """Whether an unstarted event may wait for another event; surely not while only its approval or its notice is missing.
 
@@ -103,6 +115,7 @@ class Draft:
 
     def put_order(self, order: Order) -> None:
         self.orders[order.id] = order
+        self._index_order(order)
 
     def put_maintenance(self, maintenance: Maintenance, *, refreshed: bool = False) -> None:
         """Write the maintenance; `refreshed` says that its wake_at already takes the whole draft into account."""
@@ -174,6 +187,7 @@ class Draft:
             hold=self.before.hold,
             store_hold=self.before.store_hold,
             resumed=self.before.resumed,
+            read_hosts=self.before.read_hosts,
         )
         check_invariants(self.before, after, self.now)
         orders = _changed(self.before.orders, self.orders)
@@ -185,7 +199,7 @@ class Draft:
             machines=tuple(_changed(self.before.machines, self.machines)),
             removed_machines=tuple(self._removed_machines),
             hosts=tuple(_changed(self.before.hosts, self.hosts)),
-            maintenances=tuple(_changed(self.before.maintenances, self.maintenances)),
+            maintenances=tuple(self._changed_maintenances(orders)),
             events=tuple(e for e in _changed(self.before.events, self.events) if not self._only_approved(e)),
             approvals=tuple(self._approvals),
             orders=tuple(orders),
@@ -194,12 +208,23 @@ class Draft:
             begins_work=any(e.status is Status.STARTED for e in moved) or any(map(self._is_handed_out, orders)),
         )
 
+    def _changed_maintenances(self, orders: Iterable[Order]) -> list[Maintenance]:
+        """Return the maintenances to write. No scope guards the order of a host: the version of its maintenance does."""
+        changed = {m.id: m for m in _changed(self.before.maintenances, self.maintenances)}
+        return list(
+            {**changed, **{o.maintenance_id: self.maintenances[o.maintenance_id] for o in orders if o.host}}.values()
+        )
+
     def _is_handed_out(self, order: Order) -> bool:
         """Whether an executor gets the order because of this change."""
         before = self.before.orders.get(order.id)
         if before is None or order.state is not OrderState.RUNNING:
             return False
         return before.state is not OrderState.RUNNING or before.node != order.node
+
+    def _index_order(self, order: Order) -> None:
+        if order.host:
+            self._host_order_ids_of_maintenance[order.maintenance_id][order.id] = None
 
     def _index(self, event: Event) -> None:
         self._ids_of_scope[event.scope].append(event.id)
@@ -218,7 +243,7 @@ class Draft:
     def _changed_scopes(self, moved: Collection[Event]) -> dict[str, Scope]:
         """Return the scopes to write, each with its new time and incarnation."""
         touched = {e.scope for e in moved}
-        touched |= {self.events[o.id].scope for o in _changed(self.before.orders, self.orders)}
+        touched |= {self.events[o.id].scope for o in _changed(self.before.orders, self.orders) if not o.host}
         touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
         touched |= {m.scope for m in _changed(self.before.machines, self.machines)}
         touched |= {scope for scope, _ in self._removed_machines}
@@ -235,13 +260,13 @@ class Draft:
         """Return the maintenances to wake: those whose events changed, and those that may have waited for such an event."""
         wakes = self._woken | {e.maintenance_id for e in moved}
         wakes |= {self.events[a.event_id].maintenance_id for a in self._approvals}
-        wakes |= {self.events[o.id].maintenance_id for o in _changed(self.before.orders, self.orders)}
+        wakes |= {self.maintenance_of(o) for o in _changed(self.before.orders, self.orders)}
         affected_scopes = {e.scope for e in moved if e.status is Status.STARTED or e.status in ENDED}
         # An order that fails, or no longer counts as failed, may add a wave to the queue or remove one.
         affected_scopes |= {
             self.events[order.id].scope
             for order in _changed(self.before.orders, self.orders)
-            if _failed(self.before.orders.get(order.id)) != _failed(order)
+            if not order.host and _failed(self.before.orders.get(order.id)) != _failed(order)
         }
         for maintenance in _changed(self.before.maintenances, self.maintenances):
             known = self.before.maintenances.get(maintenance.id)

@@ -32,6 +32,13 @@ class ScopeKind(StrEnum):
     STANDALONE = "standalone"
 
 
+class HostMode(StrEnum):
+    """How the hosts of a maintenance are worked on: without their machines, or with the machines shut down on them."""
+
+    EVACUATE = "evacuate"
+    IN_PLACE = "in-place"
+
+
 # The range of a scope's setting `terminate_notice`; its lower end is the default.
 TERMINATE_NOTICE_RANGE_S = (300, 900)
 
@@ -56,12 +63,18 @@ class TypeRules:
     one_event_per_machine: bool = False
     # Completing the event removes its machines from the inventory.
     removes_machines: bool = False
+    # The events that prepare the work on a host may be of this type.
+    host_modes: frozenset[HostMode] = frozenset()
 
 
 EVENT_TYPES: Mapping[EventType, TypeRules] = {
-    EventType.FREEZE: TypeRules(minimum_notice_s=900),
-    EventType.REBOOT: TypeRules(minimum_notice_s=900, sources=frozenset(Source)),
-    EventType.REDEPLOY: TypeRules(minimum_notice_s=600, sources=frozenset(Source)),
+    EventType.FREEZE: TypeRules(minimum_notice_s=900, host_modes=frozenset({HostMode.EVACUATE})),
+    EventType.REBOOT: TypeRules(
+        minimum_notice_s=900, sources=frozenset(Source), host_modes=frozenset({HostMode.IN_PLACE})
+    ),
+    EventType.REDEPLOY: TypeRules(
+        minimum_notice_s=600, sources=frozenset(Source), host_modes=frozenset({HostMode.EVACUATE})
+    ),
     EventType.PREEMPT: TypeRules(
         minimum_notice_s=30,
         first_api_version="2017-11-01",

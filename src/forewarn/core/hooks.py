@@ -27,11 +27,11 @@ KINDS: dict[str, frozenset[str]] = {
     "taken": frozenset({"order taken", "order taken over"}),
     "failed": frozenset({"order failed"}),
     "in-doubt": frozenset({"order in doubt"}),
-    "retried": frozenset({"event retry by operator"}),
-    "finished": frozenset({"order finished", "event finish by operator"}),
-    "abandoned": frozenset({"event abandon by operator"}),
+    "retried": frozenset({"event retry by operator", "host retry by operator"}),
+    "finished": frozenset({"order finished", "event finish by operator", "host finish by operator"}),
+    "abandoned": frozenset({"event abandon by operator", "host abandon by operator", "host abandoned"}),
     "completed": frozenset({"event completed"}),
-    "cancelled": frozenset({"event cancelled", "maintenance cancelled"}),
+    "cancelled": frozenset({"event cancelled", "maintenance cancelled", "host cancelled"}),
     "paused": frozenset({"maintenance paused"}),
     "resumed": frozenset({"maintenance resumed"}),
     ENDED: frozenset({"maintenance ended"}),
@@ -40,6 +40,7 @@ KINDS: dict[str, frozenset[str]] = {
     "fleet": frozenset({"fleet changed"}),
     "cordoned": frozenset({"host cordoned"}),
     "uncordoned": frozenset({"host uncordoned"}),
+    "host-work": frozenset({"host ready", "machines stopped", "machines to be started"}),
 }
 # Every entry of another action: tokens, hooks, the clock, the store.
 OTHER = "other"

@@ -17,10 +17,12 @@ from forewarn.core.model import (
     VISIBLE,
     ApprovalMode,
     Event,
+    HostMode,
     Maintenance,
     OnFailure,
     Order,
     OrderState,
+    Phase,
     Status,
 )
 
@@ -39,7 +41,18 @@ _ORDER_STEPS = {
     OrderState.IN_DOUBT: {OrderState.RUNNING, OrderState.DONE, OrderState.FAILED},
     OrderState.FAILED: {OrderState.DONE},
 }
+# An order of a host is planned first. It can be dropped before it is taken, and abandoned when it failed or is in doubt.
+_HOST_STEPS = {
+    None: {OrderState.PLANNED, OrderState.OPEN},
+    OrderState.PLANNED: {OrderState.OPEN, OrderState.FAILED, OrderState.CANCELLED, OrderState.ABANDONED},
+    OrderState.OPEN: {OrderState.RUNNING, OrderState.DONE, OrderState.FAILED, OrderState.CANCELLED},
+    OrderState.RUNNING: {OrderState.IN_DOUBT, OrderState.DONE, OrderState.FAILED},
+    OrderState.IN_DOUBT: {OrderState.RUNNING, OrderState.DONE, OrderState.FAILED, OrderState.ABANDONED},
+    OrderState.FAILED: {OrderState.DONE, OrderState.ABANDONED},
+}
 _MAY_BE_RETRIED = {OrderState.FAILED, OrderState.IN_DOUBT}
+_WORK_MAY_BEGIN = {OrderState.OPEN, OrderState.RUNNING}
+_WORK_MAY_GO_ON = {OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 # 3. The fields of an event that never change.
 _IDENTITY = ("maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources")
 
@@ -54,8 +67,11 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_notice(before, event)
         _check_start(after, event)
     for order in after.orders.values():
-        if before.orders.get(order.id) is not order:
-            _check_order(before.orders.get(order.id), order, after.events.get(order.id))
+        known = before.orders.get(order.id)
+        if known is not order:
+            _check_order(known, order, after.events.get(order.id))
+            _check_phase(after, known, order)
+            _check_host_order(after, known, order)
     started = [e for e in changed if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
     by_scope, by_maintenance = _grouped(after)
     _check_started_together(by_maintenance, started)
@@ -149,21 +165,73 @@ def _check_start(after: Snapshot, event: Event) -> None:
 
 def _check_order(known: Order | None, order: Order, event: Event | None) -> None:
     """11. Only a new attempt lets work begin again. An order in doubt names its node, and no time limit ends it."""
+    if known is not None and (known.host, known.maintenance_id, known.position) != (
+        order.host,
+        order.maintenance_id,
+        order.position,
+    ):
+        raise _broken(11, f"order {order.id} would belong to another host or maintenance")
+    stopped = known is not None and (known.phase, order.phase) == (Phase.STOP, Phase.START)
     if known is not None and order.attempt != known.attempt:
         retried = order.attempt == known.attempt + 1 and order.state is OrderState.OPEN
-        if not retried or known.state not in _MAY_BE_RETRIED:
+        starts_again = known.state is OrderState.PLANNED and known.phase is order.phase is Phase.START
+        if not retried or (known.state not in _MAY_BE_RETRIED and not starts_again):
             raise _broken(
                 11, f"order {order.id} would go from attempt {known.attempt}, which is {known.state}, to another"
             )
     elif known is None or known.state is not order.state:
         state = known.state if known is not None else None
-        if order.state not in _ORDER_STEPS.get(state, ()):
+        steps = _HOST_STEPS if order.host else _ORDER_STEPS
+        if order.state not in ({OrderState.PLANNED} if stopped else steps.get(state, ())):
             raise _broken(11, f"order {order.id} would go from {state} to {order.state} within one attempt")
     if order.state is OrderState.IN_DOUBT:
         if not order.node or order.deadline is not None:
             raise _broken(11, f"order {order.id} would be in doubt without a node, or with a time limit")
         if event is not None and event.status is not Status.STARTED:
             raise _broken(11, f"order {order.id} would be in doubt although its event is {event.status}")
+
+
+def _check_phase(after: Snapshot, known: Order | None, order: Order) -> None:
+    """11. Machines are shut down only in a started event, and started again only when the work on their host is over."""
+    if not order.phase or order.state not in _WORK_MAY_GO_ON:
+        return
+    event = after.events.get(order.id)
+    if event is None or event.status is not Status.STARTED:
+        raise _broken(11, f"order {order.id} would shut machines down, and no started event announces it")
+    begins = known is None or (known.state, known.attempt) != (order.state, order.attempt)
+    for host in after.orders.values() if begins and order.phase is Phase.START else ():
+        of_event = (host.maintenance_id, host.host) == (event.maintenance_id, event.host)
+        if of_event and order.state in _WORK_MAY_BEGIN and host.state in _WORK_MAY_GO_ON:
+            raise _broken(
+                11, f"order {order.id} would start machines while the work on host {host.host} is {host.state}"
+            )
+
+
+def _check_host_order(after: Snapshot, known: Order | None, order: Order) -> None:
+    """11. Work on a host begins only while no machine is on it, or in place while all of them are shut down.
+
+    Machines that arrive later are facts: they do not undo work that has begun.
+    """
+    begins = known is None or (known.state, known.attempt, known.node) != (order.state, order.attempt, order.node)
+    if not order.host or order.state not in _WORK_MAY_BEGIN or not begins:
+        return
+    if known is not None and (known.state, order.state) == (OrderState.RUNNING, OrderState.RUNNING):
+        return  # another node takes over work that has begun
+    if known is not None and (known.state, order.state) == (OrderState.IN_DOUBT, OrderState.RUNNING):
+        return
+    if order.host not in after.read_hosts:
+        raise _broken(11, f"the work on host {order.host} would begin, and its machines are not known")
+    in_place = after.maintenances[order.maintenance_id].host_mode is HostMode.IN_PLACE
+    shut_down = {
+        (event.scope, name)
+        for event in after.events.values()
+        if in_place and event.maintenance_id == order.maintenance_id and event.status is Status.STARTED
+        if (work := after.orders[event.id]).phase is Phase.START and work.state is OrderState.PLANNED
+        for name in event.resources
+    }
+    for machine in after.machines.values():
+        if machine.host == order.host and machine.key not in shut_down:
+            raise _broken(11, f"the work on host {order.host} would begin while {machine} is on it")
 
 
 def _check_visible_long_enough(after: Snapshot, started: Iterable[Event]) -> None:

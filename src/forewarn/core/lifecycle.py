@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from forewarn.core.advance import advance, cancel, cancel_rest, issue, refresh, wake_if_startable
+from forewarn.core.advance import advance, cancel_rest, refresh, wake_if_startable
+from forewarn.core.cancelling import cancel
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import (
@@ -23,6 +24,9 @@ from forewarn.core.errors import (
     TooManyUserOperations,
 )
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.formatting import names
+from forewarn.core.host_orders import current_host, is_read, machines_in_the_way, machines_on
+from forewarn.core.host_work import drop_host, fail_host, finish_host, reissued, repeated_phase, several_domains
 from forewarn.core.model import (
     MAX_OPEN_USER_EVENTS,
     OPEN,
@@ -31,10 +35,12 @@ from forewarn.core.model import (
     Approval,
     ApprovalMode,
     Event,
+    HostMode,
     Maintenance,
     MaintenanceRequest,
     Order,
     OrderState,
+    Phase,
     Source,
     Status,
 )
@@ -78,7 +84,13 @@ def submit(
 ) -> tuple[str, Change]:
     """Plan a new maintenance, publish its first wave, and start the wave if no notice is due."""
     draft = Draft(snapshot, now, actor)
-    maintenance, events = plan(snapshot, request, now=now, created_by=actor.name, new_id=new_id)
+    maintenance, events, host_orders = plan(snapshot, request, now=now, created_by=actor.name, new_id=new_id)
+    for order in host_orders:
+        refusal = several_domains(
+            request.host_mode, order.host, machines_on(draft, order.host), emergency=request.emergency
+        )
+        if refusal:
+            raise Refused(refusal)
     if request.emergency:
         _refuse_busy(draft, events)
     if request.source is Source.USER:
@@ -87,8 +99,10 @@ def submit(
     draft.put_maintenance(maintenance)
     for event in events:
         draft.put(event)
+    for order in host_orders:
+        draft.put_order(order)
     draft.note("maintenance submitted", maintenance_id=maintenance.id, detail=f"{request.type} by {request.source}")
-    advance(draft, [maintenance.id], order_timeout_s)
+    advance(draft, [maintenance.id], order_timeout_s, new_id)
     return maintenance.id, draft.change()
 
 
@@ -188,6 +202,23 @@ def cancel_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime
     return draft.change()
 
 
+def skip_host(snapshot: Snapshot, maintenance_id: str, host: str, *, now: datetime, actor: Actor) -> Change:
+    """Leave one host out: its events that have not started and its work are cancelled. The host stays cordoned."""
+    draft = Draft(snapshot, now, actor)
+    _open_maintenance(draft, maintenance_id)
+    order = next((o for o in draft.host_orders_of(maintenance_id) if o.host == host), None)
+    if order is None:
+        raise NotFound(f"maintenance {maintenance_id} does not work on host {host!r}")
+    if order.state is OrderState.CANCELLED:
+        return draft.change()
+    if order.state not in (OrderState.PLANNED, OrderState.OPEN):
+        raise Refused(f"the work on host {host} is {order.state}: it can be skipped only before it is taken")
+    drop_host(draft, order, OrderVerb.CANCEL, f"skipped by {actor.name}")
+    refresh(draft, maintenance_id)
+    _wake(draft, maintenance_id)
+    return draft.change()
+
+
 def pause(snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor) -> Change:
     """Stop publishing and starting events of the maintenance; NotBefore stays as it is."""
     return _set_paused(snapshot, maintenance_id, True, now, actor)
@@ -236,7 +267,9 @@ def resolve_failure(
         _retry(draft, event, order_timeout_s)
         return draft.change()
     draft.note(f"event {verb} by operator", event=event)
-    if verb is Verb.FINISH:
+    if verb is Verb.FINISH and order.phase is Phase.STOP:
+        _machines_stopped(draft, event, replace(order, reason=f"finished by {actor.name}"))
+    elif verb is Verb.FINISH:
         draft.put_order(replace(order, state=order_after(order, OrderVerb.FINISH), ended=draft.now_in(event.scope)))
         _complete(draft, event, f"finished by {actor.name}")
     else:
@@ -254,7 +287,61 @@ def _retry(draft: Draft, event: Event, order_timeout_s: int) -> None:
     order = draft.orders[event.id]
     order_after(order, OrderVerb.RETRY)
     draft.note(f"event {Verb.RETRY} by operator", event=event)
-    draft.put_order(issue(draft, event, order_timeout_s, attempt=order.attempt + 1))
+    again = replace(order, phase=repeated_phase(draft, order))
+    draft.put_order(reissued(again, draft.now_in(event.scope), order_timeout_s))
+
+
+def resolve_host(
+    snapshot: Snapshot, order_id: str, verb: Verb, *, now: datetime, actor: Actor, order_timeout_s: int
+) -> Change:
+    """Retry, finish or abandon the work on a host that failed or is in doubt, as an operator decides."""
+    draft = Draft(snapshot, now, actor)
+    order = _find(draft.orders, order_id, "order")
+    if not order.host:
+        raise Invalid(f"order {order_id} is the order of an event: {verb} the event")
+    if order.state not in (OrderState.FAILED, OrderState.IN_DOUBT):
+        raise IllegalTransition(
+            f"the work on host {order.host} has not failed: wait for its executor, or report the order as failed first"
+        )
+    if verb is Verb.RETRY:
+        _retry_host(draft, order, order_timeout_s)
+        return draft.change()
+    draft.note(f"host {verb} by operator", maintenance_id=order.maintenance_id, detail=f"host {order.host}")
+    if verb is Verb.FINISH:
+        finish_host(draft, order, reason=f"finished by {actor.name}", output=order.output)
+    elif verb is Verb.ABANDON:
+        drop_host(draft, order, OrderVerb.ABANDON, f"abandoned by {actor.name}; it was {order.state}: {order.reason}")
+    else:
+        raise Invalid(f"a failed order can be resolved by retry, finish or abandon, not by {verb}")
+    return draft.change()
+
+
+def _retry_host(draft: Draft, order: Order, order_timeout_s: int) -> None:
+    maintenance = draft.maintenances[order.maintenance_id]
+    if maintenance.host_mode is HostMode.IN_PLACE and order.state is OrderState.FAILED:
+        raise Refused(
+            f"the machines on host {order.host} run again: finish or abandon its order, and submit a new maintenance"
+        )
+    _refuse_not_empty(draft, order)
+    draft.note(f"host {Verb.RETRY} by operator", maintenance_id=order.maintenance_id, detail=f"host {order.host}")
+    draft.put_order(reissued(order, draft.now, order_timeout_s))
+
+
+def _refuse_not_empty(draft: Draft, order: Order) -> None:
+    """Refuse work that would hit machines on its host."""
+    maintenance = draft.maintenances[order.maintenance_id]
+    machines = machines_in_the_way(draft, maintenance, order)
+    if machines or not is_read(draft, order):
+        raise Refused(f"host {order.host} is not empty: {names([str(m) for m in machines])}: move them first")
+
+
+def note_host(snapshot: Snapshot, order_id: str, reason: str, *, now: datetime, actor: Actor) -> Change:
+    """Record why the open order of a host is not handed out, or with "" that nothing is in its way any more."""
+    draft = Draft(snapshot, now, actor)
+    order = _find(draft.orders, order_id, "order")
+    if order.state is OrderState.OPEN and order.reason != reason:
+        draft.put_order(replace(order, reason=reason))
+    return draft.change()
 
 
 def retry_failed(
@@ -264,10 +351,13 @@ def retry_failed(
     draft = Draft(snapshot, now, actor)
     _open_maintenance(draft, maintenance_id)
     failed = [event for event in draft.events_of(maintenance_id) if order_failed(draft, event)]
-    if not failed:
+    hosts = [order for order in draft.host_orders_of(maintenance_id) if order.state is OrderState.FAILED]
+    if not failed and not hosts:
         raise Refused(f"no order of maintenance {maintenance_id} has failed: there is nothing to retry")
     for event in failed:
         _retry(draft, event, order_timeout_s)
+    for order in hosts:
+        _retry_host(draft, order, order_timeout_s)
     refresh(draft, maintenance_id)
     _wake(draft, maintenance_id)
     return draft.change()
@@ -281,12 +371,26 @@ def take(snapshot: Snapshot, order_id: str, *, now: datetime, actor: Actor, node
     _refuse_while_held(snapshot)
     draft = Draft(snapshot, now, actor)
     order = _find(draft.orders, order_id, "order")
-    event = draft.events[order_id]
-    now = draft.now_in(event.scope)
+    state = order_after(order, OrderVerb.TAKE)
+    if order.host:
+        _refuse_not_empty(draft, order)
+    now = _time_of(draft, order)
     deadline = _deadline(now, order_timeout_s)
-    draft.put_order(replace(order, state=order_after(order, OrderVerb.TAKE), node=node, taken=now, deadline=deadline))
-    draft.note("order taken", event=event, detail=f"attempt {order.attempt} by {node}")
+    draft.put_order(replace(order, state=state, node=node, taken=now, deadline=deadline, reason=""))
+    _note_order(draft, "order taken", order, f"attempt {order.attempt} by {node}")
     return draft.change()
+
+
+def _time_of(draft: Draft, order: Order) -> datetime:
+    """Return the time of the scope of an order's event. The order of a host lies in no scope."""
+    return draft.now if order.host else draft.now_in(draft.events[order.id].scope)
+
+
+def _note_order(draft: Draft, action: str, order: Order, detail: str) -> None:
+    if order.host:
+        draft.note(action, maintenance_id=order.maintenance_id, detail=f"host {order.host}: {detail}")
+    else:
+        draft.note(action, event=draft.events[order.id], detail=detail)
 
 
 def _deadline(now: datetime, order_timeout_s: int) -> datetime | None:
@@ -308,12 +412,9 @@ def take_over(
         raise Refused(f"order {order_id} belongs to {order.node} now, not to {of}")
     taken_over = replace(order, state=state, node=node)
     if order.state is OrderState.IN_DOUBT:
-        deadline = _deadline(draft.now_in(draft.events[order_id].scope), order_timeout_s)
-        taken_over = replace(taken_over, deadline=deadline, reason="")
+        taken_over = replace(taken_over, deadline=_deadline(_time_of(draft, order), order_timeout_s), reason="")
     draft.put_order(taken_over)
-    draft.note(
-        "order taken over", event=draft.events[order_id], detail=f"attempt {order.attempt} by {node}, taken by {of}"
-    )
+    _note_order(draft, "order taken over", order, f"attempt {order.attempt} by {node}, taken by {of}")
     return draft.change()
 
 
@@ -347,15 +448,34 @@ def report(snapshot: Snapshot, reports: Iterable[OrderReport], *, now: datetime,
 def _report(draft: Draft, end: OrderReport) -> None:
     order_id, attempt, outcome = end.order_id, end.attempt, end.outcome
     order = _find(draft.orders, order_id, "order")
-    event = draft.events[order_id]
     if attempt is not None and attempt != order.attempt:
         raise Refused(f"order {order_id} is at attempt {order.attempt}: a report of attempt {attempt} no longer counts")
     if end.node and end.node != order.node:
         raise Refused(f"order {order_id} belongs to {order.node} now: a report of {end.node} no longer counts")
     if isinstance(outcome, Unknown):
-        _doubt(draft, event, order, outcome.reason)
-        return
+        _doubt(draft, order, outcome.reason)
+    elif order.host:
+        _report_host(draft, order, outcome)
+    else:
+        _report_event(draft, draft.events[order_id], order, outcome)
+
+
+def _report_host(draft: Draft, order: Order, outcome: Outcome) -> None:
+    if outcome.new_hosts:
+        raise Invalid(f"order {order.id} is the order of a host: it moves no machine")
+    if outcome.ok:
+        finish_host(draft, order, reason=outcome.reason, output=outcome.output)
+        _note_order(draft, "order finished", order, outcome.reason)
+    else:
+        detail = "\n".join(filter(None, [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]]))
+        fail_host(draft, replace(order, output=outcome.output), outcome.reason, detail)
+
+
+def _report_event(draft: Draft, event: Event, order: Order, outcome: Outcome) -> None:
     require_legal(event, Verb.FINISH if outcome.ok else Verb.FAIL)
+    if outcome.ok and order.phase is Phase.STOP:
+        _machines_stopped(draft, event, replace(order, reason=outcome.reason, output=outcome.output))
+        return
     state = order_after(order, OrderVerb.FINISH if outcome.ok else OrderVerb.FAIL)
     draft.put_order(
         replace(order, state=state, ended=draft.now_in(event.scope), reason=outcome.reason, output=outcome.output)
@@ -373,11 +493,18 @@ def _report(draft: Draft, end: OrderReport) -> None:
     _complete(draft, event, outcome.reason)
 
 
-def _doubt(draft: Draft, event: Event, order: Order, reason: str) -> None:
+def _machines_stopped(draft: Draft, event: Event, order: Order) -> None:
+    """Record that the machines are shut down. The order waits, without a time limit, until it may start them again."""
+    state = order_after(order, OrderVerb.STOP)
+    draft.put_order(replace(order, state=state, phase=Phase.START, node="", deadline=None, ended=None))
+    draft.note("machines stopped", event=event, detail=order.reason)
+
+
+def _doubt(draft: Draft, order: Order, reason: str) -> None:
     """Put an order in doubt. It keeps the name of the node that has its work, and has no time limit."""
     state = order_after(order, OrderVerb.DOUBT)
     draft.put_order(replace(order, state=state, deadline=None, reason=reason))
-    draft.note("order in doubt", event=event, detail=f"attempt {order.attempt} by {order.node}: {reason}")
+    _note_order(draft, "order in doubt", order, f"attempt {order.attempt} by {order.node}: {reason}")
 
 
 def _move_machines(draft: Draft, event: Event, new_hosts: Mapping[tuple[str, str], str]) -> None:
@@ -403,7 +530,7 @@ def _complete(draft: Draft, event: Event, reason: str) -> None:
 # -- the ticker
 
 
-def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: int) -> Change:
+def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: int, new_id: Callable[[], str]) -> Change:
     """Advance each open maintenance that a tick can move and whose scopes are all in the snapshot.
 
     Wake the others that nothing in these scopes holds back: a tick with all their scopes decides.
@@ -411,7 +538,7 @@ def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: in
     draft = Draft(snapshot, now, actor)
     movable = [m.id for m in draft.maintenances.values() if m.ended is None and _can_move(draft, m)]
     within = {each: _lies_within(draft, each) for each in movable}
-    advance(draft, [each for each in movable if within[each]], order_timeout_s)
+    advance(draft, [each for each in movable if within[each]], order_timeout_s, new_id)
     for maintenance_id in movable:
         if not within[maintenance_id]:
             wake_if_startable(draft, maintenance_id)
@@ -428,6 +555,10 @@ def _can_move(draft: Draft, maintenance: Maintenance) -> bool:
 
 
 def _lies_within(draft: Draft, maintenance_id: str) -> bool:
+    maintenance = draft.maintenances[maintenance_id]
+    host = current_host(draft, maintenance) if maintenance.host_mode is not None else None
+    if host is not None and not is_read(draft, host):
+        return False
     return all(e.scope in draft.scopes for e in draft.events_of(maintenance_id) if e.status in OPEN)
 
 

@@ -16,6 +16,7 @@ from enum import StrEnum
 from forewarn.core.errors import Invalid
 from forewarn.core.event_types import EVENT_TYPES, TERMINATE_NOTICE_RANGE_S
 from forewarn.core.event_types import EventType as EventType
+from forewarn.core.event_types import HostMode as HostMode
 from forewarn.core.event_types import ScopeKind as ScopeKind
 from forewarn.core.event_types import Source as Source
 
@@ -78,13 +79,28 @@ UNFINISHED = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceS
 
 
 class OrderState(StrEnum):
-    """The state of an order. In doubt: its work may have begun, and no node knows how it ended."""
+    """The state of an order. In doubt: its work may have begun, and no node knows how it ended.
 
+    A planned order is not ready yet: it waits for earlier hosts, for machines to leave, or for the work on the host. Only the
+    order of a host is cancelled or abandoned.
+    """
+
+    PLANNED = "planned"
     OPEN = "open"
     RUNNING = "running"
     IN_DOUBT = "in-doubt"
     DONE = "done"
     FAILED = "failed"
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"
+
+
+class Phase(StrEnum):
+    """What an order of in-place maintenance does now: shut its machines down, or start them again. Other orders have none."""
+
+    NONE = ""
+    STOP = "stop"
+    START = "start"
 
 
 def require(condition: bool, message: str) -> None:
@@ -251,7 +267,11 @@ class Approval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Maintenance of machines of one scope. It holds everything that guests see of it."""
+    """Maintenance of machines of one scope. It holds everything that guests see of it.
+
+    `host` is the host whose maintenance it belongs to, if its maintenance works on hosts. `to_host` is where its machines must
+    go, if an operator named a host, or the host itself if it brings them back.
+    """
 
     id: str
     maintenance_id: str
@@ -279,6 +299,13 @@ class Event:
     ended: datetime | None = None
     reason: str = ""
     approvals: tuple[Approval, ...] = ()
+    host: str = ""
+    to_host: str = ""
+
+    @property
+    def returns(self) -> bool:
+        """Whether the event brings machines back to the host that they left."""
+        return bool(self.host) and self.host == self.to_host
 
     @property
     def one_domain_at_a_time(self) -> bool:
@@ -311,7 +338,8 @@ class Maintenance:
     """What an operator submitted. Its events form its waves; `wake_at` is when a tick could next move it.
 
     `observed_published_at` is when a tick first read the current wave as published. Guests could see the wave by then.
-    `targets` is None for a maintenance that was submitted before targets were kept.
+    `targets` is None for a maintenance that was submitted before targets were kept. With a `host_mode` it works on the hosts
+    of its targets, one after another. Evacuated machines go to `to_host`, if given; `return_machines` brings them back.
     """
 
     id: str
@@ -333,11 +361,18 @@ class Maintenance:
     version: int = 0
     ended: datetime | None = None
     targets: Targets | None = None
+    host_mode: HostMode | None = None
+    return_machines: bool = False
+    to_host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The work of one started event. It has the event's id, so an event cannot have two orders."""
+    """The work of one started event, or the work on one host in a maintenance.
+
+    The order of an event has the event's id, so an event cannot have two orders. The order of a host has an id of its own, names
+    its `host` and its maintenance, and has a `position`: the hosts of a maintenance are worked on in this order.
+    """
 
     id: str
     issued: datetime
@@ -349,6 +384,10 @@ class Order:
     ended: datetime | None = None
     reason: str = ""
     output: str = ""
+    host: str = ""
+    maintenance_id: str = ""
+    position: int = 0
+    phase: Phase = Phase.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,9 +462,13 @@ class MaintenanceRequest:
     description: str = ""
     emergency: bool = False
     on_failure: OnFailure = OnFailure.HOLD
+    host_mode: HostMode | None = None
+    return_machines: bool = False
+    to_host: str = ""
 
     def __post_init__(self) -> None:
         check_text("description", self.description)
+        self._check_host_mode()
         require(
             -1 <= self.duration_s <= MAX_DURATION_S,
             f"duration_s is {self.duration_s}: use -1 (unknown), 0 (no interruption) or up to {MAX_DURATION_S}",
@@ -446,3 +489,19 @@ class MaintenanceRequest:
                 moment is None or moment.utcoffset() == timedelta(0),
                 f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z",
             )
+
+    def _check_host_mode(self) -> None:
+        evacuates = self.host_mode is HostMode.EVACUATE
+        require(
+            evacuates or not self.return_machines, "return_machines needs host_mode evacuate: nothing leaves otherwise"
+        )
+        require(evacuates or not self.to_host, "to_host needs host_mode evacuate: nothing leaves otherwise")
+        if self.host_mode is None:
+            return
+        require(bool(self.targets.hosts), f"host_mode {self.host_mode} needs hosts as targets")
+        require(self.source is Source.PLATFORM, f"host_mode {self.host_mode} needs source {Source.PLATFORM}")
+        allowed = [type_ for type_, rules in EVENT_TYPES.items() if self.host_mode in rules.host_modes]
+        require(self.type in allowed, f"host_mode {self.host_mode} needs type {' or '.join(allowed)}, not {self.type}")
+        if self.to_host:
+            check_name("to_host", self.to_host)
+            require(self.to_host not in self.targets.hosts, f"to_host {self.to_host} is one of the hosts to evacuate")

@@ -5,13 +5,15 @@ from datetime import datetime
 
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.model import Actor, Event, Maintenance, Status
+from forewarn.core.host_orders import UNDER_WAY, current_host
+from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
 from forewarn.core.waiting import (
     Waiting,
     blocking_failures,
     clock_held,
     current_wave,
     due,
+    host_reasons,
     obstacles,
     order_progress,
     ready,
@@ -29,13 +31,28 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
     maintenance = draft.maintenances[maintenance_id]
     started = [e for e in draft.events_of(maintenance_id) if e.status is Status.STARTED]
     progress = [replace(order_progress(draft, e), events=(e.id,)) for e in started]
+    progress += _hosts(draft, maintenance)
     if any(reason.code == "executor" for reason in progress):
         return ()
+    # Machines that are shut down for the work on their host wait for that, whatever it waits for.
+    progress = [reason for reason in progress if reason.code != "host-work"]
     wave = current_wave(draft, maintenance)
     # The events of a wave start together, so the first event shows whether the wave has started.
     if not wave or wave[0].status is Status.STARTED or blocking_failures(draft, maintenance):
         return tuple(progress)
     return () if maintenance.paused else _obstacles(draft, maintenance, wave)
+
+
+def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
+    """Return what the work on the hosts waits for, once no event of theirs is left to wait for."""
+    orders = draft.host_orders_of(maintenance.id)
+    under_way = [order for order in orders if order.state in UNDER_WAY or order.state is OrderState.FAILED]
+    current = current_host(draft, maintenance) if orders else None
+    reasons = [host_reasons(draft, maintenance, order, current)[0] for order in under_way]
+    if current is not None and current.state is OrderState.PLANNED:
+        found = host_reasons(draft, maintenance, current, current)
+        reasons += [reason for reason in found if reason.code == "host-not-empty" and not reason.events]
+    return reasons
 
 
 def _obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> tuple[Waiting, ...]:

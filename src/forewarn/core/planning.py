@@ -5,7 +5,7 @@ creates events as Planned and computes the values that publication fixes; `advan
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,14 +18,21 @@ from forewarn.core.model import (
     Machine,
     Maintenance,
     MaintenanceRequest,
+    Order,
+    OrderState,
     Scope,
     Source,
     Targets,
 )
 
 
-def target_machines(targets: Targets, machines: Mapping[tuple[str, str], Machine]) -> list[Machine]:
-    """Return the machines that the targets name; raise NotFound for the first target that names none."""
+def target_machines(
+    targets: Targets, machines: Mapping[tuple[str, str], Machine], known_hosts: Collection[str] = ()
+) -> list[Machine]:
+    """Return the machines that the targets name; raise NotFound for the first target that names none.
+
+    A host that is known need not carry a machine.
+    """
     if targets.machines:
         for scope, name in targets.machines:
             if (scope, name) not in machines:
@@ -33,7 +40,7 @@ def target_machines(targets: Targets, machines: Mapping[tuple[str, str], Machine
         targeted = [machines[key] for key in dict.fromkeys(targets.machines)]
     elif targets.hosts:
         for host in targets.hosts:
-            if not any(m.host == host for m in machines.values()):
+            if host not in known_hosts and not any(m.host == host for m in machines.values()):
                 raise NotFound(f"no machine is on host {host!r}: check the name of the host in the fleet")
         targeted = [m for m in machines.values() if m.host in targets.hosts]
     else:
@@ -51,9 +58,14 @@ def target_machines(targets: Targets, machines: Mapping[tuple[str, str], Machine
 
 def plan(
     snapshot: Snapshot, request: MaintenanceRequest, *, now: datetime, created_by: str, new_id: Callable[[], str]
-) -> tuple[Maintenance, list[Event]]:
-    """Return the maintenance and all its events, Planned, with their final ids."""
-    machines = target_machines(request.targets, snapshot.machines)
+) -> tuple[Maintenance, list[Event], list[Order]]:
+    """Return the maintenance and all its events, Planned, with their final ids.
+
+    A maintenance that works on hosts has the orders of its hosts instead: the events of a host are planned in its turn.
+    """
+    works_on_hosts = request.host_mode is not None
+    known_hosts = snapshot.hosts if works_on_hosts else ()
+    machines = target_machines(request.targets, snapshot.machines, known_hosts)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
     maintenance = Maintenance(
         id=new_id(),
@@ -69,45 +81,79 @@ def plan(
         on_failure=request.on_failure,
         targets=request.targets,
         wake_at=now,
+        host_mode=request.host_mode,
+        return_machines=request.return_machines,
+        to_host=request.to_host,
     )
+    if not works_on_hosts:
+        return maintenance, plan_events(maintenance, machines, snapshot.scopes, new_id=new_id), []
+    orders = [
+        Order(
+            id=new_id(),
+            issued=now,
+            state=OrderState.PLANNED,
+            host=host,
+            maintenance_id=maintenance.id,
+            position=position,
+        )
+        for position, host in enumerate(dict.fromkeys(request.targets.hosts), start=1)
+    ]
+    return maintenance, [], orders
+
+
+def plan_events(
+    maintenance: Maintenance,
+    machines: Iterable[Machine],
+    scopes: Mapping[str, Scope],
+    *,
+    new_id: Callable[[], str],
+    after_wave: int = 0,
+    first_position: int = 0,
+    host: str = "",
+    to_host: str = "",
+) -> list[Event]:
+    """Return events of a maintenance for these machines, Planned, in waves after the wave `after_wave`."""
     events: list[Event] = []
-    for wave, group in _waves(request, machines):
-        scope = snapshot.scopes[group[0].scope]
+    for wave, group in _waves(maintenance, machines):
+        scope = scopes[group[0].scope]
         events.append(
             Event(
                 id=new_id(),
                 maintenance_id=maintenance.id,
-                wave=wave,
-                position=len(events),
+                wave=after_wave + wave,
+                position=first_position + len(events),
                 scope=scope.name,
                 update_domain=group[0].update_domain,
-                type=request.type,
-                source=request.source,
+                type=maintenance.type,
+                source=maintenance.source,
                 resources=tuple(sorted(m.name for m in group)),
-                description=request.description,
-                duration_s=request.duration_s,
-                emergency=request.emergency,
-                born_approved=request.emergency or (request.source is Source.USER and scope.approve_user_events),
+                description=maintenance.description,
+                duration_s=maintenance.duration_s,
+                emergency=maintenance.emergency,
+                born_approved=maintenance.emergency
+                or (maintenance.source is Source.USER and scope.approve_user_events),
                 approval_mode=scope.approval,
+                host=host,
+                to_host=to_host,
             )
         )
-    return maintenance, events
+    return events
 
 
-def _waves(request: MaintenanceRequest, machines: Iterable[Machine]) -> list[tuple[int, list[Machine]]]:
+def _waves(maintenance: Maintenance, machines: Iterable[Machine]) -> list[tuple[int, list[Machine]]]:
     """Return (wave number, the machines of one event), in order.
 
     Platform maintenance has one event per scope and update domain of its targets. Wave k holds the k-th targeted update
     domain (ascending) of every targeted scope. User events, Preempt and Terminate: one event per machine, one wave.
     """
-    if request.source is Source.USER or EVENT_TYPES[request.type].one_event_per_machine:
+    if maintenance.source is Source.USER or EVENT_TYPES[maintenance.type].one_event_per_machine:
         return [(1, [m]) for m in sorted(machines, key=lambda m: m.key)]
     domains: dict[str, dict[int, list[Machine]]] = defaultdict(lambda: defaultdict(list))
     for machine in machines:
         domains[machine.scope][machine.update_domain].append(machine)
     return sorted(
         (
-            (1 if request.emergency else wave, group)
+            (1 if maintenance.emergency else wave, group)
             for by_domain in domains.values()
             for wave, (_, group) in enumerate(sorted(by_domain.items()), start=1)
         ),

@@ -64,6 +64,7 @@ def starts_after_resuming(snapshot: Snapshot, *, now: datetime, order_timeout_s:
     hold = snapshot.store_hold
     resumed = replace(hold, resumed=now) if hold is not None else snapshot.resumed
     free = replace(snapshot, store_hold=None, resumed=resumed)
-    change = tick(free, now=now, actor=Actor("reader"), order_timeout_s=order_timeout_s)
+    # The snapshot has no hosts, so no events are planned and no ids are needed.
+    change = tick(free, now=now, actor=Actor("reader"), order_timeout_s=order_timeout_s, new_id=str)
     known = {i for i, event in snapshot.events.items() if event.status is Status.STARTED}
     return [event for event in change.events if event.status is Status.STARTED and event.id not in known]

@@ -53,36 +53,60 @@ TRANSITIONS: dict[Status, dict[Verb, Status]] = {
 
 
 class OrderVerb(StrEnum):
+    OPEN = "open"
     TAKE = "take"
     TAKE_OVER = "take-over"
     DOUBT = "doubt"
+    STOP = "stop"
     FINISH = "finish"
     FAIL = "fail"
     RETRY = "retry"
+    CANCEL = "cancel"
+    ABANDON = "abandon"
 
 
+# Only the order of a host is cancelled or abandoned. "stop" is what an order of in-place maintenance reports first: its machines
+# are shut down, and it is planned again, to start them after the work on the host.
 # An order in doubt runs again when the node that has its work returns. Only an operator lets it begin again, as a new attempt.
 # An executor may report success after its order timed out: then the work is done all the same.
 ORDER_TRANSITIONS: dict[OrderState, dict[OrderVerb, OrderState]] = {
+    OrderState.PLANNED: {
+        OrderVerb.OPEN: OrderState.OPEN,
+        OrderVerb.FAIL: OrderState.FAILED,
+        OrderVerb.CANCEL: OrderState.CANCELLED,
+        OrderVerb.ABANDON: OrderState.ABANDONED,
+    },
     OrderState.OPEN: {
         OrderVerb.TAKE: OrderState.RUNNING,
+        OrderVerb.STOP: OrderState.PLANNED,
         OrderVerb.FINISH: OrderState.DONE,
         OrderVerb.FAIL: OrderState.FAILED,
+        OrderVerb.CANCEL: OrderState.CANCELLED,
     },
     OrderState.RUNNING: {
         OrderVerb.TAKE_OVER: OrderState.RUNNING,
         OrderVerb.DOUBT: OrderState.IN_DOUBT,
+        OrderVerb.STOP: OrderState.PLANNED,
         OrderVerb.FINISH: OrderState.DONE,
         OrderVerb.FAIL: OrderState.FAILED,
     },
     OrderState.IN_DOUBT: {
         OrderVerb.TAKE_OVER: OrderState.RUNNING,
+        OrderVerb.STOP: OrderState.PLANNED,
         OrderVerb.FINISH: OrderState.DONE,
         OrderVerb.FAIL: OrderState.FAILED,
         OrderVerb.RETRY: OrderState.OPEN,
+        OrderVerb.ABANDON: OrderState.ABANDONED,
     },
-    OrderState.FAILED: {OrderVerb.FINISH: OrderState.DONE, OrderVerb.RETRY: OrderState.OPEN},
+    OrderState.FAILED: {
+        OrderVerb.STOP: OrderState.PLANNED,
+        OrderVerb.FINISH: OrderState.DONE,
+        OrderVerb.RETRY: OrderState.OPEN,
+        OrderVerb.ABANDON: OrderState.ABANDONED,
+    },
     OrderState.DONE: {},
+    OrderState.CANCELLED: {},
+    OrderState.ABANDONED: {},
 }
 
 

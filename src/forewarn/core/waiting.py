@@ -14,6 +14,14 @@ from itertools import islice
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
+from forewarn.core.host_orders import (
+    OVER,
+    current_host,
+    departures,
+    is_read,
+    is_stopped,
+    machines_in_the_way,
+)
 from forewarn.core.model import (
     ENDED,
     OPEN,
@@ -24,6 +32,7 @@ from forewarn.core.model import (
     Event,
     Maintenance,
     OnFailure,
+    Order,
     OrderState,
     Status,
     StoreHold,
@@ -35,13 +44,17 @@ MAX_NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """One reason why an event has not moved on: a stable code, a sentence, and the machines and events concerned."""
+    """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.
+
+    `orders` are orders of hosts that failed or are in doubt.
+    """
 
     code: str
     message: str
     until: datetime | None = None
     machines: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
 
 
 def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiting, ...]:
@@ -62,6 +75,84 @@ def waiting_for_each(snapshot: Snapshot, event_ids: Iterable[str], now: datetime
             shared[event.maintenance_id] = _SharedReasons(draft, draft.maintenances[event.maintenance_id])
         reasons[event_id] = _reasons(draft, event, shared.get(event.maintenance_id))
     return reasons
+
+
+def waiting_for_hosts(snapshot: Snapshot, maintenance_id: str, now: datetime) -> dict[str, tuple[Waiting, ...]]:
+    """Return what the work on each host of a maintenance waits for; nothing for a host that is over.
+
+    Machines in the way are named if the snapshot has the machines of the host.
+    """
+    draft = Draft(snapshot, now, Actor("reader"))
+    maintenance = draft.maintenances[maintenance_id]
+    current = current_host(draft, maintenance)
+    return {
+        order.host: host_reasons(draft, maintenance, order, current) for order in draft.host_orders_of(maintenance_id)
+    }
+
+
+def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: Order | None) -> tuple[Waiting, ...]:
+    """Return what the work on a host waits for; `current` is the order of the host whose turn it is."""
+    if order.state in OVER:
+        return ()
+    if order.state is not OrderState.PLANNED:
+        return (_host_progress(draft, maintenance, order),)
+    reasons = _why_stopped(draft, maintenance)
+    if current is not None and current.id != order.id:
+        earlier = Waiting(code="earlier-host", message=f"host {current.host} comes first, and its turn has not ended")
+        return (*reasons, earlier)
+    reasons += _not_empty(draft, maintenance, order)
+    floor = host_not_before(draft, maintenance, order)
+    if floor is not None and draft.trusted_in("") < floor:
+        reasons.append(Waiting(code="earliest", message="the work on the host has an earliest start", until=floor))
+    ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
+    return tuple(reasons) or (ticker,)
+
+
+def _not_empty(draft: Draft, maintenance: Maintenance, order: Order) -> list[Waiting]:
+    """Return the wait for machines on the host, and for the events that empty it or shut them down."""
+    unended = [e for e in departures(draft, order) if e.status in OPEN and not is_stopped(draft, e)]
+    machines = tuple(str(m) for m in machines_in_the_way(draft, maintenance, order)) if is_read(draft, order) else ()
+    if unended:
+        message = f"{len(unended)} event(s) of host {order.host} have not ended"
+        return [
+            Waiting(
+                code="host-not-empty",
+                message=message,
+                machines=machines[:MAX_NAMED],
+                events=tuple(e.id for e in unended[:MAX_NAMED]),
+            )
+        ]
+    if machines:
+        return [_in_the_way(order, machines)]
+    return []
+
+
+def _in_the_way(order: Order, machines: tuple[str, ...]) -> Waiting:
+    message = f"host {order.host} still carries {_listed(machines)}, and no event of this maintenance moves them"
+    return Waiting(code="host-not-empty", message=message, machines=machines[:MAX_NAMED])
+
+
+def _host_progress(draft: Draft, maintenance: Maintenance, order: Order) -> Waiting:
+    """Return what an order of a host waits for that can be taken or was taken."""
+    if order.state is OrderState.FAILED:
+        message = f"the work on host {order.host} failed ({order.reason})"
+        return Waiting(code="order-failed", message=message, orders=(order.id,))
+    if order.state is OrderState.IN_DOUBT:
+        return replace(_progress(draft, order), orders=(order.id,))
+    if order.state is not OrderState.OPEN or _store_held(draft):
+        return _progress(draft, order)
+    machines = tuple(str(m) for m in machines_in_the_way(draft, maintenance, order)) if is_read(draft, order) else ()
+    if machines:
+        return _in_the_way(order, machines)
+    if order.reason:
+        return Waiting(code="host-not-empty", message=order.reason, until=order.deadline)
+    return _progress(draft, order)
+
+
+def host_not_before(draft: Draft, maintenance: Maintenance, order: Order) -> datetime | None:
+    """Return the time before which the work on a host must not begin. The events of a host keep to NotBefore themselves."""
+    requested = [maintenance.earliest, None if departures(draft, order) else maintenance.not_before]
+    return max((moment for moment in requested if moment is not None), default=None)
 
 
 class _SharedReasons:
@@ -183,8 +274,15 @@ def notice_end(maintenance: Maintenance, event: Event) -> datetime | None:
     return max(event.not_before, maintenance.observed_published_at + timedelta(seconds=event.minimum_notice_s))
 
 
+def blocking_hosts(draft: Draft, maintenance: Maintenance) -> list[Order]:
+    """Return the failed orders of hosts that hold the rest of the maintenance."""
+    if maintenance.on_failure is not OnFailure.HOLD:
+        return []
+    return [order for order in draft.host_orders_of(maintenance.id) if order.state is OrderState.FAILED]
+
+
 def stopped(draft: Draft, maintenance: Maintenance) -> bool:
-    return maintenance.paused or bool(blocking_failures(draft, maintenance))
+    return maintenance.paused or bool(blocking_failures(draft, maintenance)) or bool(blocking_hosts(draft, maintenance))
 
 
 def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
@@ -316,6 +414,9 @@ def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
         if len(failed) > 1:
             message = f"{len(failed)} orders failed and hold the maintenance, the first in event {first} ({reason})"
         reasons.append(Waiting(code="unresolved", message=message, events=tuple(e.id for e in failed[:MAX_NAMED])))
+    for order in blocking_hosts(draft, maintenance):
+        message = f"the work on host {order.host} failed ({order.reason}) and holds the maintenance"
+        reasons.append(Waiting(code="unresolved", message=message, orders=(order.id,)))
     if maintenance.paused:
         reasons.append(Waiting(code="paused", message="the maintenance is paused"))
     return reasons
@@ -377,7 +478,15 @@ def _missing_approval(event: Event) -> Waiting:
 
 
 def order_progress(draft: Draft, event: Event) -> Waiting:
-    order = draft.orders[event.id]
+    if is_stopped(draft, event):
+        return Waiting(
+            code="host-work",
+            message=f"its machines are shut down until the work on host {event.host} has ended",
+        )
+    return _progress(draft, draft.orders[event.id])
+
+
+def _progress(draft: Draft, order: Order) -> Waiting:
     if order.state is OrderState.FAILED:
         return Waiting(code="order-failed", message=f"its order failed ({order.reason})")
     if order.state is OrderState.IN_DOUBT:

@@ -16,6 +16,7 @@ from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
+from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
     UNFINISHED,
@@ -115,7 +116,7 @@ class Control(FleetUseCases, HookUseCases):
     def resolve_failure(self, event_id: str, verb: Verb, actor: Actor) -> None:
         """Retry, finish or abandon an event whose order failed or is in doubt."""
         timeout_s = self._order_timeout_s
-        self._decide_on_events(
+        self._decide_on_orders(
             _at(event_id),
             lambda s, now: lifecycle.resolve_failure(
                 s, event_id, verb, now=now, actor=actor, order_timeout_s=timeout_s
@@ -125,9 +126,32 @@ class Control(FleetUseCases, HookUseCases):
     def retry_failed(self, maintenance_id: str, actor: Actor) -> None:
         """Retry every failed order of a maintenance in one change."""
         timeout_s = self._order_timeout_s
+        focus = Focus(maintenances=(maintenance_id,))
+        self._decide(
+            self._focus_with_hosts(focus),
+            lambda s, now: lifecycle.retry_failed(s, maintenance_id, now=now, actor=actor, order_timeout_s=timeout_s),
+        )
+
+    def skip_host(self, maintenance_id: str, host: str, actor: Actor) -> None:
+        """Leave one host of a maintenance out."""
         self._decide(
             Focus(maintenances=(maintenance_id,)),
-            lambda s, now: lifecycle.retry_failed(s, maintenance_id, now=now, actor=actor, order_timeout_s=timeout_s),
+            lambda s, now: lifecycle.skip_host(s, maintenance_id, host, now=now, actor=actor),
+        )
+
+    def resolve_host(self, order_id: str, verb: Verb, actor: Actor) -> None:
+        """Retry, finish or abandon the work on a host that failed or is in doubt."""
+        timeout_s = self._order_timeout_s
+        self._decide_on_orders(
+            _only(order_id),
+            lambda s, now: lifecycle.resolve_host(s, order_id, verb, now=now, actor=actor, order_timeout_s=timeout_s),
+        )
+
+    def note_host(self, order_id: str, reason: str, actor: Actor) -> None:
+        """Record why the order of a host is not handed out."""
+        self._decide_on_orders(
+            _only(order_id),
+            lambda s, now: lifecycle.note_host(s, order_id, reason, now=now, actor=actor),
         )
 
     def cancel_maintenance(self, maintenance_id: str, actor: Actor) -> None:
@@ -205,7 +229,7 @@ class Control(FleetUseCases, HookUseCases):
     def take_order(self, order_id: str, actor: Actor, *, node: str) -> Order:
         """Return the order as saved."""
         timeout_s = self._order_timeout_s
-        change = self._decide(
+        change = self._decide_on_orders(
             _only(order_id),
             lambda s, now: lifecycle.take(s, order_id, now=now, actor=actor, node=node, order_timeout_s=timeout_s),
         )
@@ -214,7 +238,7 @@ class Control(FleetUseCases, HookUseCases):
     def take_over_order(self, order_id: str, actor: Actor, *, node: str, of: str) -> Order:
         """Return the order as saved."""
         timeout_s = self._order_timeout_s
-        change = self._decide(
+        change = self._decide_on_orders(
             _only(order_id),
             lambda s, now: lifecycle.take_over(
                 s, order_id, now=now, actor=actor, node=node, of=of, order_timeout_s=timeout_s
@@ -238,8 +262,26 @@ class Control(FleetUseCases, HookUseCases):
             events.update((each, snapshot.events[each]) for each in ids if each in snapshot.events)
             return lifecycle.report(snapshot, reports, now=now, actor=actor)
 
-        change = self._decide_on_events(Focus(events=ids, machines=moved, whole_maintenances=False), decide)
+        change = self._decide_on_orders(Focus(events=ids, machines=moved, whole_maintenances=False), decide)
         _log_unresolved(change, events)
+
+    def order(self, order_id: str) -> tuple[Order, Maintenance, Event | None]:
+        """Return an order with its maintenance, and with its event unless it is the order of a host."""
+        snapshot = self._store.snapshot(_only(order_id))
+        order = snapshot.orders.get(order_id)
+        if order is None:
+            raise NotFound(f"there is no order {order_id}")
+        event = snapshot.events.get(order_id)
+        maintenance_id = event.maintenance_id if event is not None else order.maintenance_id
+        maintenance = snapshot.maintenances.get(maintenance_id) or self._store.maintenance(maintenance_id)
+        if maintenance is None:
+            raise NotFound(f"there is no order {order_id}")
+        return order, maintenance, event
+
+    def _focus_with_hosts(self, focus: Focus) -> Focus:
+        """Return the focus with the hosts whose turn it is in its maintenances, and with the machines that left them."""
+        hosts, machines = hosts_to_read(self._store.snapshot(focus), focus.maintenances)
+        return replace(focus, hosts=hosts, machines=machines)
 
     # -- what becomes due
 
@@ -248,8 +290,12 @@ class Control(FleetUseCases, HookUseCases):
         timeout_s = self._order_timeout_s
         with self._deciding:
             decided_s, now = self._monotonic(), self._now()
-            snapshot = self._store.snapshot(Focus(maintenances=tuple(maintenance_ids)))
-            change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s)
+            focus = Focus(maintenances=tuple(maintenance_ids))
+            snapshot = self._store.snapshot(focus)
+            hosts, machines = hosts_to_read(snapshot, focus.maintenances)
+            if hosts:
+                snapshot = self._store.snapshot(replace(focus, hosts=hosts, machines=machines))
+            change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s, new_id=self._new_id)
             if not change.empty:
                 self._refuse_old(decided_s)
                 self._store.apply(change)
@@ -335,15 +381,25 @@ class Control(FleetUseCases, HookUseCases):
         events = [e for e in snapshot.events.values() if e.maintenance_id == maintenance_id]
         return snapshot.maintenances[maintenance_id], sorted(events, key=lambda e: e.position)
 
-    def _decide_on_events(self, focus: Focus, decide: Decision) -> Change:
-        """Decide with the machines of the scopes of Terminate events, whose end changes the inventory."""
+    def _decide_on_orders(self, focus: Focus, decide: Decision) -> Change:
+        """Decide with the machines that the named orders concern.
+
+        These are the machines of the scopes of Terminate events, whose end changes the inventory. For the order of a host, they
+        are the machines on the host; its maintenance is read whole.
+        """
 
         def decide_with_machines(snapshot: Snapshot, now: datetime) -> Change:
             named = [snapshot.events[i] for i in focus.events if i in snapshot.events]
             scopes = tuple({e.scope for e in named if EVENT_TYPES[e.type].removes_machines})
-            if scopes:
-                snapshot = self._store.snapshot(replace(focus, scopes=scopes, inventory=True))
-            return decide(snapshot, now)
+            of_hosts = [order for i in focus.events if (order := snapshot.orders.get(i)) is not None and order.host]
+            wider = replace(focus, scopes=scopes, inventory=True) if scopes else focus
+            if of_hosts:
+                maintenances = tuple(dict.fromkeys(order.maintenance_id for order in of_hosts))
+                hosts = tuple(dict.fromkeys(order.host for order in of_hosts))
+                wider = replace(
+                    wider, hosts=hosts, maintenances=maintenances, open_events=True, whole_maintenances=True
+                )
+            return decide(self._store.snapshot(wider) if wider is not focus else snapshot, now)
 
         return self._decide(focus, decide_with_machines)
 
@@ -352,6 +408,11 @@ def _log_unresolved(change: Change, events: Mapping[str, Event]) -> None:
     """Log each order that failed or is in doubt now: an operator must act."""
     for order in change.orders:
         if order.state not in (OrderState.FAILED, OrderState.IN_DOUBT):
+            continue
+        if order.host:
+            what = "failed" if order.state is OrderState.FAILED else "is in doubt"
+            fields = {"host": order.host, "maintenance": order.maintenance_id, "reason": order.reason}
+            log.error("the work on host %s %s: %s", order.host, what, order.reason, extra={"fields": fields})
             continue
         event = events[order.id]
         log.error(

@@ -22,7 +22,7 @@ from forewarn.executors import Executor, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import NodeLeases
-from forewarn.service.placement import event_targets
+from forewarn.service.placement import event_targets, is_live, no_target
 from forewarn.store import Focus, Store
 
 BATCH = 100
@@ -291,11 +291,17 @@ class Orders:
             self._hand_to_executor(work)
 
     def _hand_to_executor(self, work: Work) -> None:
+        refusal = no_target(self._store, work.event, self._store.hosts()) if work.event.to_host else ""
+        if refusal:
+            self._fail(work, refusal)
+            return
         try:
             self._executor.take(work)
         except OSError as error:
-            outcome = Outcome(False, f"the executor could not take it: {error}")
-            self._unsaved.append(OrderReport(work.order.id, work.order.attempt, outcome, self._reporter))
+            self._fail(work, f"the executor could not take it: {error}")
+
+    def _fail(self, work: Work, reason: str) -> None:
+        self._unsaved.append(OrderReport(work.order.id, work.order.attempt, Outcome(False, reason), self._reporter))
 
     def _work_of(self, order: Order) -> Work | None:
         """Return what the executor needs; None if a failover has lost the order since it was listed."""
@@ -315,6 +321,7 @@ class Orders:
             {name: m.host for (_, name), m in machines.items()},
             connections={host.name: host.connection for host in rows.values() if host.connection},
             targets=event_targets(self._store, event, rows),
+            live=is_live(event),
             instance_ids=ids,
         )
 

@@ -1,22 +1,63 @@
 """Read from the store where the machines of an event may go; `core.placement` holds the rules."""
 
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import groupby
+
+from forewarn.core.hosts import IN_MAINTENANCE
 from forewarn.core.model import Event, EventType, Host, Machine
 from forewarn.core.placement import Hosts, targets
 from forewarn.store import MAX_PAGE, Focus, HostQuery, Store
 
+MAX_HOST_ORDERS = 10_000
+
 
 def leaves_host(event: Event) -> bool:
     """Whether the machines of the event go to another host."""
-    return event.type is EventType.REDEPLOY
+    return event.type is EventType.REDEPLOY or is_live(event)
+
+
+def is_live(event: Event) -> bool:
+    """Whether the event moves running machines: a Freeze that empties a host, or brings machines back."""
+    return event.type is EventType.FREEZE and event.host != ""
 
 
 def event_targets(store: Store, event: Event, rows: dict[str, Host]) -> dict[str, tuple[str, ...]]:
     """Return the hosts that each machine of the event may go to, the best first; nothing if the machines stay."""
-    if not leaves_host(event) or not any(host.listed for host in rows.values()):
+    if not leaves_host(event):
         return {}
     of_scope = _machines_of(store, event.scope)
     leaving = [machine for machine in of_scope if machine.name in event.resources]
-    return targets(leaving, of_scope, Hosts(rows=rows, machines=_machines_on_hosts(store)))
+    return targets(leaving, of_scope, read_hosts(store, rows), to_host=event.to_host)
+
+
+def no_target(store: Store, event: Event, rows: dict[str, Host]) -> str:
+    """Return why the machines of the event cannot go to the host that an operator named, or ""."""
+    why = read_hosts(store, rows).why_not(event.to_host) if leaves_host(event) and event.to_host else ""
+    return f"{why}, and its machines must go there: uncordon it or wait, then retry" if why else ""
+
+
+def planned_targets(store: Store, leaving: Iterable[Machine], to_host: str) -> dict[str, tuple[str, ...]]:
+    """Return where machines of any scope may go now, by `scope/name`; each is placed as if the ones before had moved."""
+    hosts = read_hosts(store, store.hosts())
+    found: dict[str, tuple[str, ...]] = {}
+    for scope, group in groupby(sorted(leaving, key=lambda machine: machine.key), key=lambda machine: machine.scope):
+        placed = targets(group, _machines_of(store, scope), hosts, to_host=to_host)
+        found |= {f"{scope}/{name}": names for name, names in placed.items()}
+        arrived = Counter(names[0] for names in placed.values() if names)
+        hosts = replace(hosts, machines=Counter(hosts.machines) + arrived)
+    return found
+
+
+def read_hosts(store: Store, rows: dict[str, Host]) -> Hosts:
+    if not any(host.listed for host in rows.values()):
+        return Hosts(rows=rows)
+    return Hosts(rows=rows, machines=_machines_on_hosts(store), in_maintenance=hosts_in_maintenance(store))
+
+
+def hosts_in_maintenance(store: Store) -> frozenset[str]:
+    return frozenset(order.host for order in store.orders(IN_MAINTENANCE, MAX_HOST_ORDERS, of_hosts=True))
 
 
 def _machines_of(store: Store, scope: str) -> list[Machine]:

@@ -161,7 +161,10 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The numbers of open events by status, of Started events with a failed order or one in doubt, of scopes and of machines."""
+    """The numbers of open events by status, of Started events with a failed order or one in doubt, of scopes and of machines.
+
+    Where all scopes are counted, the hosts with a failed order or one in doubt are counted with these events.
+    """
 
     planned: int = 0
     scheduled: int = 0
@@ -253,8 +256,8 @@ class Store(Protocol):
     def next_wakeup(self) -> datetime | None:
         """Return the earliest `wake_at`."""
 
-    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
-        """Return orders in these states, oldest first."""
+    def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
+        """Return orders in these states, oldest first: those of events, or those of hosts."""
 
     # Loose: written in batches; a crash may lose the last few.
 

@@ -162,6 +162,10 @@ CALLS: tuple[Call, ...] = (
             ("retry-failed", Control.retry_failed, "Retry all its orders that failed; orders in doubt stay as they are."),
         )
     ),
+    _post(
+        "/v1/maintenances/{id}/hosts/{host}/skip", maintenances.skip_host, bodies.MaintenanceOut,
+        "Leave one host out: its events that have not started and its work are cancelled; it stays cordoned.",
+    ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
     _get(
         "/v1/waves", events.list_open_waves, bodies.OpenWavesOut, "The waves with open events, newest first.",
@@ -185,13 +189,20 @@ CALLS: tuple[Call, ...] = (
         )
     ),
     _get("/v1/orders", orders.list_orders, bodies.Page[bodies.OrderOut], "The orders, newest first.", query=orders.OrdersQuery),
-    _get("/v1/orders/{id}", orders.get_order, bodies.OrderOut, "One order; its id is its event's id."),
+    _get("/v1/orders/{id}", orders.get_order, bodies.OrderOut, "One order; its id is its event's id, unless it is a host's."),
     _post("/v1/orders/{id}/start", orders.start_order, bodies.OrderOut, "Take an order: its work begins."),
     _post(
         "/v1/orders/{id}/finish", orders.finish_order, bodies.OrderOut, "Report that the work is done.", takes=bodies.FinishIn,
         body_optional=True,
     ),
     _post("/v1/orders/{id}/fail", orders.fail_order, bodies.OrderOut, "Report that the work failed.", takes=bodies.FailIn),
+    *(
+        _post(f"/v1/orders/{{id}}/{verb}", orders.resolve_host(verb), bodies.OrderOut, summary)
+        for verb, summary in (
+            (Verb.RETRY, "Retry the work on a host, which failed or is in doubt."),
+            (Verb.ABANDON, "Abandon the work on a host, which failed or is in doubt: it stays undone."),
+        )
+    ),
     _get("/v1/audit", admin.list_audit, bodies.Page[bodies.AuditOut], "Who did what, newest first.", query=admin.AuditsQuery),
     _get(
         "/v1/audit/chain", admin.get_audit_chain, bodies.AuditChainOut, "Where the hash chain of the audit begins and ends.",

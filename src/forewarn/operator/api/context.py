@@ -21,7 +21,7 @@ from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.decisions import Once
 from forewarn.service.hook_sender import HookSender
-from forewarn.store import AuditQuery, Store, folded
+from forewarn.store import AuditQuery, Focus, Store, folded
 
 MAX_TIMELINE = 500
 MAX_SEARCH_CHARS = 200
@@ -133,7 +133,12 @@ class Api:
         return builder.event(snapshot.events[event_id], timeline)
 
     def maintenance_body(self, caller: Identity, maintenance_id: str, part: slice = WHOLE) -> bodies.MaintenanceOut:
-        snapshot = self.snapshots.around(maintenances=[maintenance_id])
+        maintenance = self.store.maintenance(maintenance_id)
+        if maintenance is not None and maintenance.host_mode is not None and maintenance.ended is None:
+            hosts = maintenance.targets.hosts if maintenance.targets is not None else ()
+            snapshot = self.store.snapshot(Focus(maintenances=(maintenance_id,), hosts=hosts))
+        else:
+            snapshot = self.snapshots.around(maintenances=[maintenance_id])
         return views.maintenance_out(snapshot, maintenance_id, within=caller.within, now=self.clock.now(), part=part)
 
     def targets(self, body: bodies.TargetsIn) -> Targets:

@@ -1,10 +1,12 @@
 """List, show, take and report orders."""
 
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from forewarn.core.errors import NotFound
+from forewarn.core.errors import NotFound, Refused
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import OrderState, Status
+from forewarn.core.model import Event, Maintenance, Order, OrderState, Status
+from forewarn.core.transitions import Verb
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.context import (
     Api,
@@ -17,7 +19,7 @@ from forewarn.operator.api.context import (
     read_cursor,
     searched,
 )
-from forewarn.service.placement import event_targets
+from forewarn.service.placement import event_targets, no_target
 from forewarn.store import Focus, OrderQuery, folded
 
 Key = tuple[datetime, str]
@@ -48,8 +50,9 @@ def list_orders(api: Api, context: CallContext) -> Result:
         events = api.store.snapshot(
             Focus(events=tuple(o.id for o in page), whole_maintenances=False, open_events=False, document_only=True)
         ).events
-        # An order whose event was removed meanwhile still counts as read.
-        return [((o.issued, o.id), views.order_out(o, events[o.id]) if o.id in events else None) for o in page]
+        of: dict[str, Event | Maintenance] = {**events, **_maintenances(api, page)}
+        # An order whose event or maintenance was removed meanwhile still counts as read.
+        return [((o.issued, o.id), views.order_out(o, of[o.id]) if o.id in of else None) for o in page]
 
     start = read_cursor(query.cursor, tuple[Moment, str])
     items, last = searched(read, _text, text=query.text, start=start, limit=query.limit)
@@ -57,11 +60,18 @@ def list_orders(api: Api, context: CallContext) -> Result:
     return page_of(_with_hosts(api, found), cursor_of(*last) if last else None)
 
 
+def _maintenances(api: Api, orders: Iterable[Order]) -> dict[str, Maintenance]:
+    """Return the maintenances of those orders that are orders of hosts, by order."""
+    of_hosts = {order.id: order.maintenance_id for order in orders if order.host}
+    found = {each: api.store.maintenance(each) for each in set(of_hosts.values())}
+    return {order_id: known for order_id, each in of_hosts.items() if (known := found[each]) is not None}
+
+
 def _text(order: bodies.OrderOut | None) -> str:
     """Return what a search finds an order by."""
     if order is None:
         return ""
-    return "\n".join((order.id, order.type, order.reason, order.node, *order.machines))
+    return "\n".join((order.id, order.type, order.reason, order.node, order.host, *order.machines))
 
 
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
@@ -77,6 +87,13 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         and not (query.state and event.status is Status.ABANDONED)
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
+    maintenance = snapshot.maintenances.get(query.maintenance)
+    if maintenance is not None and caller.within is None:
+        items += [
+            views.order_out(order, maintenance)
+            for order in sorted(snapshot.orders.values(), key=lambda o: o.position)
+            if order.host and order.maintenance_id == query.maintenance and order.state in states
+        ]
     return page_of(_with_hosts(api, [item for item in items if text in folded(_text(item))]), None)
 
 
@@ -87,7 +104,8 @@ def _with_hosts(api: Api, orders: list[bodies.OrderOut]) -> list[bodies.OrderOut
     machines = api.store.snapshot(focus).machines if keys else {}
     for order in orders:
         found = (machines.get(keys[name]) for name in order.machines)
-        order.hosts = sorted({machine.host for machine in found if machine is not None and machine.host})
+        on = {machine.host for machine in found if machine is not None and machine.host}
+        order.hosts = sorted(on) if not order.host else [order.host]
     return orders
 
 
@@ -98,10 +116,13 @@ def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]
 
 
 def get_order(api: Api, context: CallContext) -> Result:
-    return _result(api, context, api.event(context.caller, context.path["id"]).id)
+    return _result(api, context, context.path["id"])
 
 
 def start_order(api: Api, context: CallContext) -> Result:
+    _, _, event = api.control.order(context.path["id"])
+    if event is not None and (why := no_target(api.store, event, api.store.hosts())):
+        raise Refused(why)
     order = api.control.take_order(context.path["id"], context.caller.actor, node=context.caller.name)
     return _result(api, context, order.id)
 
@@ -115,6 +136,16 @@ def fail_order(api: Api, context: CallContext) -> Result:
     return _report(api, context, Outcome(False, reason=context.body.reason, output=context.body.output))
 
 
+def resolve_host(verb: Verb) -> Callable[[Api, CallContext], Result]:
+    """Return the call that retries or abandons the work on a host."""
+
+    def call(api: Api, context: CallContext) -> Result:
+        api.control.resolve_host(context.path["id"], verb, context.caller.actor)
+        return _result(api, context, context.path["id"])
+
+    return call
+
+
 def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
     order_id = context.path["id"]
     api.control.report_order(order_id, outcome, context.caller.actor, attempt=context.body.attempt)
@@ -122,11 +153,11 @@ def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
 
 
 def _result(api: Api, context: CallContext, order_id: str) -> Result:
-    event, order = api.control.event(order_id)
-    if order is None:
+    order, maintenance, event = api.control.order(order_id)
+    if not context.caller.sees(event.scope if event is not None else ""):
         raise NotFound(f"there is no order {order_id}")
-    (body,) = _with_hosts(api, [views.order_out(order, event)])
-    if context.caller.within is None and order.ended is None:
+    (body,) = _with_hosts(api, [views.order_out(order, event or maintenance)])
+    if event is not None and context.caller.within is None and order.ended is None:
         targets = event_targets(api.store, event, api.store.hosts())
         body.targets = {f"{event.scope}/{name}": list(hosts) for name, hosts in targets.items()}
     return Result(200, body)

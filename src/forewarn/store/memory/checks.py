@@ -82,7 +82,9 @@ class MemoryChecks(MemoryTables):
             elif event.id in self._events and self._events[event.id].maintenance_id != event.maintenance_id:
                 raise InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
         events = {e.id for e in change.events}
-        named = [*(a.event_id for a in change.approvals), *(o.id for o in change.orders)]
+        named = [*(a.event_id for a in change.approvals), *(o.id for o in change.orders if not o.host)]
         dangling += [i for i in named if i not in events and i not in self._events]
+        of_hosts = [o for o in change.orders if o.host]
+        dangling += [o.id for o in of_hosts if o.maintenance_id not in maintenances | self._maintenances.keys()]
         if dangling:
             raise InvariantBroken(f"{dangling[0]} would belong to nothing that exists; nothing was saved")

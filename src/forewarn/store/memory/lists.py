@@ -35,7 +35,8 @@ class MemoryLists(MemoryTables):
         events = [self._events[i] for name in names for i in self._open_of_scope.get(name, ())]
         held = Counter(event.status for event in events)
         started = (self._orders.get(event.id) for event in events if event.status is Status.STARTED)
-        states = Counter(order.state for order in started if order is not None)
+        of_hosts = (order for order in self._orders.values() if order.host and within is None)
+        states = Counter(order.state for order in (*started, *of_hosts) if order is not None)
         return Counts(
             planned=held[Status.PLANNED],
             scheduled=held[Status.SCHEDULED],
@@ -80,7 +81,7 @@ class MemoryLists(MemoryTables):
         return heapq.nsmallest(limit, matching)
 
     def _lies_within(self, kind: IdKind, id_: str, scopes: tuple[str, ...] | None) -> bool:
-        events = self._events_of_maintenance(id_) if kind == "maintenance" else [self._events[id_]]
+        events = self._events_of_maintenance(id_) if kind == "maintenance" else filter(None, [self._events.get(id_)])
         return scopes is None or any(event.scope in scopes for event in events)
 
     @locked
@@ -178,9 +179,9 @@ class MemoryLists(MemoryTables):
             o
             for o in self._orders.values()
             if o.state in query.states
-            and (query.abandoned or self._events[o.id].status is not Status.ABANDONED)
+            and (query.abandoned or o.host or self._events[o.id].status is not Status.ABANDONED)
             and (query.before is None or (o.issued, o.id) < query.before)
-            and _lies_in(self._events[o.id].scope, scopes)
+            and _lies_in("" if o.host else self._events[o.id].scope, scopes)
         )
         return heapq.nlargest(query.limit, matching, key=lambda o: (o.issued, o.id))
 

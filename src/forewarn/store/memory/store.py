@@ -1,7 +1,7 @@
 """Implements `Store` in memory: snapshots, changes, what is due, and pruning. Its bases hold the rest, by subject."""
 
 import heapq
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
@@ -45,12 +45,18 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
                 i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.document_only
             },
             events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
-            orders={i: self._orders[i] for i in events if i in self._orders and not focus.document_only},
+            orders={} if focus.document_only else self._orders_for(focus, events, maintenance_ids),
+            read_hosts=frozenset(focus.hosts),
             hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
             confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
             resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
         )
+
+    def _orders_for(self, focus: Focus, events: Iterable[str], maintenance_ids: Iterable[str]) -> dict[str, Order]:
+        ids = dict.fromkeys([*events, *focus.events])
+        ids |= dict.fromkeys(i for each in maintenance_ids for i in self._host_order_ids_of.get(each, ()))
+        return {i: self._orders[i] for i in ids if i in self._orders}
 
     @locked
     def scopes(self) -> dict[str, Scope]:
@@ -130,9 +136,9 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         return min(self._waking.values(), default=None)
 
     @locked
-    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+    def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
         known = self._unfinished if UNFINISHED_ORDERS.issuperset(states) else self._orders
-        matching = (o for i in known if (o := self._orders[i]).state in states)
+        matching = (o for i in known if (o := self._orders[i]).state in states and bool(o.host) == of_hosts)
         return heapq.nsmallest(limit, matching, key=lambda o: (o.issued, o.id))
 
     @locked
@@ -181,6 +187,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         for maintenance_id in empty:
             self._event_ids_of.pop(maintenance_id, None)
             del self._maintenances[maintenance_id]
+            for order_id in self._host_order_ids_of.pop(maintenance_id, ()):
+                del self._orders[order_id]
         oldest = list(takewhile(lambda entry: entry.at < before, self._audit[:limit]))
         if oldest:
             del self._audit[: len(oldest)]

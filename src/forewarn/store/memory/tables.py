@@ -26,7 +26,7 @@ from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Recei
 from forewarn.store.audit_chain import AuditChain, ChainMark, chained
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-UNFINISHED_ORDERS = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
+UNFINISHED_ORDERS = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
 
 
 def locked(method: Method) -> Method:
@@ -56,6 +56,7 @@ class MemoryTables:
         self._event_ids_of: dict[str, list[str]] = defaultdict(list)
         self._orders: dict[str, Order] = {}
         self._unfinished: dict[str, None] = {}
+        self._host_order_ids_of: dict[str, list[str]] = defaultdict(list)
         self._audit: list[AuditEntry] = []
         self._audit_count = 0
         self._chain_start = ChainMark(0, "")
@@ -103,6 +104,8 @@ class MemoryTables:
             self._open_of_scope[event.scope].pop(event.id, None)
 
     def _put_order(self, order: Order) -> None:
+        if order.host and order.id not in self._orders:
+            self._host_order_ids_of[order.maintenance_id].append(order.id)
         self._orders[order.id] = order
         if order.state in UNFINISHED_ORDERS:
             self._unfinished[order.id] = None

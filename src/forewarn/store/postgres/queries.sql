@@ -104,8 +104,12 @@ GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 SELECT * FROM approvals WHERE event_id = ANY(%(ids)s::text[]) ORDER BY event_id, at, machine;
 
 -- name: orders_of_events
--- Return the orders of these events; an order has the id of its event.
+-- Return the orders with these ids, which are those of their events unless they are orders of hosts.
 SELECT * FROM orders WHERE id = ANY(%(ids)s::text[]) ORDER BY id;
+
+-- name: orders_of_hosts
+-- Return the orders of the hosts of these maintenances.
+SELECT * FROM orders WHERE host <> '' AND maintenance_id = ANY(%(ids)s::text[]) ORDER BY maintenance_id, position;
 
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
@@ -116,8 +120,8 @@ SELECT id FROM maintenances WHERE wake_at <= %(now)s ORDER BY wake_at, id LIMIT 
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
 -- name: orders_in_state
--- Return the oldest orders in a state.
-SELECT * FROM orders WHERE state = %(state)s ORDER BY issued, id LIMIT %(limit)s;
+-- Return the oldest orders in a state: of hosts, or of events.
+SELECT * FROM orders WHERE state = %(state)s AND (host <> '') = %(of_hosts)s ORDER BY issued, id LIMIT %(limit)s;
 
 -- Lists. A page is read in two steps: the keys of its rows, searched for each requested scope, status and type in an index
 -- in the page's order; then the rows. `since` is '-infinity' and `scopes` is NULL if all are requested.
@@ -256,11 +260,13 @@ WHERE ended IS NULL AND scope = %(scope)s AND number < %(before)s
 ORDER BY number DESC LIMIT %(limit)s;
 
 -- name: count_open
--- Count the open events by status, and the Started events with a failed order or with an order in doubt.
+-- Count the open events by status, and the Started events and the hosts with a failed order or with an order in doubt.
 SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER (WHERE e.status = 'Scheduled') AS scheduled,
     count(*) FILTER (WHERE e.status = 'Started') AS started,
-    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed') AS failed,
-    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'in-doubt') AS in_doubt
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'failed')
+      + (SELECT count(*) FROM orders WHERE host <> '' AND state = 'failed') AS failed,
+    count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'in-doubt')
+      + (SELECT count(*) FROM orders WHERE host <> '' AND state = 'in-doubt') AS in_doubt
 FROM events e LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
@@ -480,7 +486,8 @@ DELETE FROM machines WHERE scope = %(scope)s AND name = %(name)s;
 -- Add a maintenance. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(created_by)s, %(not_before)s,
     %(earliest)s, %(duration_s)s, %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s,
-    %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s)
+    %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s, %(host_mode)s,
+    %(return_machines)s, %(to_host)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
@@ -501,11 +508,11 @@ UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE id = %(id)
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason)
+    minimum_notice_s, started, ended, reason, host, to_host)
 VALUES (%(id)s, %(maintenance_id)s, %(wave)s, %(position)s, %(scope)s, %(update_domain)s, %(type)s, %(source)s,
     %(resources)s, %(description)s, %(duration_s)s, %(emergency)s, %(status)s, %(born_approved)s,
     %(needs_approval)s, %(approval)s, %(sequence)s, %(published)s, %(not_before)s, %(minimum_notice_s)s,
-    %(started)s, %(ended)s, %(reason)s)
+    %(started)s, %(ended)s, %(reason)s, %(host)s, %(to_host)s)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
@@ -517,12 +524,15 @@ WHERE events.maintenance_id = excluded.maintenance_id;
 INSERT INTO approvals VALUES (%(event_id)s, %(machine)s, %(who)s, %(at)s, %(origin)s) ON CONFLICT DO NOTHING;
 
 -- name: put_order
--- Add or update an order; it is listed under its event's scope.
-INSERT INTO orders VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s,
-    %(ended)s, %(reason)s, %(output)s, (SELECT scope FROM events WHERE events.id = %(id)s::text))
+-- Add or update an order; it is listed under its event's scope, the order of a host under none.
+INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
+    phase, scope)
+VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s, %(ended)s, %(reason)s, %(output)s,
+    %(host)s::text, %(maintenance_id)s, %(position)s, %(phase)s,
+    CASE WHEN %(host)s::text = '' THEN (SELECT scope FROM events WHERE events.id = %(id)s::text) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
 
 -- name: add_audit
 -- Add an audit entry; a trigger chains it to the entry before.

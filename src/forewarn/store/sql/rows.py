@@ -20,6 +20,7 @@ from forewarn.core.model import (
     Event,
     EventType,
     Host,
+    HostMode,
     Machine,
     Maintenance,
     Order,
@@ -123,6 +124,7 @@ _TEXT: Coders = {
     tuple[str, ...]: (json.dumps, _texts),
     Mapping[EventType, int]: (_notices_text, _notices),
     Mapping[str, str]: (_labels_text, json.loads),
+    HostMode | None: (_optional(str), _optional(HostMode)),
 }
 _NATIVE: Coders = {
     str: (without_nul, _with_nul),
@@ -133,6 +135,7 @@ _NATIVE: Coders = {
     tuple[str, ...]: (list, tuple),
     Mapping[EventType, int]: (_notices_text, _notices),
     Mapping[str, str]: (_labels_text, json.loads),
+    HostMode | None: (_optional(str), _optional(HostMode)),
 }
 
 

@@ -107,7 +107,11 @@ class SqlStore:
             self._recognise(server)
             ids = reader.as_list(found)
             approvals = () if focus.document_only else reader.query("approvals_of_events", ids=ids)
-            orders = () if focus.document_only else reader.query("orders_of_events", ids=ids)
+            order_ids = reader.as_list({**found, **dict.fromkeys(focus.events)})
+            orders = () if focus.document_only else reader.query("orders_of_events", ids=order_ids)
+            host_orders = (
+                () if focus.document_only else reader.query("orders_of_hosts", ids=reader.as_list(maintenance_ids))
+            )
             maintenances = (
                 () if focus.document_only else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
             )
@@ -119,7 +123,8 @@ class SqlStore:
                 hosts=_hosts(reader, hosts),
                 maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
                 events=_with_approvals(reader, found, approvals),
-                orders={row["id"]: reader.rows.order.decode(row) for row in orders},
+                orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders)},
+                read_hosts=frozenset(focus.hosts),
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
                 store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -189,9 +194,13 @@ class SqlStore:
             found = list(reader.query("next_wakeup"))
             return reader.rows.read_time(found[0]["wake_at"]) if found else None
 
-    def orders(self, states: Collection[OrderState], limit: int) -> list[Order]:
+    def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
         with self._reading() as reader:
-            found = [row for state in states for row in reader.query("orders_in_state", state=state, limit=limit)]
+            found = [
+                row
+                for state in states
+                for row in reader.query("orders_in_state", state=state, of_hosts=of_hosts, limit=limit)
+            ]
             found.sort(key=lambda row: (row["issued"], row["id"]))
             return [reader.rows.order.decode(row) for row in found[:limit]]
 

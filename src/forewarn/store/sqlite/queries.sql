@@ -106,8 +106,13 @@ GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 SELECT a.* FROM json_each(:ids) i CROSS JOIN approvals a ON a.event_id = i.value ORDER BY a.event_id, a.at, a.machine;
 
 -- name: orders_of_events
--- Return the orders of these events; an order has the id of its event.
+-- Return the orders with these ids, which are those of their events unless they are orders of hosts.
 SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o ON o.id = i.value ORDER BY o.id;
+
+-- name: orders_of_hosts
+-- Return the orders of the hosts of these maintenances.
+SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o INDEXED BY orders_of_hosts ON o.maintenance_id = i.value
+WHERE o.host <> '' ORDER BY o.maintenance_id, o.position;
 
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
@@ -118,8 +123,9 @@ SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :li
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
 -- name: orders_in_state
--- Return the oldest orders in a state.
-SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state ORDER BY issued, id LIMIT :limit;
+-- Return the oldest orders in a state: of hosts, or of events.
+SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state AND (host <> '') = :of_hosts
+ORDER BY issued, id LIMIT :limit;
 
 -- Lists. A page is read in two steps: the keys of its rows, searched for each requested scope, status and type in an index
 -- in the page's order; then the rows. `:since` is '' and `:scopes` is NULL if all are requested.
@@ -257,10 +263,12 @@ WHERE ended IS NULL AND scope = :scope AND number < :before
 ORDER BY number DESC LIMIT :limit;
 
 -- name: count_open
--- Count the open events by status, and the Started events with a failed order or with an order in doubt.
+-- Count the open events by status, and the Started events and the hosts with a failed order or with an order in doubt.
 SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
-  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0) AS failed,
-  coalesce(sum(e.status = 'Started' AND o.state = 'in-doubt'), 0) AS in_doubt
+  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0)
+    + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts_by_state WHERE host <> '' AND state = 'failed') AS failed,
+  coalesce(sum(e.status = 'Started' AND o.state = 'in-doubt'), 0)
+    + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts_by_state WHERE host <> '' AND state = 'in-doubt') AS in_doubt
 FROM events e INDEXED BY events_open LEFT JOIN orders o ON o.id = e.id
 WHERE e.ended IS NULL;
 
@@ -476,7 +484,8 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 -- name: add_maintenance
 -- Add a maintenance. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
-    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told)
+    :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told, :host_mode,
+    :return_machines, :to_host)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
@@ -497,10 +506,10 @@ UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE id = :id AND 
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason)
+    minimum_notice_s, started, ended, reason, host, to_host)
 VALUES (:id, :maintenance_id, :wave, :position, :scope, :update_domain, :type, :source, :resources, :description,
     :duration_s, :emergency, :status, :born_approved, :needs_approval, :approval, :sequence, :published, :not_before,
-    :minimum_notice_s, :started, :ended, :reason)
+    :minimum_notice_s, :started, :ended, :reason, :host, :to_host)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
@@ -512,12 +521,14 @@ WHERE events.maintenance_id = excluded.maintenance_id;
 INSERT INTO approvals VALUES (:event_id, :machine, :who, :at, :origin) ON CONFLICT DO NOTHING;
 
 -- name: put_order
--- Add or update an order; it is listed under its event's scope.
-INSERT INTO orders VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output,
-    (SELECT scope FROM events WHERE events.id = :id))
+-- Add or update an order; it is listed under its event's scope, the order of a host under none.
+INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
+    phase, scope)
+VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output, :host, :maintenance_id, :position,
+    :phase, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
 
 -- name: add_audit
 -- Add an audit entry.

@@ -64,6 +64,9 @@ CREATE TABLE maintenances (
     version     INTEGER NOT NULL,
     ended       TEXT,
     told        TEXT,
+    host_mode       TEXT CHECK (host_mode IN ('evacuate', 'in-place')),
+    return_machines INTEGER NOT NULL DEFAULT 0,
+    to_host         TEXT NOT NULL DEFAULT '',
     CHECK (CASE status
            WHEN 'Planned'   THEN ended IS NULL
            WHEN 'Running'   THEN ended IS NULL
@@ -126,6 +129,8 @@ CREATE TABLE events (
     started          TEXT,
     ended            TEXT,
     reason           TEXT NOT NULL,
+    host             TEXT NOT NULL DEFAULT '',
+    to_host          TEXT NOT NULL DEFAULT '',
     UNIQUE (maintenance_id, position),
     CHECK (CASE status
            WHEN 'Planned'   THEN ended IS NULL
@@ -198,23 +203,51 @@ CREATE TABLE approvals (
     PRIMARY KEY (event_id, machine)
 ) WITHOUT ROWID;
 
--- An order in doubt names the node that has its work, and has no time limit.
+-- An order in doubt names the node that has its work, and has no time limit. The order of an event has the event's id. The
+-- order of a host has an id of its own and names its host and its maintenance; only it may be cancelled or abandoned.
+-- No order outlives its event or its maintenance.
 CREATE TABLE orders (
-    id       TEXT PRIMARY KEY REFERENCES events (id) ON DELETE CASCADE,
-    issued   TEXT NOT NULL,
-    deadline TEXT,
-    state    TEXT NOT NULL CHECK (state = 'open' OR state = 'running' OR state = 'in-doubt' OR state = 'done' OR state = 'failed'),
-    attempt  INTEGER NOT NULL CHECK (attempt >= 1),
-    node     TEXT NOT NULL,
-    taken    TEXT,
-    ended    TEXT,
-    reason   TEXT NOT NULL,
-    output   TEXT NOT NULL,
-    scope    TEXT NOT NULL DEFAULT '',
-    CHECK (state <> 'in-doubt' OR (node <> '' AND deadline IS NULL))
+    id             TEXT PRIMARY KEY,
+    issued         TEXT NOT NULL,
+    deadline       TEXT,
+    state          TEXT NOT NULL CHECK (state = 'planned' OR state = 'open' OR state = 'running' OR state = 'in-doubt'
+                                        OR state = 'done' OR state = 'failed' OR state = 'cancelled' OR state = 'abandoned'),
+    attempt        INTEGER NOT NULL CHECK (attempt >= 1),
+    node           TEXT NOT NULL,
+    taken          TEXT,
+    ended          TEXT,
+    reason         TEXT NOT NULL,
+    output         TEXT NOT NULL,
+    scope          TEXT NOT NULL DEFAULT '',
+    host           TEXT NOT NULL DEFAULT '',
+    maintenance_id TEXT NOT NULL DEFAULT '',
+    position       INTEGER NOT NULL DEFAULT 0,
+    phase          TEXT NOT NULL DEFAULT '' CHECK (phase = '' OR phase = 'stop' OR phase = 'start'),
+    CHECK (state <> 'in-doubt' OR (node <> '' AND deadline IS NULL)),
+    CHECK ((host = '') = (maintenance_id = '')),
+    CHECK (host <> '' OR (state <> 'cancelled' AND state <> 'abandoned' AND (state <> 'planned' OR phase = 'start')))
 ) WITHOUT ROWID;
 CREATE INDEX orders_by_state ON orders (state, issued, id);
 CREATE INDEX orders_by_scope ON orders (scope, state, issued, id);
+CREATE UNIQUE INDEX orders_of_hosts ON orders (maintenance_id, position) WHERE host <> '';
+CREATE INDEX orders_of_hosts_by_state ON orders (state) WHERE host <> '';
+
+CREATE TRIGGER orders_belong_to_something BEFORE INSERT ON orders
+WHEN NOT CASE WHEN new.host = '' THEN EXISTS (SELECT 1 FROM events WHERE id = new.id)
+         ELSE EXISTS (SELECT 1 FROM maintenances WHERE id = new.maintenance_id) END
+BEGIN
+    SELECT RAISE(ABORT, 'an order belongs to an event, or to the maintenance of its host');
+END;
+
+CREATE TRIGGER events_take_their_orders_along AFTER DELETE ON events
+BEGIN
+    DELETE FROM orders WHERE id = old.id;
+END;
+
+CREATE TRIGGER maintenances_take_their_orders_along AFTER DELETE ON maintenances
+BEGIN
+    DELETE FROM orders WHERE host <> '' AND maintenance_id = old.id;
+END;
 
 CREATE TABLE audit (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from forewarn.core.model import EventType, OrderState
+from forewarn.core.model import EventType, OrderState, Phase
 from forewarn.operator.api.bodies.common import MachineName, Name, RequestBody, ResponseBody
 
 Attempt = Annotated[
@@ -33,7 +33,10 @@ class FailIn(RequestBody):
 
 
 class OrderOut(ResponseBody):
-    """The work of one started event; its id is the event's id.
+    """The work of one started event, whose id is the event's id, or the work on a `host`.
+
+    The order of a host names no scope and no machines; its type is that of the maintenance. `phase` says what an order of
+    in-place maintenance does: `stop` its machines, or `start` them again.
 
     `hosts` are the hosts of its machines now. What resuming the store would do is listed without them. One order that has not
     ended also has `targets` for an operator or viewer: the hosts that each machine may be moved to, the best first.
@@ -53,5 +56,7 @@ class OrderOut(ResponseBody):
     ended: datetime | None
     reason: str
     output: str
+    host: str = ""
+    phase: Phase = Phase.NONE
     hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
     targets: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
