@@ -28,7 +28,7 @@ class Client:
         self._say()
 
     def end(self) -> None:
-        """For those that go on until they are told."""
+        """For clients that run until they are stopped."""
         self._say()
 
     def result(self) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def wrk(port: int, *, connections: int, seconds: float) -> int:
     """How many requests were answered, all with 200."""
     command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s"]
     command += ["-H", "Metadata: true", "-H", "Host: 169.254.169.254", f"http://127.0.0.1:{port}{PATH}"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = _WRK_REQUESTS.search(said)
-    if found is None or _WRK_WRONG.search(said):
-        raise RuntimeError(f"wrk did not see answers only: {said}")
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = _WRK_REQUESTS.search(output)
+    if found is None or _WRK_WRONG.search(output):
+        raise RuntimeError(f"wrk did not see answers only: {output}")
     return int(found[1])

@@ -55,8 +55,8 @@ class Inside:
             raise RuntimeError("the service inside the bench cannot be told anything")
         self._process.stdin.write(what + "\n")
         self._process.stdin.flush()
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
+        reply: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return reply
 
 
 @contextmanager
@@ -107,14 +107,14 @@ def fan_out(server: Inside, waiters: int, *, probed: bool) -> FanOut:
             time.sleep(0.05)
         client.begin()
         time.sleep(SETTLE_S)
-        told = server.order("change")
+        reply = server.order("change")
         seen = client.result()
     if seen["left"]:
         raise RuntimeError(f"{seen['left']} waiters were not answered")
     inside: dict[str, Any] = server.order("batches") if probed else {"batches_s": [0.0], "most_begun": 0}
     return FanOut(
-        last_s=seen["last_s"] - told["rung_s"],
-        asked_s=seen["last_s"] - told["asked_s"],
+        last_s=seen["last_s"] - reply["rung_s"],
+        asked_s=seen["last_s"] - reply["asked_s"],
         batch_s=max(inside["batches_s"]),
         probe_s=max(seen["probes_s"], default=0.0),
         waited_batches=inside["most_begun"],

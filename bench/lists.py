@@ -39,7 +39,7 @@ def _events(**conditions: object) -> Page:
 
 
 def _call(do: Callable[[Api, CallContext], Result], query: Paged) -> Page:
-    """A whole call of the API but for the network: found, looked at, told as JSON."""
+    """A whole call of the API without the network: find the call, perform it, encode the JSON."""
 
     def page(store: Store) -> object:
         clock = ManualClock(BEGINNING)

@@ -1,4 +1,4 @@
-"""The mock people write instead of an emulator: one empty document, whoever asks. Standard library alone."""
+"""The mock people write instead of an emulator: one empty document for every caller. Standard library alone."""
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

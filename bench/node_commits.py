@@ -81,7 +81,7 @@ class Writer:
             return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": count}
         if what == "submit":
             self._ids = reboot(self._service, self._targets)
-            self._tick(BATCH)  # notes that it is told
+            self._tick(BATCH)  # records that it is published
             return {}
         if what == START:
             self._clock.move_to(self._clock.now() + NOTICE)
@@ -97,7 +97,7 @@ class Writer:
         finish(self._service, self._started, at_once)
 
     def _publish(self, at_once: int) -> None:
-        """What one tick publishes, the next finds saved and notes as told."""
+        """Publish with one tick; the next tick reads it as published and records that."""
         self._tick(at_once)
         self._tick(at_once)
 
@@ -151,11 +151,11 @@ class Writers:
             if process.stdin is None:
                 raise RuntimeError("a writer cannot be talked to")
             print(what, count, file=process.stdin, flush=True)
-        told: list[dict[str, Any]] = [json.loads(_line(process)) for process in self._processes]
+        replies: list[dict[str, Any]] = [json.loads(_line(process)) for process in self._processes]
         return (
-            max(t.get("wall_s", 0.0) for t in told),
-            sum(t.get("cpu_s", 0.0) for t in told),
-            sum(int(t.get("count", 0)) for t in told),
+            max(t.get("wall_s", 0.0) for t in replies),
+            sum(t.get("cpu_s", 0.0) for t in replies),
+            sum(int(t.get("count", 0)) for t in replies),
         )
 
 

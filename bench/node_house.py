@@ -44,10 +44,10 @@ def database_server(folder: Path) -> Iterator[Server]:
 class Node:
     """One `forewarn serve` that is ready."""
 
-    def __init__(self, process: "subprocess.Popen[str]", told: Mapping[str, str]) -> None:
+    def __init__(self, process: "subprocess.Popen[str]", addresses: Mapping[str, str]) -> None:
         self.pid = process.pid
-        self.operator_port = _port(told["operator"])
-        self.guest_port = _port(told["guest"])
+        self.operator_port = _port(addresses["operator"])
+        self.guest_port = _port(addresses["guest"])
 
     def cpu_s(self) -> float:
         return spent_cpu_s(self.pid)
@@ -73,10 +73,10 @@ class Operator:
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         self._connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = self._connection.getresponse()
-        told = answer.read()
+        content = answer.read()
         if answer.status >= 300:
-            raise RuntimeError(f"{method} {path} was answered {answer.status}: {told.decode()}")
-        found: dict[str, object] = json.loads(told) if told else {}
+            raise RuntimeError(f"{method} {path} was answered {answer.status}: {content.decode()}")
+        found: dict[str, object] = json.loads(content) if content else {}
         return found
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ RING_BARE = f"INSERT INTO rung DEFAULT VALUES RETURNING pg_notify('{CHANNEL}', n
 
 
 class Times:
-    """Of each change: from the request, and from its acknowledgement, to the moment somebody else saw it."""
+    """Of each change: from the request, and from its acknowledgement, to the moment another node or a guest saw it."""
 
     def __init__(self) -> None:
         self.sent_s: list[float] = []
@@ -67,8 +67,8 @@ class Toggle:
             self._operator.ask("POST", f"/v1/maintenances/{self._published}/cancel")
             self._published = ""
         else:
-            asked = {"type": "Redeploy", "targets": {"machines": [f"{scope_name(0)}/vm-0000"]}}
-            self._published = str(self._operator.ask("POST", "/v1/maintenances", asked)["id"])
+            request = {"type": "Redeploy", "targets": {"machines": [f"{scope_name(0)}/vm-0000"]}}
+            self._published = str(self._operator.ask("POST", "/v1/maintenances", request)["id"])
 
 
 class Guest:
@@ -135,7 +135,7 @@ def measure_news(server: Server, folder: Path, size: Size) -> list[Verdict]:
         polled.row("node A to node B, plain polls"),
         bare.row("bare INSERT, NOTIFY and COMMIT to LISTEN"),
     ]
-    title = f"From a change to whoever sees it elsewhere, {size.node_changes} of each in turns"
+    title = f"From a change to its first sight elsewhere, {size.node_changes} of each in turns"
     print_table(title, ["what", "ack p50", "p99", "max", "sent p50", "p99", "max"], rows)
     longest = {"long poll": waited, "plain polls": polled}
     return [

@@ -111,8 +111,8 @@ def measure_polls(server: Server, folder: Path, size: Size) -> list[Verdict]:
             for subject in (shared, single):
                 each = costs[subject.name]
                 figures = [statistics.median(each.rounds_s), min(each.rounds_s), each.all_in_s]
-                told = f"{ratio:.2f}" if subject is shared else "1.00"
-                rows.append([f"{way}, {subject.name}", *(f"{s * 1e6:.1f} us" for s in figures), told])
+                ratio_text = f"{ratio:.2f}" if subject is shared else "1.00"
+                rows.append([f"{way}, {subject.name}", *(f"{s * 1e6:.1f} us" for s in figures), ratio_text])
             verdicts.append(at_most(f"CPU per poll on PostgreSQL / on SQLite, {way},", ratio, MOST_POLL_RATIO))
     title = f"CPU per poll of a node, {CONNECTIONS} connections at once, median of {rounds} interleaved rounds"
     print_table(title, ["how, store", "median", "least", "with all it did between", "ratio"], rows)

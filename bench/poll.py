@@ -200,9 +200,9 @@ def _crowd(subjects: Sequence[Subject], amounts: Amounts, ratios: dict[str, floa
 
 def _fan_out(database: Path, amounts: Amounts) -> list[Verdict]:
     ours, peers = [], []
-    with crowds.inside(str(database)) as house, crowds.inside("bare", DOCUMENT_BYTES + 160) as bare:
+    with crowds.inside(str(database)) as server, crowds.inside("bare", DOCUMENT_BYTES + 160) as bare:
         for _ in range(amounts.fan_outs):
-            ours.append(crowds.fan_out(house, amounts.crowd, probed=True))
+            ours.append(crowds.fan_out(server, amounts.crowd, probed=True))
             peers.append(crowds.fan_out(bare, amounts.crowd, probed=False))
     ratio = median_ratio([o.last_s for o in ours], [p.last_s for p in peers])
     row = [
@@ -235,22 +235,22 @@ def _fan_out(database: Path, amounts: Amounts) -> list[Verdict]:
 def _changes(folder: Path, database: Path, amounts: Amounts) -> list[Verdict]:
     many = folder / "many.db"
     build(many, scopes=amounts.documents, per_scope=1, announced=False)
-    with crowds.inside(str(many)) as house, load(crowds.crowd("probe", house.port, 1)) as client:
+    with crowds.inside(str(many)) as server, load(crowds.crowd("probe", server.port, 1)) as client:
         client.begin()
-        told = house.order("change all")
+        reply = server.order("change all")
         client.end()
         probes_s = client.result()["probes_s"]
-    if told["changed"] != amounts.documents:
-        raise RuntimeError(f"{told['changed']} documents changed instead of {amounts.documents}")
+    if reply["changed"] != amounts.documents:
+        raise RuntimeError(f"{reply['changed']} documents changed instead of {amounts.documents}")
     title = f"{amounts.documents:,} documents changed by one transaction"
-    row = [f"{told['took_s']:.2f} s", milliseconds(told["stall_s"]), milliseconds(max(probes_s))]
+    row = [f"{reply['took_s']:.2f} s", milliseconds(reply["stall_s"]), milliseconds(max(probes_s))]
     print_table(title, ["the change took", "longest stall of the event loop", "longest poll meanwhile"], [row])
     with (
-        crowds.inside(str(database), amounts.changes) as house,
-        load(crowds.crowd("paced", house.port, amounts.crowd, amounts.changes * 0.02)) as client,
+        crowds.inside(str(database), amounts.changes) as server,
+        load(crowds.crowd("paced", server.port, amounts.crowd, amounts.changes * 0.02)) as client,
     ):
         client.begin()
-        took_s = house.order("fresh")["took_s"]
+        took_s = server.order("fresh")["took_s"]
     row = [milliseconds(quantile(took_s, part)) for part in (0.5, 0.99, 1.0)]
     title = f"From the acknowledged change to a poll that shows it, {amounts.crowd:,} others polling once a second"
     print_table(title, ["p50", "p99", "max"], [row])

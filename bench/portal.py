@@ -3,7 +3,7 @@
 Real services on loopback in this process, asked over HTTP: the CPU time is theirs and, a little, that of asking. Each fleet comes
 three times: its open events in many maintenances, all in one, and all in one with failed orders. In the small one every machine
 is under maintenance, so that most pages are full and only the size differs. Between two changes pages are asked for again and
-again: `first look` is what one costs when something has just changed. It is measured after each kind of change in CHANGES.
+again: `first view` is what one costs when something has just changed. It is measured after each kind of change in CHANGES.
 """
 
 import http.client
@@ -117,7 +117,7 @@ def place(
             _fail(service, failed_orders)
         with running(service) as (_, url):
             found = Place(url, _paths(service), {name: partial(change, service) for name, change in CHANGES.items()})
-            yield replace(found, forms={"Plan, looked at": _plan_form(found)})
+            yield replace(found, forms={"Plan, previewed": _plan_form(found)})
     finally:
         service.close()
 
@@ -210,7 +210,7 @@ def _paths(service: Service) -> dict[str, str]:
         "Audit": "/audit",
         "Tokens": "/tokens",
         "Plan": "/plan",
-        "Plan, looked at": "/plan",
+        "Plan, previewed": "/plan",
     }
 
 
@@ -219,14 +219,14 @@ def _plan_form(place: Place) -> str:
     proof = re.search(rb'name="proof" value="(\w+)"', place.fetch("Plan"))
     if proof is None:
         raise RuntimeError("the plan's form has no proof")
-    asked = {
+    form = {
         "kind": "maintenance",
         "type": "Reboot",
         "target": "scope",
         "scope": place.paths["Scope"].rpartition("/")[2],
     }
     return urlencode(
-        {**asked, "source": "Platform", "on_failure": "hold", "step": "preview", "proof": proof[1].decode()}
+        {**form, "source": "Platform", "on_failure": "hold", "step": "preview", "proof": proof[1].decode()}
     )
 
 
@@ -286,12 +286,12 @@ def _report(shape: str, again: Costs, first: Mapping[str, Costs], size: Size) ->
     title = f"CPU of a page, machines / open events ({SHAPES[shape]}), median of {rounds} interleaved rounds"
     rows = [[page, *_milliseconds(found), f"{_ratio(found):.2f}"] for page, found in again.items()]
     print_table(title, ["page", small, large, "ratio"], rows)
-    title = f"CPU of a first look ({SHAPES[shape]}): {small}, {large}, ratio"
+    title = f"CPU of a first view ({SHAPES[shape]}): {small}, {large}, ratio"
     rows = [[page, *(_cell(found[page]) for found in first.values())] for page in again]
     print_table(title, ["page", *(f"after {change}" for change in first)], rows)
     return [
         _verdict("a page", shape, again),
-        *(_verdict(f"the first look after {change}", shape, found) for change, found in first.items()),
+        *(_verdict(f"the first view after {change}", shape, found) for change, found in first.items()),
     ]
 
 

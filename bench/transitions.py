@@ -48,7 +48,7 @@ def tick_single(service: Service, maintenance_ids: Sequence[str]) -> None:
 
 
 def publish(tick: Tick, service: Service, maintenance_ids: Sequence[str]) -> None:
-    """What one tick publishes, the next finds saved and notes as told."""
+    """Publish with one tick; the next tick reads it as published and records that."""
     tick(service, maintenance_ids)
     tick(service, maintenance_ids)
 
@@ -87,7 +87,7 @@ class Rolling:
         counts: dict[str, int] = defaultdict(int)
         # Submitting plans the whole maintenance and publishes its first wave: more than a transition, so not counted.
         ids = reboot(self._service, self._targets)
-        tick(self._service, ids)  # notes that it is told
+        tick(self._service, ids)  # records that it is published
         for wave in range(1, UPDATE_DOMAINS + 1):
             self._clock.move_to(self._clock.now() + NOTICE)
             started = self._step(START, spent, counts, lambda: tick(self._service, ids))

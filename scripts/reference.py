@@ -61,8 +61,8 @@ def commands() -> Iterator[tuple[str, str]]:
 
 def cli_reference() -> str:
     parts = [CLI_HEAD]
-    for path, told in commands():
-        text = "\n".join(line.rstrip() for line in told.splitlines())
+    for path, help_text in commands():
+        text = "\n".join(line.rstrip() for line in help_text.splitlines())
         parts.append(f"\n## {path}\n\n```\n{text}\n```\n")
     return "".join(parts)
 

@@ -23,32 +23,32 @@ SOAK_FACTOR = 10
 
 PYTEST = [str(BIN / "pytest"), "-q", "-p", "no:cacheprovider"]
 COVERED = ["--cov=forewarn.core", "--cov-branch", "--cov-report=term:skip-covered", "--cov-fail-under=100"]
-# After the quick ones the longest first, so that none is left alone at the end.
+# After the quick ones the longest first, so that none is left alone at the end. Parts that mostly wait (for other programs, for
+# notices to run, for leases and time limits to end) alternate with parts that compute, so that no core is idle.
 PARTS: dict[str, list[str]] = {
     "check": ["make", "--no-print-directory", "check"],
     "core": [*PYTEST, "tests/core", *COVERED],
-    # Most of the next six is waiting: for other programs, for notices to run, for leases and time limits to end.
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
+    "simulation": [*PYTEST, "tests/sim"],
     "testing": [*PYTEST, "tests/testing"],
+    "bench": [str(BIN / "python"), "-m", "bench", "--toy"],
     "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],
+    "operator": [*PYTEST, "tests/operator"],
     "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/nodes"],
-    "kvm": [*PYTEST, "-n", "2", "--dist", "loadscope", "tests/integration/kvm"],
     "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
+    "kvm": [*PYTEST, "-n", "2", "--dist", "loadscope", "tests/integration/kvm"],
+    "store": [*PYTEST, "tests/store"],
     "guest": [*PYTEST, "tests/guest"],
     "cli": [*PYTEST, "tests/cli"],
-    "store": [*PYTEST, "tests/store"],
-    "simulation": [*PYTEST, "tests/sim"],
-    "properties": [*PYTEST, "tests/properties"],
     "service": [*PYTEST, "tests/executors", "tests/libvirt", "tests/service", "tests/app"],
-    "bench": [str(BIN / "python"), "-m", "bench", "--toy"],
-    "operator": [*PYTEST, "tests/operator"],
+    "properties": [*PYTEST, "tests/properties"],
     "crash": [*PYTEST, "tests/integration/crash"],
     "dist": [*PYTEST, "tests/dist"],
-    "endpoint": [*PYTEST, "tests/endpoint"],
     "demo": [*PYTEST, "tests/demo"],
     "isolation": [*PYTEST, "tests/integration/isolation"],
-    "stories": [*PYTEST, "tests/stories"],
     "docs": [*PYTEST, "tests/docs", "tests/scripts"],
+    "endpoint": [*PYTEST, "tests/endpoint"],
+    "stories": [*PYTEST, "tests/stories"],
 }
 # What `make quick` runs: no other program than Python, no fuzzing, nothing that takes long.
 QUICK: dict[str, list[str]] = {
@@ -129,7 +129,8 @@ def run_all(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str
 
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Result:
-    """Run one part to its end."""
+    """Run one part to its end. Its programs keep what they have compiled, also where the caller's environment forbids it."""
+    environment = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started_s = time.monotonic()
     done = subprocess.run(
         command, cwd=ROOT, env=environment, check=False, text=True, errors="replace",

@@ -1,8 +1,8 @@
-"""Builds what a guest boots: the kernel of the machine, and an initial file system with busybox, drivers, Python and the agent.
+"""Builds what a guest boots: the kernel of the machine, and an initial file system with busybox, drivers, Python, the agent.
 
 The interpreter is the one that runs this program, with its shared libraries and a standard library in one zip file. A guest
-counts its boots in the file `boots` on its disk, shuts down when its power button is pressed, and runs the agent if its disk
-has the file `agent.toml`, and `program.py` if its disk has that.
+counts its boots on its disk, in the block after the file system, and shuts down when its power button is pressed. It runs the
+agent if its disk has the file `agent.toml`, and `program.py` if its disk has that.
 """
 
 import os
@@ -17,6 +17,8 @@ from pathlib import Path
 
 from scripts.build_agent import build
 
+# The size of a guest's file system. The number of its boots is in the block of 4 KiB behind it.
+DISK_MIB = 8
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "button", "evdev")
 # Parts of the standard library that no guest needs; they are most of its size.
 LEFT_OUT = (
@@ -53,8 +55,8 @@ until [ -e /sys/class/net/eth0 ] && [ -e /dev/vda ]; do usleep 10000; done
 ifconfig eth0 "$address" netmask 255.255.255.0
 route add default gw "$gateway"
 mount -t ext4 -o sync /dev/vda /state
-echo $(($(cat /state/boots 2>/dev/null || echo 0) + 1)) >/state/boots
-sync
+boots=$(dd if=/dev/vda bs=4096 skip=BOOTS_BLOCK count=1 2>/dev/null | tr -d '\\0')
+echo $((${boots:-0} + 1)) | dd of=/dev/vda bs=4096 seek=BOOTS_BLOCK conv=fsync 2>/dev/null
 cd /state
 [ -e program.py ] && PYTHON program.py &
 while [ -e agent.toml ]; do PYTHON /agent.pyz run --config /state/agent.toml; usleep 200000; done &
@@ -84,7 +86,7 @@ def build_initrd(target: Path, work: Path) -> None:
     python = _add_python(work)
     build(work / "agent.pyz")
     init = work / "init"
-    init.write_text(INIT.replace("PYTHON", python))
+    init.write_text(INIT.replace("PYTHON", python).replace("BOOTS_BLOCK", str(DISK_MIB * 256)))
     init.chmod(0o755)
     files = subprocess.run(["find", ".", "-print0"], cwd=work, check=True, capture_output=True).stdout
     with target.open("wb") as out:

@@ -1,4 +1,4 @@
-"""A node that is told to stop: it waits for the commands it runs if `stop_grace` says so, and leaves them at work."""
+"""A node that receives SIGTERM: it waits for the commands it runs if `stop_grace` says so, and leaves them at work."""
 
 import logging
 from typing import cast

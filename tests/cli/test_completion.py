@@ -21,8 +21,8 @@ def complete(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
     def run(*words: str, shell: str = "bash", **variables: str) -> list[str]:
         typed = " ".join(("forewarn", *words))
-        asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_TYPER_COMPLETE_ARGS": typed}
-        for name, value in {**asked, "_FOREWARN_COMPLETE": f"complete_{shell}", **variables}.items():
+        request = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words)), "_TYPER_COMPLETE_ARGS": typed}
+        for name, value in {**request, "_FOREWARN_COMPLETE": f"complete_{shell}", **variables}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as ended:
             build()(args=[], prog_name="forewarn")

@@ -101,7 +101,7 @@ def test_wait_goes_on_through_a_pause_and_ends_at_a_held_store(service: RunningS
 def test_why_names_the_failure_of_another_maintenance(
     service: RunningService, forewarn: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It suggests to resolve the failed event, and `wait` ends for the same reason; a viewer is told the reason alone."""
+    """It suggests to resolve the failed event, and `wait` ends for the same reason; a viewer sees the reason alone."""
     failing = first_event(service.schedule(forty_hosts.FAILING[0]))["id"]
     service.post("/v1/clock/advance", {"seconds": forty_hosts.WORK_S})
     assert failing in forewarn("order", "list", "--state", "failed")[1]

@@ -12,11 +12,14 @@ def test_an_import_is_a_fleet_file(tmp_path: Path) -> None:
     rules.write_text("[[rules]]\nmatch = 'test'\nscope = 'shop'\nupdate_domain = 3")
     done = run("fleet", "import", "libvirt", "--uri", "test:///default", "--rules", str(rules))
     assert (done.returncode, done.stderr) == (0, "")
-    (machine,) = parse_fleet(done.stdout, "fleet.toml").machines.values()
+    fleet = parse_fleet(done.stdout, "fleet.toml")
+    (machine,), (host,) = fleet.machines.values(), fleet.hosts.values()
+    assert (host.name, host.connection) == (machine.host, "test:///default")
     assert (str(machine), machine.update_domain, machine.addresses) == ("shop/test", 3, ("192.168.122.3",))
 
     left_out = run("fleet", "import", "libvirt", "--uri", "test:///default")
-    assert (left_out.returncode, left_out.stdout) == (0, "")
+    assert left_out.returncode == 0
+    assert parse_fleet(left_out.stdout, "fleet.toml").machines == {}
     assert left_out.stderr == "! left out, because nothing gives them a scope: test\n"
 
 

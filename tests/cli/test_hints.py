@@ -1,4 +1,4 @@
-"""Hints: what each role is told to do about each reason to wait, and that it may do it and that it helps."""
+"""Hints: what each role can do about each reason to wait; each hint is allowed to the role, and it helps."""
 
 import re
 from collections.abc import Callable

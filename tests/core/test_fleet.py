@@ -257,8 +257,8 @@ def test_a_table_with_a_bad_name_is_refused(text: str, complaint: str) -> None:
 )
 def test_a_wrong_host_is_refused(line: str, complaint: str) -> None:
     """The message names the table, the key and what to write instead."""
-    said = refusal(file("[[hosts]]", 'name = "kvm-07"', line))
-    assert said in (f'hosts[0] "kvm-07": {complaint}', f'hosts[0] "kvm-07": labels: {complaint}')
+    message = refusal(file("[[hosts]]", 'name = "kvm-07"', line))
+    assert message in (f'hosts[0] "kvm-07": {complaint}', f'hosts[0] "kvm-07": labels: {complaint}')
 
 
 def machines(*lines: str) -> str:

@@ -54,7 +54,6 @@ class Farm(World):
         _, change = self.submit_request(submitted)
         self.maintenance_id = change.maintenances[0].id
 
-    @property
     def known(self) -> Maintenance:
         return self.snapshot().maintenances[self.maintenance_id]
 
@@ -129,7 +128,7 @@ def test_a_host_is_announced_in_its_turn() -> None:
     assert farm.events_on("b") == []
     assert (farm.state("a"), farm.state("b")) == (OrderState.PLANNED, OrderState.PLANNED)
     assert (farm.why("a"), farm.why("b")) == (["host-not-empty"], ["earlier-host"])
-    assert farm.known.status is MaintenanceStatus.PLANNED
+    assert farm.known().status is MaintenanceStatus.PLANNED
 
 
 def test_a_host_is_cordoned_when_its_first_wave_is_published() -> None:
@@ -161,7 +160,7 @@ def test_the_work_begins_when_the_last_machine_has_left() -> None:
     farm.take(farm.work("a").id)
     assert farm.state("a") is OrderState.RUNNING
     assert farm.why("a") == ["executor"]
-    assert farm.known.status is MaintenanceStatus.RUNNING
+    assert farm.known().status is MaintenanceStatus.RUNNING
 
 
 def test_the_second_host_sends_away_what_came_from_the_first() -> None:
@@ -182,7 +181,7 @@ def test_the_second_host_sends_away_what_came_from_the_first() -> None:
     farm.empty("b", to="a")
     farm.finish(farm.work("b").id)
     farm.tick()
-    assert farm.known.status is MaintenanceStatus.COMPLETED
+    assert farm.known().status is MaintenanceStatus.COMPLETED
     assert farm.why("b") == []
 
 
@@ -197,7 +196,7 @@ def test_a_host_that_an_operator_cordoned_stays_cordoned() -> None:
     row = farm.row("a")
     assert row is not None
     assert row.cordoned == farm.now
-    assert farm.known.status is MaintenanceStatus.COMPLETED
+    assert farm.known().status is MaintenanceStatus.COMPLETED
 
 
 def test_a_host_without_machines_goes_straight_on() -> None:
@@ -211,7 +210,7 @@ def test_a_host_without_machines_goes_straight_on() -> None:
     assert row.cordoned_by == farm.maintenance_id
     farm.finish(farm.work("c").id)
     farm.tick()
-    assert farm.known.status is MaintenanceStatus.COMPLETED
+    assert farm.known().status is MaintenanceStatus.COMPLETED
     with pytest.raises(NotFound, match="no machine is on host 'spare'"):
         farm.work_on("spare")
 
@@ -225,7 +224,7 @@ def test_the_work_on_an_empty_host_waits_for_the_requested_start(mode: HostMode)
     farm.work_on("c", type=type_, host_mode=mode, not_before=at(HOUR), earliest=at(2 * HOUR))
     assert farm.state("c") is OrderState.PLANNED
     assert farm.why("c") == ["earliest"]
-    assert farm.known.wake_at == at(2 * HOUR)
+    assert farm.known().wake_at == at(2 * HOUR)
     farm.tick_at(2 * HOUR)
     assert farm.state("c") is OrderState.OPEN
 
@@ -298,7 +297,7 @@ def test_a_migration_that_fails_holds_the_host_until_it_is_retried() -> None:
     farm.tick()
     assert farm.state("a") is OrderState.PLANNED
     assert farm.why("a") == ["unresolved", "host-not-empty"]
-    assert farm.known.status is MaintenanceStatus.PAUSED
+    assert farm.known().status is MaintenanceStatus.PAUSED
     farm.resolve_failure(event.id, Verb.RETRY)
     farm.move(event.id, "spare")
     farm.tick()
@@ -319,7 +318,7 @@ def test_cancelling_one_event_cancels_the_rest_of_its_host() -> None:
     farm.empty("b")
     farm.finish(farm.work("b").id)
     farm.tick()
-    assert farm.known.status is MaintenanceStatus.FAILED
+    assert farm.known().status is MaintenanceStatus.FAILED
 
 
 def test_a_started_event_of_a_cancelled_host_runs_to_its_end() -> None:
@@ -349,7 +348,7 @@ def test_abandoning_an_event_abandons_its_host() -> None:
     farm.tick()
     assert [e.status for e in farm.events_on("a")] == [Status.ABANDONED, Status.CANCELLED]
     assert farm.state("a") is OrderState.ABANDONED
-    assert farm.known.status is MaintenanceStatus.FAILED
+    assert farm.known().status is MaintenanceStatus.FAILED
 
 
 def test_one_host_can_be_skipped() -> None:
@@ -366,7 +365,7 @@ def test_one_host_can_be_skipped() -> None:
         farm.skip_host(farm.maintenance_id, "a")
     farm.finish(farm.work("a").id)
     farm.tick()
-    assert farm.known.status is MaintenanceStatus.FAILED
+    assert farm.known().status is MaintenanceStatus.FAILED
     assert "skipped by alice" in farm.work("b").reason
 
 
@@ -375,7 +374,7 @@ def test_skipping_the_last_host_ends_the_maintenance() -> None:
     farm = Farm("shop/web-0 0 a")
     farm.work_on("a")
     farm.skip_host(farm.maintenance_id, "a")
-    assert farm.known.status is MaintenanceStatus.FAILED
+    assert farm.known().status is MaintenanceStatus.FAILED
     with pytest.raises(Refused, match="has ended"):
         farm.skip_host(farm.maintenance_id, "a")
 
@@ -407,7 +406,7 @@ def test_cancelling_the_maintenance_cancels_what_was_not_taken() -> None:
     farm.empty("a")
     farm.cancel_maintenance(farm.maintenance_id)
     assert (farm.state("a"), farm.state("b")) == (OrderState.CANCELLED, OrderState.CANCELLED)
-    assert farm.known.status is MaintenanceStatus.CANCELLED
+    assert farm.known().status is MaintenanceStatus.CANCELLED
     with pytest.raises(IllegalTransition):
         farm.take(farm.work("a").id)
     with pytest.raises(IllegalTransition):
@@ -421,10 +420,10 @@ def test_work_under_way_ends_before_a_cancelled_maintenance() -> None:
     farm.empty("a")
     farm.take(farm.work("a").id)
     farm.cancel_maintenance(farm.maintenance_id)
-    assert farm.known.status is MaintenanceStatus.RUNNING
+    assert farm.known().status is MaintenanceStatus.RUNNING
     farm.finish(farm.work("a").id)
     farm.tick()
-    assert farm.known.status is MaintenanceStatus.CANCELLED
+    assert farm.known().status is MaintenanceStatus.CANCELLED
     assert farm.events_on("a", back=True) == []
 
 
@@ -441,7 +440,7 @@ def test_failed_work_holds_the_maintenance_until_it_is_retried() -> None:
     farm.tick()
     assert (farm.state("a"), farm.why("a")) == (OrderState.FAILED, ["order-failed"])
     assert farm.why("b") == ["unresolved", "earlier-host"]
-    assert farm.known.status is MaintenanceStatus.PAUSED
+    assert farm.known().status is MaintenanceStatus.PAUSED
     assert [r.code for r in needs_operator(farm.snapshot(), farm.maintenance_id, farm.now)] == ["order-failed"]
     farm.retry_failed(farm.maintenance_id)
     assert (farm.state("a"), farm.work("a").attempt) == (OrderState.OPEN, 2)
@@ -460,7 +459,7 @@ def test_work_that_nobody_reports_times_out() -> None:
     farm = Farm("shop/web-0 0 a")
     farm.work_on("a")
     farm.empty("a")
-    assert farm.known.wake_at == farm.work("a").deadline == at(HOUR)
+    assert farm.known().wake_at == farm.work("a").deadline == at(HOUR)
     farm.tick_at(HOUR)
     assert farm.state("a") is OrderState.FAILED
     assert "timed out: no result by" in farm.work("a").reason
@@ -479,10 +478,10 @@ def test_with_continue_the_next_host_begins_after_a_failure() -> None:
     farm.empty("b")
     farm.finish(farm.work("b").id)
     farm.tick()
-    assert farm.known.status is MaintenanceStatus.RUNNING
+    assert farm.known().status is MaintenanceStatus.RUNNING
     farm.resolve_host(farm.work("a").id, Verb.FINISH)
     farm.tick()
-    assert farm.known.status is MaintenanceStatus.COMPLETED
+    assert farm.known().status is MaintenanceStatus.COMPLETED
 
 
 def test_with_continue_a_failed_event_does_not_hold_the_next_host() -> None:
@@ -509,7 +508,7 @@ def test_with_cancel_a_failure_cancels_the_other_hosts() -> None:
     farm.resolve_host(farm.work("a").id, Verb.ABANDON)
     farm.tick()
     assert farm.state("a") is OrderState.ABANDONED
-    assert farm.known.status is MaintenanceStatus.FAILED
+    assert farm.known().status is MaintenanceStatus.FAILED
 
 
 def test_only_failed_work_is_resolved() -> None:
@@ -559,7 +558,7 @@ def test_machines_come_back_by_new_events() -> None:
         (4, ("web-1",), "a"),
     ]
     assert back[0].not_before == at(16)
-    assert farm.known.status is MaintenanceStatus.RUNNING
+    assert farm.known().status is MaintenanceStatus.RUNNING
     assert farm.events_on("b") == []
     farm.start(back[0].id, back[1].id)
     farm.move(back[0].id, "a")
@@ -578,7 +577,7 @@ def test_machines_come_back_by_new_events() -> None:
     farm.start(last.id)
     farm.move(last.id, "b")
     farm.tick()
-    assert farm.known.status is MaintenanceStatus.COMPLETED
+    assert farm.known().status is MaintenanceStatus.COMPLETED
 
 
 def test_a_pause_also_holds_the_way_back() -> None:
@@ -591,7 +590,7 @@ def test_a_pause_also_holds_the_way_back() -> None:
     farm.finish(farm.work("a").id)
     farm.tick()
     assert farm.events_on("a", back=True) == []
-    assert farm.known.status is MaintenanceStatus.PAUSED
+    assert farm.known().status is MaintenanceStatus.PAUSED
     assert farm.to_read() == (("a",), (("shop", "web-0"),))
     farm.resume(farm.maintenance_id)
     farm.tick()
@@ -608,7 +607,7 @@ def test_machines_that_are_back_or_gone_need_no_event() -> None:
     farm.finish(farm.work("a").id)
     farm.tick()
     assert farm.events_on("a", back=True) == []
-    assert farm.known.status is MaintenanceStatus.COMPLETED
+    assert farm.known().status is MaintenanceStatus.COMPLETED
 
 
 # -- in place
@@ -673,7 +672,7 @@ def test_whatever_becomes_of_the_work_the_machines_are_started_again(end: str) -
         farm.resolve_host(order_id, Verb.FINISH)
         farm.tick()
     ended_as = MaintenanceStatus.COMPLETED if end in ("finish", "fail") else MaintenanceStatus.FAILED
-    assert farm.known.status is ended_as
+    assert farm.known().status is ended_as
 
 
 def test_work_in_doubt_leaves_the_machines_down() -> None:
@@ -791,7 +790,7 @@ def test_a_host_that_was_not_read_is_left_to_the_next_tick() -> None:
     farm.hosts = ("a",)
     farm.tick()
     assert farm.state("a") is OrderState.CANCELLED
-    assert farm.known.wake_at == farm.now
+    assert farm.known().wake_at == farm.now
     assert farm.why("b") == ["ticker"]
     farm.hosts = ("b",)
     farm.tick()

@@ -516,12 +516,13 @@ def test_a_late_success_counts() -> None:
     assert world.status(second) is Status.SCHEDULED
 
 
-def test_a_report_may_name_new_hosts() -> None:
-    """The machine has its new host in the same transaction."""
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_report_may_name_new_hosts(ok: bool) -> None:
+    """The machine has its new host in the same transaction, also if the work on another machine failed."""
     world = World(scope(), machines=[machine("shop/web-0", host="h1")])
     (event,) = world.submit("shop/web-0", type=EventType.REDEPLOY)
     world.start(event.id)
-    change = world.report(event.id, Outcome(ok=True, new_hosts={("shop", "web-0"): "h2"}))
+    change = world.report(event.id, Outcome(ok=ok, new_hosts={("shop", "web-0"): "h2"}))
     assert change.machines == (machine("shop/web-0", host="h2"),)
 
 

@@ -86,8 +86,10 @@ def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> 
         "FOREWARN_HOSTS=rack1-a rack1-b",
         "FOREWARN_MAINTENANCE_ID=00000002-0000-4000-8000-000000000000",
         f"FOREWARN_ORDER_ID={ID}",
+        "FOREWARN_PHASE=",
         "FOREWARN_RESOURCES=web-0 web-1",
         "FOREWARN_SCOPE=shop",
+        "FOREWARN_TO_HOST=",
         "FOREWARN_UPDATE_DOMAIN=3",
     ]
     assert last == "to stderr"

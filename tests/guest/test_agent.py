@@ -611,10 +611,10 @@ def test_the_return_to_service_is_reported_once_for_each_event(tmp_path: Path) -
         harness.run(for_s=2)
         (tmp_path / "green").unlink()
     lines = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
-    told = Counter((line["event"]["EventId"], line["change"]) for line in lines)
-    assert set(told.values()) == {1}
+    counts = Counter((line["event"]["EventId"], line["change"]) for line in lines)
+    assert set(counts.values()) == {1}
     for event_id in (E1, E2):
-        assert told[event_id, "back in service"] == told[event_id, "not healthy"] == 1
+        assert counts[event_id, "back in service"] == counts[event_id, "not healthy"] == 1
 
 
 def test_a_reboot_of_another_cause(tmp_path: Path) -> None:

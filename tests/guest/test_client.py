@@ -52,7 +52,7 @@ def test_watch_yields_the_document_and_each_change() -> None:
     changes = itertools.islice(client_of(endpoint).watch(), 4)
     seen = [(clock.now_s - began_s, [each.status for each in change.events]) for change in changes]
     assert seen == [(0, []), (100, ["Scheduled"]), (300, ["Started"]), (333, [])]
-    assert len(endpoint.transport.asked) < 20
+    assert len(endpoint.transport.requests) < 20
 
 
 def test_watch_polls_once_a_second_without_long_polls() -> None:
@@ -64,7 +64,7 @@ def test_watch_polls_once_a_second_without_long_polls() -> None:
     next(watch)
     assert [each.status for each in next(watch).events] == ["Scheduled"]
     assert clock.now_s - began_s == 10
-    assert len(endpoint.transport.asked) == 11
+    assert len(endpoint.transport.requests) == 11
 
 
 def test_an_endpoint_that_answers_long_polls_at_once_is_no_busy_loop() -> None:
@@ -93,10 +93,10 @@ def test_failures_are_retried_with_backoff_and_logged_when_they_change(caplog: p
     with caplog.at_level(logging.WARNING):
         assert client.document().incarnation == "1"
     assert clock.slept == [1, 2, 4, 5, 7, 5, 5, 5, 5, 5]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 5
-    assert "410" in told[0]
-    assert "after 10 failure(s) in 39 s" in told[-1] or "after 10 failure(s) in 44 s" in told[-1]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 5
+    assert "410" in messages[0]
+    assert "after 10 failure(s) in 39 s" in messages[-1] or "after 10 failure(s) in 44 s" in messages[-1]
 
 
 def test_document_gives_up_after_its_patience() -> None:
@@ -107,7 +107,7 @@ def test_document_gives_up_after_its_patience() -> None:
     wrong = ScriptedTransport(lambda *_: answer(b'{"error":"Bad request. api-version"}', status=400))
     with pytest.raises(Refused, match=r"400: Bad request\. api-version"):
         Client("10.0.0.1", transport=wrong, time=ManualTime()).document()
-    assert len(wrong.asked) == 1
+    assert len(wrong.requests) == 1
 
 
 def test_the_first_answer_may_take_two_minutes() -> None:
@@ -118,7 +118,7 @@ def test_the_first_answer_may_take_two_minutes() -> None:
     client = Client("10.0.0.1", transport=scripted, time=clock)
     for _ in range(5):
         client.next()
-    limits = [timeout_s for _, _, _, _, timeout_s in scripted.asked]
+    limits = [timeout_s for _, _, _, _, timeout_s in scripted.requests]
     assert limits == [FIRST_ANSWER_TIMEOUT_S, FIRST_ANSWER_TIMEOUT_S, 74, FIRST_ANSWER_TIMEOUT_S + 59, 74]
 
 
@@ -192,9 +192,9 @@ def test_approving_sends_each_id_once_and_a_hundred_at_a_time() -> None:
     client.approve(E1, E1.lower(), E2)
     assert scripted.approvals == [E1, E2]
     many = [f"{number:08X}-0000-4000-8000-000000000000" for number in range(150)]
-    scripted.asked.clear()
+    scripted.requests.clear()
     client.approve(*many)
-    assert [len(json.loads(body)["StartRequests"]) for _, _, _, body, _ in scripted.asked] == [100, 50]
+    assert [len(json.loads(body)["StartRequests"]) for _, _, _, body, _ in scripted.requests] == [100, 50]
     refusing = Client("10.0.0.1", transport=ScriptedTransport(lambda *_: answer(b"", status=400)), time=ManualTime())
     with pytest.raises(Refused):
         refusing.approve(E1)
@@ -202,9 +202,9 @@ def test_approving_sends_each_id_once_and_a_hundred_at_a_time() -> None:
 
 def test_this_machines_name() -> None:
     """The name is the configured one, else the endpoint's, else the host name without its domain."""
-    told = FakeEndpoint(ManualTime(), name="pool_7")
-    assert client_of(told).me().name == "pool_7"
-    assert Client("10.0.0.1", name="mine", transport=told.transport).me().origin == "configured"
+    named = FakeEndpoint(ManualTime(), name="pool_7")
+    assert client_of(named).me().name == "pool_7"
+    assert Client("10.0.0.1", name="mine", transport=named.transport).me().origin == "configured"
     for reply in (NotReady(404, "no"), answer(b"no JSON"), answer(b"[]"), answer(b'{"name":""}')):
         silent = Client("10.0.0.1", transport=ScriptedTransport(lambda *_, reply=reply: reply), time=ManualTime())
         assert silent.me().name == socket.gethostname().partition(".")[0]

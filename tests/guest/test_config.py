@@ -73,7 +73,7 @@ def test_texts_that_are_no_durations(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("toml", "told"),
+    ("toml", "message"),
     [
         ("aprove = 1", "agent.toml.aprove: unknown key; did you mean approve? The keys here are approve,"),
         ('approve = "sometimes"', "approve: 'sometimes' is unknown: use one of when-ready,"),
@@ -106,9 +106,9 @@ def test_texts_that_are_no_durations(text: str) -> None:
         ("[health]\ntimeout = '1m'", "health.command: write a list of texts"),
     ],
 )
-def test_what_is_refused(toml: str, told: str) -> None:
+def test_what_is_refused(toml: str, message: str) -> None:
     """The message names the key and what to write."""
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         parse(tomllib.loads(toml), {})
 
 
@@ -184,10 +184,10 @@ def test_unreadable_files(tmp_path: Path) -> None:
     path = tmp_path / "agent.toml"
     with pytest.raises(ConfigError, match=r"cannot be read: No such file.*forewarn-agent init"):
         load(path, {})
-    for data, told in ((b"= 1", "this is not TOML"), (b"\xff", "this is not UTF-8")):
+    for data, message in ((b"= 1", "this is not TOML"), (b"\xff", "this is not UTF-8")):
         path.write_bytes(data)
         path.chmod(0o600)
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             load(path, {})
 
 

@@ -158,11 +158,13 @@ def test_a_started_process_receives_every_signal_and_leaves_no_zombie(tmp_path: 
     until(lambda: not Path(f"/proc/{pid}").exists())
 
 
-@pytest.mark.parametrize(("start", "told"), [(["false"], "false ended at once"), (["/nowhere/x"], "x cannot be run")])
-def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], told: str) -> None:
+@pytest.mark.parametrize(
+    ("start", "message"), [(["false"], "false ended at once"), (["/nowhere/x"], "x cannot be run")]
+)
+def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], message: str) -> None:
     """The step fails with a reason."""
     table = {"pid_file": str(tmp_path / "pid"), "start": start, "foreground": True}
-    with pytest.raises(StepFailed, match=told):
+    with pytest.raises(StepFailed, match=message):
         process.recover(process.parse(table, "here"), run_of())
 
 
@@ -219,8 +221,8 @@ def test_log_to_a_file_and_to_syslog(tmp_path: Path) -> None:
     spec = log.parse({"file": str(tmp_path / "events.jsonl")}, "here")
     assert log.check(spec) == []
     log.notify(spec, run_of())
-    told = json.loads((tmp_path / "events.jsonl").read_text())
-    assert told == {"change": "scheduled", "event": event(NotBefore="soon")}
+    message = json.loads((tmp_path / "events.jsonl").read_text())
+    assert message == {"change": "scheduled", "event": event(NotBefore="soon")}
     wrong = log.parse({"file": "/nowhere/at/all"}, "here")
     assert log.check(wrong) == ["/nowhere/at cannot be written to"]
     with pytest.raises(StepFailed, match="cannot be written"):

@@ -170,7 +170,7 @@ def test_log_lines_cannot_be_forged() -> None:
 
 
 def test_a_message_to_a_webhook_has_no_markup() -> None:
-    """A description cannot call everybody, show a link under another name, or begin a line."""
+    """A description cannot mention all members of a channel, show a link under another name, or begin a line."""
     spec = notify.Spec(url_file="x")
     run = Run(
         step="team", phase="notify", share_s=1, time=Time(), event=event(Description="<!channel> a&b\n<http://x|y>")

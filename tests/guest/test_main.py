@@ -230,7 +230,7 @@ def test_run_status_and_history(tmp_path: Path) -> None:
         until(lambda: "prepared" in run(tmp_path, "status", *AT).stdout)
         shown = run(tmp_path, "status", *AT)
         assert shown.returncode == 0
-        for told in (
+        for line in (
             f"running, pid {agent.pid}",
             "machine    here, asking http://127.0.0.1",
             "OUT OF SERVICE",
@@ -239,13 +239,13 @@ def test_run_status_and_history(tmp_path: Path) -> None:
             "not approved: other is first in Resources",
             "step       touch: prepared",
         ):
-            assert told in shown.stdout, shown.stdout
+            assert line in shown.stdout, shown.stdout
         assert json.loads(run(tmp_path, "status", "--json", *AT).stdout)["machine"] == "here"
         assert run(tmp_path, "simulate", "Reboot", *AT).returncode == 1, "an event is under way"
         agent.send_signal(signal.SIGTERM)
-        _, said = agent.communicate(timeout=PATIENCE_S)
+        _, output = agent.communicate(timeout=PATIENCE_S)
         assert agent.returncode == 0
-        assert all(json.loads(line)["level"] for line in said.splitlines())
+        assert all(json.loads(line)["level"] for line in output.splitlines())
     gone = run(tmp_path, "status", *AT)
     assert gone.returncode == 3
     assert "NOT RUNNING" in gone.stdout
@@ -275,8 +275,8 @@ def test_an_unwritable_metrics_file_is_logged_once(tmp_path: Path) -> None:
         until((tmp_path / "flag").exists)
         assert agent.poll() is None
         agent.terminate()
-        _, said = agent.communicate(timeout=PATIENCE_S)
-    assert said.count("status or metrics cannot be written") == 1
+        _, output = agent.communicate(timeout=PATIENCE_S)
+    assert output.count("status or metrics cannot be written") == 1
 
 
 def test_a_dry_run_logs_what_it_would_do(tmp_path: Path) -> None:
@@ -294,13 +294,13 @@ def test_a_dry_run_logs_what_it_would_do(tmp_path: Path) -> None:
             command("run", "--dry-run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
         assert agent.stderr is not None
-        said = ""
-        while "not sent" not in said:
-            said += agent.stderr.readline()
+        output = ""
+        while "not sent" not in output:
+            output += agent.stderr.readline()
         agent.terminate()
         agent.communicate(timeout=PATIENCE_S)
-    assert "a dry run" in said
-    assert "dry run: not sent" in said
+    assert "a dry run" in output
+    assert "dry run: not sent" in output
     assert posts == []
     assert not (tmp_path / "flag").exists()
     assert not (tmp_path / "state").exists()

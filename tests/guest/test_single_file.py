@@ -28,9 +28,9 @@ def pythons() -> dict[str, str]:
     candidates += [str(path) for home in homes for path in sorted(home.glob("*/bin/python3"))]
     for candidate in filter(None, candidates):
         program = "import sys; print('%d.%d' % sys.version_info[:2])"
-        said = subprocess.run([candidate, "-I", "-c", program], capture_output=True, text=True, check=False)
-        if said.returncode == 0 and tuple(map(int, said.stdout.split("."))) >= OLDEST:
-            found.setdefault(said.stdout.strip(), candidate)
+        done = subprocess.run([candidate, "-I", "-c", program], capture_output=True, text=True, check=False)
+        if done.returncode == 0 and tuple(map(int, done.stdout.split("."))) >= OLDEST:
+            found.setdefault(done.stdout.strip(), candidate)
     return found
 
 

@@ -45,11 +45,11 @@ def test_an_agent_survives_a_bad_start(tmp_path: Path, caplog: pytest.LogCapture
     assert harness.endpoint.approved == [E1]
     assert harness.actions == ["prepare one"]
     assert 310 <= harness.clock.now_s - began_s <= 330
-    assert len(harness.endpoint.transport.asked) < 60
-    told = [record.getMessage() for record in caplog.records if record.name == "forewarn.guest"]
-    assert [line.partition(": ")[2][:3] for line in told[:2]] == ["410", "500"]
-    assert len(told) == 5
-    longest_s = max(timeout_s for _, _, _, _, timeout_s in harness.endpoint.transport.asked)
+    assert len(harness.endpoint.transport.requests) < 60
+    messages = [record.getMessage() for record in caplog.records if record.name == "forewarn.guest"]
+    assert [line.partition(": ")[2][:3] for line in messages[:2]] == ["410", "500"]
+    assert len(messages) == 5
+    longest_s = max(timeout_s for _, _, _, _, timeout_s in harness.endpoint.transport.requests)
     assert longest_s >= 120, "the first call may take so long"
 
 
@@ -70,7 +70,7 @@ def test_an_endpoint_that_goes_away_in_the_middle(tmp_path: Path) -> None:
     harness.restart()
     harness.endpoint.transport.reply = away
     harness.run(for_s=7_200)
-    requests = len(harness.endpoint.transport.asked)
+    requests = len(harness.endpoint.transport.requests)
     assert requests < 7_200 / 4
     assert not harness.endpoint.approved
     assert not harness.known().approved
@@ -87,5 +87,5 @@ def test_an_idle_agent_polls_once_a_minute(tmp_path: Path) -> None:
     """It uses long polls, and its journal does not grow."""
     harness = AgentHarness(tmp_path, step(tmp_path, "one"))
     harness.run(for_s=3_600)
-    assert len(harness.endpoint.transport.asked) <= 64
+    assert len(harness.endpoint.transport.requests) <= 64
     assert harness.kinds == ["start"]

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from forewarn.app.service import Service
-from forewarn.core.change import Change
 from forewarn.core.errors import InvalidFleet
+from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor, EventType, Host, MaintenanceRequest, Targets
 from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.inventory_keeper import InventoryKeeper
 from forewarn.service.settings import load
 from forewarn.store import AuditQuery
-from tests.libvirt.test_domains import DOMAIN, NODE, element
+from tests.libvirt.test_reading import DOMAIN, NODE, element
 from tests.support.waiting import until
 
 METADATA = element("scope='shop'")
@@ -34,7 +34,8 @@ def service(host: str, tmp_path: Path) -> Iterator[Service]:
     service = Service(
         load({"store": "memory:", "inventory": "libvirt", "clock": "manual", "state_dir": str(tmp_path / "state")}, {})
     )
-    service.store.apply(Change(at=service.clock.now(), hosts=(Host(name="kvm-a", connection=host, listed=True),)))
+    hosts = {"kvm-a": Host(name="kvm-a", connection=host, listed=True)}
+    service.control.apply_fleet(Fleet({}, {}, hosts), Actor("test"))
     yield service
     service.close()
 
@@ -68,8 +69,9 @@ def test_a_rename_waits_for_the_open_event_of_the_machine(service: Service, host
     assert names(service) == ["web-9"]
     assert "inventory" not in service.health.warnings()
     changes = [entry for entry in service.store.audit(AuditQuery(limit=100)) if entry.action == "fleet changed"]
-    assert {(entry.who, entry.origin) for entry in changes} == {("inventory", "libvirt")}
+    assert {(entry.who, entry.origin) for entry in changes} == {("inventory", "libvirt"), ("test", "")}
     assert sorted(entry.detail for entry in changes) == [
+        "+ host kvm-a",
         "+ machine shop/web-0",
         "+ machine shop/web-9",
         "+ scope shop (availability-set)",
@@ -86,7 +88,7 @@ def test_a_change_is_seen_when_libvirt_reports_it(service: Service, host: str) -
         until(lambda: names(service) == ["web-0"])
         connections.get(host).defineXML(DOMAIN.format(name="web-1", number=1, metadata=METADATA))
         until(lambda: names(service) == ["web-0", "web-1"])
-        broken, keeper.look = keeper.look, failing  # type: ignore[method-assign,assignment]
+        broken, keeper.look = keeper.look, failing  # type: ignore[method-assign]
         connections.get(host).defineXML(DOMAIN.format(name="web-2", number=2, metadata=METADATA))
         until(lambda: "could not be compared" in service.health.warnings().get("inventory", ""))
         keeper.look = broken  # type: ignore[method-assign]
@@ -97,7 +99,7 @@ def test_a_change_is_seen_when_libvirt_reports_it(service: Service, host: str) -
         thread.join()
 
 
-def failing(*, whole: bool) -> Difference:
+def failing(*, whole: bool = True) -> Difference:
     raise OSError(f"no memory for {whole}")
 
 

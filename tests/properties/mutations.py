@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import advance, lifecycle, planning, waiting
+from forewarn.core import advance, host_work, lifecycle, planning, waiting
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Order, Scope, Status
 from forewarn.core.transitions import TRANSITIONS, Verb
@@ -165,20 +165,20 @@ def enabling_keeps_the_epoch(patch: pytest.MonkeyPatch) -> None:
 def a_doubt_has_a_time_limit(patch: pytest.MonkeyPatch) -> None:
     original = lifecycle._doubt
 
-    def limited(draft: Draft, event: Event, order: Order, reason: str) -> None:
-        original(draft, event, order, reason)
+    def limited(draft: Draft, order: Order, reason: str) -> None:
+        original(draft, order, reason)
         draft.put_order(replace(draft.orders[order.id], deadline=order.deadline))
 
     patch.setattr(lifecycle, "_doubt", limited)
 
 
 def a_retry_is_no_new_attempt(patch: pytest.MonkeyPatch) -> None:
-    original = advance.issue
+    original = host_work.reissued
 
-    def same_attempt(draft: Draft, event: Event, order_timeout_s: int, *, attempt: int) -> Order:
-        return original(draft, event, order_timeout_s, attempt=max(1, attempt - 1))
+    def same_attempt(order: Order, now: datetime, order_timeout_s: int) -> Order:
+        return replace(original(order, now, order_timeout_s), attempt=order.attempt)
 
-    patch.setattr(lifecycle, "issue", same_attempt)
+    patch.setattr(lifecycle, "reissued", same_attempt)
 
 
 def hold_of_the_store_ignored(patch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def test_an_update_that_a_listener_could_not_use_is_read_again() -> None:
     follower.poll(0.0)
     failing.append(False)
     follower.poll(0.0)
-    assert [position and position.horizon for position in feed.asked] == [None, 1, 1, 3]
+    assert [position and position.horizon for position in feed.positions] == [None, 1, 1, 3]
 
 
 def test_the_time_of_a_slow_poll_is_not_used() -> None:

@@ -1,4 +1,4 @@
-"""Hooks get every entry they asked for, in order, at least once: whatever fails, and whoever delivers."""
+"""Hooks get every entry of their kinds, in order, at least once, whatever fails and whatever node delivers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -246,7 +246,7 @@ def test_only_a_few_tests_are_under_way(site: Site) -> None:
 
 
 def test_a_hook_ends_with_the_token_of_its_owner(site: Site) -> None:
-    """It is disabled, says why, and sends nothing more; somebody who may enables it again."""
+    """It is disabled, says why, and sends nothing more; an owner or operator can enable it again."""
     for name, expires in (("T1", None), ("T2", site.service.clock.now() + timedelta(seconds=60))):
         site.control.add_token(token(name, role=Role.OWNER, scopes=("s-0",), expires=expires), OPERATOR)
         site.add(f"of {name}", scope="s-0", owner_token=name, kinds=("started",))
@@ -387,9 +387,9 @@ def test_a_hook_that_fails_too_long_is_disabled_and_keeps_its_cursor(site: Site)
     assert site.hook().disabled is None
     site.wait(300)
     assert site.hook().disabled == site.service.clock.now()
-    (told,) = actions(site.store, "hook disabled")
-    assert told.who == "service"
-    assert "H1 to a.example: failing since" in told.detail
+    (entry,) = actions(site.store, "hook disabled")
+    assert entry.who == "service"
+    assert "H1 to a.example: failing since" in entry.detail
     site.transport.replies.clear()
     site.wait(3_600)
     assert site.transport.sent == []
@@ -549,8 +549,8 @@ def test_deleted_entries_are_a_gap_that_everybody_hears_of(site: Site) -> None:
     lost = site.store.audit_chain().start.id
     for _ in range(2):
         site.sender.cycle()
-    (told,) = actions(site.store, "hook gap")
-    assert f"entries {begun + 1} to {lost} were deleted" in told.detail
+    (entry,) = actions(site.store, "hook gap")
+    assert f"entries {begun + 1} to {lost} were deleted" in entry.detail
     assert (site.hook().gap_after, site.hook().gap_until, site.hook().cursor) == (begun, lost, begun)
     site.store.prune(site.service.clock.now() + timedelta(days=1), 1_000)
     later = site.store.audit_chain().start.id
@@ -593,8 +593,8 @@ def test_a_rotated_hook_signs_with_both_secrets_for_a_while(site: Site) -> None:
     site.note()
     site.wait(3_600)
     assert len(site.transport.signatures[-1].split()) == 1
-    (told,) = actions(site.store, "hook secret rotated")
-    assert "whsec_" not in told.detail
+    (entry,) = actions(site.store, "hook secret rotated")
+    assert "whsec_" not in entry.detail
 
 
 def test_a_replay_sends_entries_again_or_skips_them(site: Site) -> None:

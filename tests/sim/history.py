@@ -14,9 +14,10 @@ class Committed(NamedTuple):
 
 
 class NodeStarted(NamedTuple):
-    """A node starts; it knows only what is saved in the store and, since its machine started, in its state folder.
+    """A node has started and read the clock. It knows only what is saved in the store and in its state folder.
 
-    `boot` names the machine and how often it was started; the life itself if it is not given.
+    A restart of its machine loses the reading in the state folder. `boot` names the machine and how often it was started; the
+    life itself if it is not given.
     """
 
     at_ms: int

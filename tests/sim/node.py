@@ -100,8 +100,6 @@ class Node:
             self._boots += 1
             self._saved_reading = StateFolder()
             self._universe.log(f"the machine of {self.name} was restarted")
-        boot = f"n{self._number}, boot {self._boots}"
-        self._shared.record(NodeStarted(self._universe.now_ms, self.name, boot))
         if self.enter(self._build) is not True:
             self.die()
 
@@ -129,6 +127,7 @@ class Node:
             times=times,
             render_receipt=render_id,
         )
+        shared.record(NodeStarted(universe.now_ms, self.name, f"n{self._number}, boot {self._boots}"))
         self.control = self.parts.control
         self.side = EndpointParts(
             self.parts,

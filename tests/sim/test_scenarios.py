@@ -21,9 +21,11 @@ from forewarn.core.model import (
 )
 from forewarn.store import EventQuery, Focus
 from tests.sim.guest_checks import stage
-from tests.sim.history import Entry
+from tests.sim.history import ClockMoved, Entry
+from tests.sim.judge import judge
 from tests.sim.node import DISABLE_AFTER_S, Node, Shared
 from tests.sim.people import Guest
+from tests.sim.run import DECISION_MS, READING_MS
 from tests.sim.universe import START, Faults, Universe
 
 OPERATOR = Actor("operator")
@@ -68,6 +70,14 @@ class Scene:
     def pass_by(self, seconds: float) -> None:
         """Let time pass without anything on the agenda."""
         self.universe.now_ms += int(seconds * 1_000)
+
+    def set_clock(self, by_s: int) -> None:
+        """Set the shared clock, and tell the judge."""
+        self.universe.set_wall(by_s * 1_000)
+        self.history.append(ClockMoved(self.universe.now_ms, by_s * 1_000))
+
+    def verdict(self) -> list[str]:
+        return judge(self.history, self.shared.database.memory, tolerance_ms=DECISION_MS + READING_MS)[0]
 
     def reboot(self) -> None:
         first = self.nodes[0]
@@ -114,6 +124,33 @@ def test_a_jump_that_no_node_saw_is_held(die_first: bool) -> None:
     node.request(lambda: node.control.confirm_clock(OPERATOR))
     scene.cycle_all()
     assert scene.status() is Status.STARTED
+
+
+@pytest.mark.parametrize("started_before_the_jump", [True, False])
+def test_a_node_that_decided_nothing_knows_the_clock_before_a_jump(started_before_the_jump: bool) -> None:
+    """The machines restart, and the nodes die before their first cycle: the next start notices a jump in between.
+
+    If a start failed before it read the clock, no node can know of the jump, and the judge accepts the early start.
+    """
+    scene = Scene()
+    scene.reboot()
+    scene.pass_by(60)
+    scene.kill_all()
+    scene.universe.faults.reboot = 1.0
+    if not started_before_the_jump:
+        for node in scene.nodes:
+            node.lose_store(1_000)
+    scene.start_all()
+    scene.universe.faults.reboot = 0.0
+    scene.pass_by(60)
+    scene.kill_all()
+    scene.set_clock(HOUR_S)
+    scene.pass_by(10)
+    scene.start_all()
+    scene.cycle_all()
+    assert (scene.hold() is not None) is started_before_the_jump
+    assert scene.status() is (Status.SCHEDULED if started_before_the_jump else Status.STARTED)
+    assert not [complaint for complaint in scene.verdict() if "after its publication" in complaint]
 
 
 def test_a_clock_that_was_set_back_is_corrected_while_all_nodes_are_down() -> None:

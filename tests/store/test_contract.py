@@ -95,7 +95,9 @@ def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> N
     key = f"k{next(KEYS)}"
     given_ = data.draw(anything(key))
     store.apply(given_)
-    told = {e.id: replace(e, approvals=tuple(a for a in given_.approvals if a.event_id == e.id)) for e in given_.events}
+    expected = {
+        e.id: replace(e, approvals=tuple(a for a in given_.approvals if a.event_id == e.id)) for e in given_.events
+    }
     (kept,) = (replace(m, version=1) for m in given_.maintenances)
 
     seen = store.snapshot(Focus(scopes=(key,), maintenances=(f"{key}-M",), inventory=True))
@@ -103,10 +105,10 @@ def test_every_field_comes_back_as_given(store: Store, data: st.DataObject) -> N
     assert dict(seen.scopes) == {s.name: replace(s, version=1) for s in given_.scopes}
     assert dict(seen.machines) == {m.key: m for m in given_.machines}
     assert dict(seen.maintenances) == {kept.id: kept}
-    assert dict(seen.events) == told
+    assert dict(seen.events) == expected
     assert dict(seen.orders) == {o.id: o for o in given_.orders}
     assert store.maintenance(kept.id) == kept
-    assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*told.values()][::-1]
+    assert list(store.events(EventQuery(maintenance_id=kept.id)).events) == [*expected.values()][::-1]
     audit = store.audit(AuditQuery(maintenance_id=kept.id))
     assert [replace(e, id=0) for e in reversed(audit)] == list(given_.audit)
     assert [t for t in store.tokens() if t.id == f"{key}-T"] == list(given_.tokens)
@@ -234,7 +236,7 @@ def test_a_scope_that_is_not_there_has_no_version(store: Store, expected: int) -
 
 
 def test_version_zero_means_that_it_must_not_exist(store: Store) -> None:
-    """Whoever creates a scope or a maintenance that somebody else has just created meets a conflict."""
+    """Creating a scope or a maintenance that another writer has just created is a conflict."""
     new_scope = change(expect=[("shop", 0)], scopes=[scope()])
     new_maintenance = change(maintenances=[maintenance(description="the first")])
     store.apply(new_scope)
@@ -258,7 +260,7 @@ def test_a_maintenance_that_moved_on_is_a_conflict(store: Store) -> None:
 
 
 def test_an_approval_is_recorded_once(store: Store) -> None:
-    """Whoever records the same again is second: it decides anew, with nothing left to save, not even a line of the audit."""
+    """A second record of the same approval is a conflict: the caller decides again, and saves nothing, no audit entry either."""
     store.apply(one_maintenance())
     store.apply(change(approvals=[approval()], audit=[entry()]))
     operators = approval(name="", at=at(90))
@@ -269,7 +271,7 @@ def test_an_approval_is_recorded_once(store: Store) -> None:
 
 
 def test_approvals_bump_no_version(store: Store) -> None:
-    """Any number of machines may approve while somebody else decides about the scope."""
+    """Any number of machines may approve while another caller decides about the scope."""
     store.apply(one_maintenance())
     decided_on = saved_scope(store), saved_maintenance(store)
     store.apply(change(approvals=[approval(), approval(name="web-1")]))
@@ -436,7 +438,7 @@ def test_the_last_use_of_a_token_is_kept(store: Store) -> None:
 
 
 def test_a_token_goes(store: Store) -> None:
-    """Whoever wanted it gone has what was wanted; its id and its secret are free again, in the same change."""
+    """Removing an unknown token is no error; its id and its secret are free again, in the same change."""
     store.apply(change(tokens=[token("T1"), token("T2")]))
     store.apply(change(removed_tokens=["T1", "nobody"]))
     assert [t.id for t in store.tokens()] == ["T2"]
@@ -483,7 +485,7 @@ def test_machines_and_scopes_go(store: Store) -> None:
 
 
 def test_removing_what_is_not_there_is_no_error(store: Store) -> None:
-    """Whoever wanted it gone has what was wanted."""
+    """The store stays as it is."""
     store.apply(one_maintenance())
     before = read_all(store)
     store.apply(change(removed_machines=[("shop", "nobody"), ("nowhere", "x")], removed_scopes=["nowhere"]))
@@ -583,7 +585,7 @@ def test_a_change_about_what_does_not_exist_leaves_nothing(store: Store, wrong: 
 
 
 def test_a_conflict_in_the_last_part_leaves_nothing(store: Store) -> None:
-    """The maintenance somebody else changed is found out after much was written, and nothing of that stays."""
+    """A maintenance that another writer changed is detected after much was written, and nothing of that stays."""
     store.apply(one_maintenance())
     fresh = [maintenance("M2"), replace(saved_maintenance(store), version=7)]
     wrong = change(scopes=[scope("blog")], machines=[machine("db-0", scope="blog")], maintenances=fresh)
@@ -614,7 +616,7 @@ def test_of_two_holds_the_earlier_counts(store: Store) -> None:
 
 
 def test_what_was_confirmed_is_kept_until_there_is_another_hold(store: Store) -> None:
-    """Whoever notices the same jump later finds that it was confirmed; the next hold counts, however late its moment."""
+    """A node that notices the same jump later finds it confirmed; the next hold counts, however late its moment."""
     first = ClockHold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")
     later = ClockHold(trusted=at(4_000), noticed=at(8_000), jumped_s=3_700, node="two")
     store.apply(replace(change(), hold=first))

@@ -1,7 +1,7 @@
 """What every store promises about lists: their order, pages without gaps or repeats, and that nobody sees too much."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,10 @@ from forewarn.store import (
     ScopeQuery,
     Store,
 )
+from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql import lists
+from tests.conftest import STORES
+from tests.support.postgres_servers import ANY_TIME_S, SHARED
 from tests.support.records import (
     EVENT_ORDER_STATES,
     UNICODE,
@@ -47,9 +50,34 @@ TYPES = list(EventType)
 WITHIN: list[tuple[str, ...]] = [(), ("shop",), ("wiki", "blog"), ("shop", "shop"), ("nowhere", "blog"), ("",), SCOPES]
 
 
+@pytest.fixture(scope="module", params=sorted(STORES))
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A fleet that all tests of this module read. A test that changes it takes `own_fleet`."""
+
+    def refuse(*_: object) -> None:
+        pytest.fail("other tests read this fleet as well: take own_fleet")
+
+    if request.param == "postgres":
+        made: Store = PostgresStore(SHARED.fresh(), decided_within_s=ANY_TIME_S)
+    else:
+        made = STORES[request.param](tmp_path_factory.mktemp("fleet"))
+    fill(made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "apply", refuse)
+        patch.setattr(made, "record_last_seen", refuse)
+        yield made
+    made.close()
+
+
 @pytest.fixture
-def fleet(store: Store) -> Store:
-    """Three scopes of four machines on two hosts; M0 to M11 with two events each, M3 and M7 in two scopes.
+def own_fleet(store: Store) -> Store:
+    """A fleet that the test may change."""
+    fill(store)
+    return store
+
+
+def fill(store: Store) -> None:
+    """Add three scopes of four machines on two hosts; M0 to M11 with two events each, M3 and M7 in two scopes.
 
     Maintenances come two in a second, the later half ended. Event 2n and 2n+1 belong to Mn, each second one is ended, at
     its own number; every event has an order and an audit entry, and one entry lies in no scope.
@@ -62,18 +90,17 @@ def fleet(store: Store) -> Store:
     statuses = list(MaintenanceStatus)
     work = [maintenance(f"M{n}", created=at(n // 2), status=statuses[n % 3]) for n in range(12)]
     work[6:] = [replace(ended(m, at(100)), status=statuses[3 + n % 3]) for n, m in enumerate(work[6:])]
-    told = [_event(n) for n in range(24)]
+    events = [_event(n) for n in range(24)]
     store.apply(
         change(
             scopes=[scope(name) for name in SCOPES],
             machines=machines,
             maintenances=work,
-            events=told,
-            orders=[order(e.id, issued=at(n // 3), state=STATES[n % 4]) for n, e in enumerate(told)],
-            audit=[*(entry(f"{n}", scope=e.scope, event_id=e.id) for n, e in enumerate(told)), entry("of no scope")],
+            events=events,
+            orders=[order(e.id, issued=at(n // 3), state=STATES[n % 4]) for n, e in enumerate(events)],
+            audit=[*(entry(f"{n}", scope=e.scope, event_id=e.id) for n, e in enumerate(events)), entry("of no scope")],
         )
     )
-    return store
 
 
 def _event(n: int, **fields: Any) -> Any:
@@ -157,11 +184,11 @@ def test_open_waves_count_the_open_events_that_match(fleet: Store, fields: dict[
 def test_failed_and_in_doubt_count_started_events(store: Store) -> None:
     """What an operator must resolve: neither work under way, nor what was given up."""
     started = {"status": Status.STARTED, "published": at(0), "not_before": at(0), "started": at(0)}
-    told = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **started) for n in range(5)]
-    told[2] = replace(told[2], status=Status.ABANDONED, ended=at(1))
+    events = [event(f"E{n}", "M0", position=n, resources=(f"vm-{n}",), **started) for n in range(5)]
+    events[2] = replace(events[2], status=Status.ABANDONED, ended=at(1))
     states = (OrderState.FAILED, OrderState.RUNNING, OrderState.FAILED, OrderState.IN_DOUBT, OrderState.IN_DOUBT)
-    orders = [order(e.id, state=state) for e, state in zip(told, states, strict=True)]
-    store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0")], events=told, orders=orders))
+    orders = [order(e.id, state=state) for e, state in zip(events, states, strict=True)]
+    store.apply(change(scopes=[scope("shop")], maintenances=[maintenance("M0")], events=events, orders=orders))
     counts = store.counts(None)
     assert (counts.started, counts.failed, counts.in_doubt) == (4, 1, 2)
     assert store.counts(("shop",)) == counts
@@ -258,55 +285,55 @@ def test_machines_come_by_scope_and_name(fleet: Store, query: MachineQuery, expe
     assert found == [fleet.inventory().machines[m.key] for m in found]
 
 
-def test_the_last_time_exactly_these_machines_asked(fleet: Store) -> None:
+def test_the_last_time_exactly_these_machines_asked(own_fleet: Store) -> None:
     """Those that were not asked about, never asked or do not exist are not in it."""
-    fleet.record_last_seen(
+    own_fleet.record_last_seen(
         [
             MachineLastSeen("shop", "vm-0", at(5)),
             MachineLastSeen("shop", "vm-1", at(6)),
             MachineLastSeen("blog", "vm-0", at(7)),
         ]
     )
-    asked = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
-    assert fleet.last_seen(asked) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
-    assert fleet.last_seen([]) == {}
+    machines = [("shop", "vm-1"), ("blog", "vm-0"), ("wiki", "vm-0"), ("nowhere", "x")]
+    assert own_fleet.last_seen(machines) == {("shop", "vm-1"): at(6), ("blog", "vm-0"): at(7)}
+    assert own_fleet.last_seen([]) == {}
 
 
-def test_maintenances_come_newest_first(fleet: Store) -> None:
+def test_maintenances_come_newest_first(own_fleet: Store) -> None:
     """By when they were asked for, then id; each as it is read by its id; in the statuses asked for."""
-    found = fleet.maintenances(MaintenanceQuery())
+    found = own_fleet.maintenances(MaintenanceQuery())
     assert " ".join(keys(found)) == "M11 M10 M9 M8 M7 M6 M5 M4 M3 M2 M1 M0"
-    assert found == [fleet.maintenance(m.id) for m in found]
+    assert found == [own_fleet.maintenance(m.id) for m in found]
     for statuses in ((MaintenanceStatus.FAILED,), (MaintenanceStatus.PLANNED, MaintenanceStatus.CANCELLED), ()):
         wanted = [m for m in found if m.status in statuses]
-        assert fleet.maintenances(MaintenanceQuery(statuses=statuses)) == wanted
-    fleet.apply(change(maintenances=[ended(found[-1], at(50))]))
-    assert keys(fleet.maintenances(MaintenanceQuery(statuses=(MaintenanceStatus.COMPLETED,)))) == ["M9", "M6", "M0"]
+        assert own_fleet.maintenances(MaintenanceQuery(statuses=statuses)) == wanted
+    own_fleet.apply(change(maintenances=[ended(found[-1], at(50))]))
+    assert keys(own_fleet.maintenances(MaintenanceQuery(statuses=(MaintenanceStatus.COMPLETED,)))) == ["M9", "M6", "M0"]
 
 
-def test_a_maintenance_is_within_each_scope_it_has_an_event_in(fleet: Store) -> None:
+def test_a_maintenance_is_within_each_scope_it_has_an_event_in(own_fleet: Store) -> None:
     """It comes once, under the status it has by now; one without events lies nowhere."""
-    fleet.apply(change(maintenances=[maintenance("M99")]))
-    assert keys(fleet.maintenances(MaintenanceQuery(within=("blog",)))) == ["M9", "M6", "M3", "M0"]
-    assert keys(fleet.maintenances(MaintenanceQuery(within=("shop",)))) == ["M10", "M7", "M4", "M3", "M1"]
+    own_fleet.apply(change(maintenances=[maintenance("M99")]))
+    assert keys(own_fleet.maintenances(MaintenanceQuery(within=("blog",)))) == ["M9", "M6", "M3", "M0"]
+    assert keys(own_fleet.maintenances(MaintenanceQuery(within=("shop",)))) == ["M10", "M7", "M4", "M3", "M1"]
     both = MaintenanceQuery(within=("shop", "blog"))
-    assert keys(fleet.maintenances(both)) == ["M10", "M9", "M7", "M6", "M4", "M3", "M1", "M0"]
-    (first,) = fleet.maintenances(replace(both, before=(at(1), "M3"), limit=1))
+    assert keys(own_fleet.maintenances(both)) == ["M10", "M9", "M7", "M6", "M4", "M3", "M1", "M0"]
+    (first,) = own_fleet.maintenances(replace(both, before=(at(1), "M3"), limit=1))
     assert first.id == "M1"
-    fleet.apply(change(maintenances=[ended(first, at(50))]))
+    own_fleet.apply(change(maintenances=[ended(first, at(50))]))
     completed = replace(both, statuses=(MaintenanceStatus.COMPLETED,))
-    assert keys(fleet.maintenances(completed)) == ["M9", "M6", "M1"]
+    assert keys(own_fleet.maintenances(completed)) == ["M9", "M6", "M1"]
 
 
-def test_a_page_of_orders_is_newest_first(fleet: Store) -> None:
+def test_a_page_of_orders_is_newest_first(own_fleet: Store) -> None:
     """By when they were issued, then id, in the states asked for; a retried one comes anew."""
-    every = fleet.orders(tuple(OrderState), 500)[::-1]
-    assert fleet.orders_page(OrderQuery()) == every
+    every = own_fleet.orders(tuple(OrderState), 500)[::-1]
+    assert own_fleet.orders_page(OrderQuery()) == every
     for states in ((OrderState.DONE,), {OrderState.OPEN, OrderState.FAILED}, ()):
-        assert fleet.orders_page(OrderQuery(states=states)) == [o for o in every if o.state in states]
-    fleet.apply(change(orders=[order("E03", issued=at(99), attempt=2)]))
-    assert keys(fleet.orders_page(OrderQuery(limit=1))) == ["E03"]
-    assert keys(fleet.orders_page(OrderQuery(limit=1, within=(_event(3).scope,)))) == ["E03"]
+        assert own_fleet.orders_page(OrderQuery(states=states)) == [o for o in every if o.state in states]
+    own_fleet.apply(change(orders=[order("E03", issued=at(99), attempt=2)]))
+    assert keys(own_fleet.orders_page(OrderQuery(limit=1))) == ["E03"]
+    assert keys(own_fleet.orders_page(OrderQuery(limit=1, within=(_event(3).scope,)))) == ["E03"]
 
 
 def test_orders_of_abandoned_events_can_be_left_out(store: Store) -> None:
@@ -367,9 +394,9 @@ def test_every_condition_on_events_counts(
     """In any combination, for everyone and for owners, however many ended since and by whatever way they are found."""
     monkeypatch.setattr(lists, "MAX_GATHERED", gathered)
     for within in (None, *WITHIN):
-        asked = replace(query, within=within)
-        page = fleet.events(asked)
-        assert keys(list(page.events)) == matching(fleet, asked), within
+        narrowed = replace(query, within=within)
+        page = fleet.events(narrowed)
+        assert keys(list(page.events)) == matching(fleet, narrowed), within
         assert page.next_before is None
 
 
@@ -421,11 +448,11 @@ def add_more(store: Store, turn: int) -> None:
 @pytest.mark.parametrize("within", [None, ("wiki", "shop")], ids=["for all", "for an owner"])
 @pytest.mark.parametrize("limit", [1, 3, 50])
 @pytest.mark.parametrize("name", PAGED)
-def test_a_list_is_read_in_pages(fleet: Store, name: str, limit: int, within: tuple[str, ...] | None) -> None:
+def test_a_list_is_read_in_pages(own_fleet: Store, name: str, limit: int, within: tuple[str, ...] | None) -> None:
     """Each row that was there comes once and in order, whatever is added between the pages."""
     method, query, cursor = PAGED[name]
     query = replace(query, within=within)
-    read = getattr(fleet, method)
+    read = getattr(own_fleet, method)
     onwards = "before" if hasattr(query, "before") and getattr(query, "after", None) is None else "after"
     whole = keys(read(query))
     seen: list[Any] = []
@@ -435,7 +462,7 @@ def test_a_list_is_read_in_pages(fleet: Store, name: str, limit: int, within: tu
         if len(page) < limit:
             break
         if turn < 3:
-            add_more(fleet, 2 * turn)
+            add_more(own_fleet, 2 * turn)
         page = read(replace(query, limit=limit, **{onwards: cursor(page[-1])}))
     assert [key for key in seen if key in whole] == whole
     assert len(set(seen)) == len(seen)
@@ -446,7 +473,7 @@ def test_a_list_is_read_in_pages(fleet: Store, name: str, limit: int, within: tu
 @pytest.mark.parametrize("limit", [1, 4, 50])
 @pytest.mark.parametrize("query", PAGES_OF_EVENTS.values(), ids=PAGES_OF_EVENTS)
 def test_events_are_read_in_pages(
-    fleet: Store,
+    own_fleet: Store,
     query: EventQuery,
     limit: int,
     gathered: int,
@@ -456,16 +483,16 @@ def test_events_are_read_in_pages(
     """The cursor leads through everything once, and ends, whatever is added between the pages."""
     monkeypatch.setattr(lists, "MAX_GATHERED", gathered)
     query = replace(query, within=within)
-    whole = keys(list(fleet.events(query).events))
+    whole = keys(list(own_fleet.events(query).events))
     assert len(whole) > 4
     seen: list[str] = []
-    page = fleet.events(replace(query, limit=limit))
+    page = own_fleet.events(replace(query, limit=limit))
     for turn in range(len(whole)):
         seen += keys(list(page.events))
         if page.next_before is None:
             break
-        add_more(fleet, 2 * turn)
-        page = fleet.events(replace(query, limit=limit, before=page.next_before))
+        add_more(own_fleet, 2 * turn)
+        page = own_fleet.events(replace(query, limit=limit, before=page.next_before))
     assert page.next_before is None
     assert seen == whole
 
@@ -511,16 +538,16 @@ def test_the_audit_is_a_stream_too(store: Store, query: AuditQuery, expected: st
 @pytest.mark.parametrize("within", WITHIN, ids=str)
 def test_an_owner_sees_nothing_of_other_scopes(fleet: Store, within: tuple[str, ...]) -> None:
     """Whatever is listed, and whatever else is asked, it lies in the scopes named; and all that lies there is listed."""
-    told = {e.id: e for e in fleet.events(EventQuery(limit=500)).events}
+    by_id = {e.id: e for e in fleet.events(EventQuery(limit=500)).events}
     assert [s.name for s in fleet.scopes_page(ScopeQuery(within=within))] == [s for s in SCOPES if s in within]
     inventory = sorted(fleet.inventory().machines)
     for host in ("", "h0", "h1"):
         found = fleet.machines_page(MachineQuery(within=within, host=host))
         wanted = [k for k in inventory if k[0] in within and (not host or fleet.inventory().machines[k].host == host)]
         assert keys(found) == wanted
-    orders = [o for o in fleet.orders_page(OrderQuery()) if told[o.id].scope in within]
+    orders = [o for o in fleet.orders_page(OrderQuery()) if by_id[o.id].scope in within]
     assert fleet.orders_page(OrderQuery(within=within)) == orders
-    lies = {e.maintenance_id for e in told.values() if e.scope in within}
+    lies = {e.maintenance_id for e in by_id.values() if e.scope in within}
     wanted_ids = [m.id for m in fleet.maintenances(MaintenanceQuery()) if m.id in lies]
     assert keys(fleet.maintenances(MaintenanceQuery(within=within))) == wanted_ids
     named = {"scope": "shop", "maintenance_id": "M3", "event_id": "E06"}
@@ -682,18 +709,18 @@ def test_scopes_and_hosts_are_found_by_a_part_of_their_name(fleet: Store) -> Non
     assert fleet.hosts_page(HostQuery(text="1", within=())) == []
 
 
-def test_hosts_without_machines_are_listed_too(fleet: Store) -> None:
+def test_hosts_without_machines_are_listed_too(own_fleet: Store) -> None:
     """A listed or cordoned host is shown to callers who see all scopes, in the order of names; a row that says nothing is not."""
     h1, cordoned = Host(name="h1", listed=True), Host(name="Kvm-1", cordoned=at(1))
-    fleet.apply(change(hosts=[h1, Host(name="h00", listed=True), cordoned, Host(name="h2")]))
+    own_fleet.apply(change(hosts=[h1, Host(name="h00", listed=True), cordoned, Host(name="h2")]))
     h1, cordoned, empty = (replace(host, version=1) for host in (h1, cordoned, Host(name="h00", listed=True)))
     every = [HostCount(cordoned, 0), HostCount(Host(name="h0"), 6), HostCount(empty, 0), HostCount(h1, 6)]
-    assert fleet.hosts_page(HostQuery()) == every
-    assert [fleet.hosts_page(HostQuery(limit=1, after=after)) for after in ("", "Kvm-1", "h0", "h00")] == [
+    assert own_fleet.hosts_page(HostQuery()) == every
+    assert [own_fleet.hosts_page(HostQuery(limit=1, after=after)) for after in ("", "Kvm-1", "h0", "h00")] == [
         [each] for each in every
     ]
-    assert fleet.hosts_page(HostQuery(text="kvm")) == [HostCount(cordoned, 0)]
-    assert fleet.hosts_page(HostQuery(within=("shop",))) == [HostCount(Host(name="h0"), 2), HostCount(h1, 2)]
+    assert own_fleet.hosts_page(HostQuery(text="kvm")) == [HostCount(cordoned, 0)]
+    assert own_fleet.hosts_page(HostQuery(within=("shop",))) == [HostCount(Host(name="h0"), 2), HostCount(h1, 2)]
     assert every[1].name == "h0"
 
 

@@ -36,7 +36,7 @@ def fleet(store: Store) -> Store:
         machine("db-0", scope="blog", host="h1"),
         machine("x", scope="wiki"),
     ]
-    told = [
+    events = [
         event("E0", "M1", position=0, status=Status.CANCELLED, resources=("web-1",)),
         event("E1", "M1", position=1),
         event("E2", "M1", position=2, wave=2, scope="blog", resources=("db-0",), status=Status.PLANNED),
@@ -49,7 +49,7 @@ def fleet(store: Store) -> Store:
             scopes=[scope("shop"), scope("blog", approval=ApprovalMode.ALL), scope("wiki")],
             machines=machines,
             maintenances=[*(maintenance(f"M{n}") for n in (1, 2, 3)), ended(maintenance("M4"), at(1_000))],
-            events=told,
+            events=events,
             approvals=[approval("E1"), approval("E5")],
             orders=[order("E3"), order("E5", state=OrderState.DONE)],
         )
@@ -109,7 +109,7 @@ def test_a_maintenance_without_open_events_of_its_scopes_is_whole(fleet: Store) 
 
 
 def test_a_snapshot_brings_the_other_maintenances_of_its_scopes(fleet: Store) -> None:
-    """Whoever decides about a scope sees everyone who waits there, with approvals and orders."""
+    """A snapshot of a scope has all its open events, with approvals and orders."""
     seen = fleet.snapshot(Focus(scopes=("blog",)))
     assert named(seen) == holds("blog", "", "M1 M2", "E0 E1 E2 E3", "E3")
     assert seen.events["E1"].approvals == (approval("E1"),)
@@ -198,7 +198,7 @@ def test_an_event_comes_even_when_it_has_ended(fleet: Store) -> None:
 
 
 def test_what_is_unknown_is_absent(fleet: Store) -> None:
-    """A name that means nothing is no error of the store's: whoever asked says so."""
+    """An unknown name is no error of the store; the caller reports it."""
     nobody = Focus(
         scopes=("gone",),
         machines=(("shop", "gone"), ("gone", "x")),
@@ -262,8 +262,8 @@ def test_orders_come_oldest_first(store: Store) -> None:
         order("E4", issued=at(2), state=OrderState.FAILED),
         order("E5", issued=at(0), state=OrderState.DONE),
     ]
-    told = [event(o.id, position=n, resources=(o.id,), status=Status.STARTED) for n, o in enumerate(work)]
-    store.apply(change(scopes=[scope()], maintenances=[maintenance()], events=told, orders=work))
+    events = [event(o.id, position=n, resources=(o.id,), status=Status.STARTED) for n, o in enumerate(work)]
+    store.apply(change(scopes=[scope()], maintenances=[maintenance()], events=events, orders=work))
     assert orders_in(store, OrderState.OPEN) == ["E1", "E3"]
     assert orders_in(store, OrderState.OPEN, OrderState.RUNNING) == ["E2", "E1", "E3"]
     assert orders_in(store, *OrderState) == ["E5", "E2", "E4", "E1", "E3"]
@@ -355,7 +355,7 @@ def test_the_first_sight_of_an_event_stays(history: Store) -> None:
 @pytest.fixture
 def history(store: Store) -> Store:
     """Six events of two maintenances in two scopes, E1 the oldest, in every status."""
-    told = [
+    events = [
         event(
             f"E{n}",
             f"M{n % 2}",
@@ -366,7 +366,7 @@ def history(store: Store) -> Store:
         )
         for n, status in enumerate(Status, start=1)
     ]
-    store.apply(change(maintenances=[maintenance("M0"), maintenance("M1")], approvals=[approval("E2")], events=told))
+    store.apply(change(maintenances=[maintenance("M0"), maintenance("M1")], approvals=[approval("E2")], events=events))
     return store
 
 
@@ -500,17 +500,17 @@ def old(store: Store) -> Store:
     """M1, M2 and M3 ended at 100, 200 and 300, each with an event, an approval and an order; M4 is older and open."""
     numbers = range(1, 5)
     over = [ended(maintenance(f"M{n}"), at(100 * n)) for n in (1, 2, 3)]
-    told = [
+    events = [
         event(f"E{n}", f"M{n}", status=Status.COMPLETED if n < 4 else Status.STARTED, started=at(1), not_before=at(1))
         for n in numbers
     ]
-    told = [replace(e, ended=at(2)) if e.ended else e for e in told]
+    events = [replace(e, ended=at(2)) if e.ended else e for e in events]
     store.apply(
         change(
             scopes=[scope()],
             machines=[machine()],
             maintenances=[*over, maintenance("M4", wake_at=at(1))],
-            events=told,
+            events=events,
             approvals=[approval(f"E{n}") for n in numbers],
             orders=[order(f"E{n}", state=OrderState.DONE if n < 4 else OrderState.OPEN) for n in numbers],
             audit=[entry(f"{n}", at=at(100 * n), maintenance_id=f"M{n}") for n in numbers],
@@ -603,8 +603,8 @@ def test_a_page_has_a_size(limit: int) -> None:
 
 def test_what_a_document_shows_is_all_that_is_read_for_it(store: Store) -> None:
     """Scopes and their open events, and nothing that guests do not see."""
-    told = [event("E1", "M1", status=Status.STARTED)]
-    store.apply(change(scopes=[scope()], maintenances=[maintenance("M1")], events=told, orders=[order("E1")]))
+    events = [event("E1", "M1", status=Status.STARTED)]
+    store.apply(change(scopes=[scope()], maintenances=[maintenance("M1")], events=events, orders=[order("E1")]))
     store.apply(change(approvals=[approval("E1")]))
     shown = store.snapshot(Focus(scopes=("shop",), whole_maintenances=False, document_only=True))
     assert (list(shown.scopes), list(shown.events)) == (["shop"], ["E1"])

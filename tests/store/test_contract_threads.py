@@ -77,14 +77,14 @@ def test_no_thread_sees_half_a_change(store: Store) -> None:
         known = store.snapshot(pair).scopes
         grown = [replace(s, incarnation=s.incarnation + 1) for s in known.values()]
         new = maintenance(f"M{grown[0].incarnation}", wake_at=at(grown[0].incarnation))
-        told = [event(f"{new.id}-{s}", new.id, scope=s, position=n) for n, s in enumerate(known)]
+        events = [event(f"{new.id}-{s}", new.id, scope=s, position=n) for n, s in enumerate(known)]
         try:
             store.apply(
                 change(
                     expect=[(s.name, s.version) for s in grown],
                     scopes=grown,
                     maintenances=[new],
-                    events=told,
+                    events=events,
                     audit=[entry()],
                 )
             )

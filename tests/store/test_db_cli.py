@@ -485,9 +485,9 @@ def test_a_shared_database_is_made_and_described(tmp_path: Path) -> None:
     assert shared(address, tmp_path, "migrate").stdout.splitlines() == made.stdout.splitlines()[-1:]
     with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as store:
         store.apply(one_maintenance())
-    told = shared(address, tmp_path, "status")
-    assert told.returncode == DONE
-    facts = dict(line.split(None, 1) for line in told.stdout.splitlines())
+    status = shared(address, tmp_path, "status")
+    assert status.returncode == DONE
+    facts = dict(line.split(None, 1) for line in status.stdout.splitlines())
     assert (facts["scopes"], facts["machines"], facts["open"], facts["nodes"]) == ("1", "1", "1", "0")
     assert facts["database"] == address.replace("postgres@", "")
 

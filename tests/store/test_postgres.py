@@ -89,7 +89,7 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_sql_itself_refuses(address: str, store: PostgresStore, what: str) -> None:
-    """Whoever writes past forewarn meets the same rules."""
+    """A program that writes past forewarn meets the same rules."""
     store.apply(
         change(
             scopes=[scope()],
@@ -151,7 +151,7 @@ def test_another_version_is_not_touched(address: str) -> None:
 
 
 def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Step by step, whole or not at all, and only when somebody asks."""
+    """Step by step, whole or not at all, and only on request."""
     address = SHARED.fresh()
     step = type(migrations("postgres")[0])
     last = schema.SCHEMA_VERSION
@@ -172,7 +172,7 @@ def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_ordinary_user_suffices() -> None:
-    """Whoever owns an empty database needs no other right."""
+    """The owner of an empty database needs no other right."""
     server = SHARED.server
     server.execute("CREATE ROLE plain_user LOGIN")
     server.execute("CREATE DATABASE plainly_owned OWNER plain_user TEMPLATE template0")
@@ -195,9 +195,9 @@ def test_no_password_is_ever_told() -> None:
         f"postgresql://user:pass@{PASSWORD}@127.0.0.1:1/db",
         f"postgresql://user:{PASSWORD}@127.0.0.1:1/db?unheard_of={PASSWORD}",
     ):
-        with pytest.raises(InvalidSettings, match="not a PostgreSQL address") as told:
+        with pytest.raises(InvalidSettings, match="not a PostgreSQL address") as caught:
             Dsn(wrong)
-        assert PASSWORD not in str(told.value)
+        assert PASSWORD not in str(caught.value)
     for refusing in (
         f"user:{PASSWORD}@127.0.0.1:1/db",
         f"u:{PASSWORD}@host:port/db",
@@ -212,7 +212,7 @@ def test_no_password_is_ever_told() -> None:
 
 
 def test_a_pool_is_bounded(address: str) -> None:
-    """Whoever finds every connection busy waits a little, and then hears so."""
+    """A caller that finds every connection busy waits a little, and then gets an error."""
     made = Pool(Dsn(address, limits=TimeLimits(free_s=0.2)), size=2)
     with (
         made.transaction(READ),
@@ -301,20 +301,20 @@ def test_a_refused_change_leaves_the_connection_usable(store: PostgresStore) -> 
 
 
 def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
-    """A commit that waits for the synchronous standby, and whose wait somebody ends, is no yes: PostgreSQL says one."""
+    """A commit whose wait for the synchronous standby is cancelled is an error, although PostgreSQL reports success."""
     with server() as alone:
         alone.execute("CREATE DATABASE forewarn")
         store = PostgresStore(alone.address("forewarn"), limits=TimeLimits(patience_s=PATIENCE_S))
         alone.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         alone.execute("SELECT pg_reload_conf()")
         waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        told: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def write() -> None:
             try:
                 store.apply(change(scopes=[scope()]))
             except StoreUnavailable as error:
-                told.append(error)
+                errors.append(error)
 
         until(lambda: alone.execute("SHOW synchronous_standby_names") == [("nobody",)])
         thread = threading.Thread(target=write)
@@ -322,7 +322,7 @@ def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
         until(lambda: alone.execute(f"SELECT count(*) {waiting}") == [(1,)])
         alone.execute(f"SELECT pg_cancel_backend(pid) {waiting}")
         thread.join()
-        assert "may be lost with it" in str(told[0])
+        assert "may be lost with it" in str(errors[0])
         store.close()
 
 

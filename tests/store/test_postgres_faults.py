@@ -70,7 +70,7 @@ def watching() -> Iterator[Callable[[str], list[tuple[object, ...]]]]:
 
 @contextmanager
 def nobody_commits(address: str) -> Iterator[Callable[[], None]]:
-    """As if somebody's commit waited for a standby that does not come; until it is called."""
+    """Hold the lock of a commit that waits for a standby, until the returned function is called."""
     with psycopg.connect(address) as connection:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [COMMIT_LOCK])
         yield connection.rollback
@@ -80,7 +80,7 @@ def nobody_commits(address: str) -> Iterator[Callable[[], None]]:
 
 
 def test_events_decided_too_long_ago_are_decided_again(address: str, store: PostgresStore) -> None:
-    """Whoever was stopped between deciding and saving, and does not know it, hears it from the database's own clock."""
+    """A process that was stopped between deciding and saving is refused by the database's own clock."""
     now = store.now()
     old = now - timedelta(seconds=postgres_store.DECIDED_WITHIN_S + 1)
     store.apply(change(old, scopes=[scope()], machines=[machine()]))  # a fleet takes as long as it takes
@@ -170,7 +170,7 @@ def test_who_waits_for_a_commit_that_waits_for_a_standby_is_told_so(address: str
 
 
 def test_a_row_that_others_hold_is_a_conflict(address: str) -> None:
-    """A large change of the same scope is under way: the database is well, and whoever waited decides again."""
+    """A large change of the same scope is under way: the database works, and the writer that waited decides again."""
     with closing(PostgresStore(address, limits=TimeLimits(lock_s=0.2))) as store, psycopg.connect(address) as other:
         store.apply(change(scopes=[scope()]))
         other.execute("SELECT FROM forewarn.scopes FOR UPDATE")
@@ -180,7 +180,7 @@ def test_a_row_that_others_hold_is_a_conflict(address: str) -> None:
 
 
 def test_a_node_that_falls_silent_in_a_change_is_ended(address: str) -> None:
-    """Statements travel together, and the server would wait for the next for ever: whoever needs the lock ends the silence."""
+    """The server would wait for ever for a silent writer's next statement: a writer that needs the lock ends its connection."""
     limits = replace(PATIENT, lock_s=0.2, silent_s=0.3)
     stopped, store = PostgresStore(address), PostgresStore(address)
     for each in (stopped, store):
@@ -225,7 +225,7 @@ def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str) -> No
 
 
 def test_a_large_fleet_may_be_read_slowly(address: str) -> None:
-    """Whoever makes something of a million machines is silent for long, and nobody waits for him."""
+    """A reader of a million machines may use its connection slowly: it blocks no writer."""
     with closing(PostgresStore(address)) as store:
         store.apply(change(scopes=[scope()], machines=[machine("web-0"), machine("web-1")]))
         with_limits(store, address, TimeLimits(silent_s=0.2))
@@ -265,11 +265,11 @@ def test_a_schema_that_others_migrated_is_noticed() -> None:
         with pytest.raises(StoreUnavailable, match="schema 99"):
             feed.poll(position, 0.0)
         with pytest.raises(StoreUnavailable, match="schema 99"):
-            store.scopes()  # and everybody is told
+            store.scopes()  # and every caller gets the error
 
 
 def test_a_pooler_that_leads_elsewhere_is_told_once(address: str) -> None:
-    """What is agreed on through `store` is never so on `store_direct`: whoever follows hears it, and does not try for ever."""
+    """What is agreed on through `store` is never so on `store_direct`: the follower gets an error, and does not try for ever."""
     elsewhere = SHARED.fresh()
     with closing(PostgresStore(address, direct=elsewhere)) as store, closing(store.feed()) as feed:
         PostgresStore(address).close()  # its schema
@@ -330,7 +330,7 @@ def waits_for_a_lock(address: str) -> bool:
 def test_every_snapshot_is_of_the_server_that_was_agreed_on(
     address: str, store: PostgresStore, focus: Focus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was replaced is left; one that took over is agreed on first; and one that stays another is told."""
+    """A server that was replaced is left; one that took over is agreed on first; one that stays another is an error."""
     store.apply(change(scopes=[scope()]))
     raw(address, "UPDATE cluster SET timeline = timeline - 1")
     store.snapshot(focus)
@@ -452,7 +452,7 @@ def test_a_connection_that_was_given_more_time_is_not_cut(address: str, caplog: 
 
 
 def test_only_a_warning_of_the_commit_itself_is_a_doubt(store: PostgresStore) -> None:
-    """What the server warns of while somebody reads, or before he commits, says nothing about what is saved."""
+    """A warning of the server during a read, or before a commit, says nothing about what is saved."""
     warn = b"DO $$ BEGIN RAISE WARNING 'look out'; END $$"
     for how in (READ, WRITE):
         with store._pool.transaction(how) as connection:
@@ -467,7 +467,7 @@ def test_only_a_warning_of_the_commit_itself_is_a_doubt(store: PostgresStore) ->
 
 
 def test_what_is_missing_is_named_with_what_to_do() -> None:
-    """Whoever is refused at the door is told in the server's words, and what they mean."""
+    """The error of a refused connection has the server's message and what it means."""
     server = SHARED.server
     with pytest.raises(StoreUnavailable, match=r"no such database: create it with createdb.*\"nowhere\""):
         PostgresStore(server.address("nowhere"))
@@ -479,7 +479,7 @@ def test_what_is_missing_is_named_with_what_to_do() -> None:
 
 
 def test_options_of_an_address_come_before_ours(address: str) -> None:
-    """Whoever sets something of his own keeps our limits, and where our tables are."""
+    """Options in the address do not replace our limits or our search path."""
     with closing(PostgresStore(f"{address}?options=-c%20geqo%3Doff%20-c%20search_path%3Dpublic")) as store:
         with store._pool.transaction(READ) as connection:
             shown = [
@@ -490,7 +490,7 @@ def test_options_of_an_address_come_before_ours(address: str) -> None:
 
 
 def test_a_server_elsewhere_should_be_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not on this machine, and nobody checks who it is: that is told; a socket, loopback and verified ones are fine."""
+    """A server elsewhere whose identity is not verified is warned of; a socket, loopback and verified servers are not."""
     monkeypatch.delenv("PGSSLMODE", raising=False)
     monkeypatch.delenv("PGHOST", raising=False)
     for fine in (
@@ -508,7 +508,7 @@ def test_a_server_elsewhere_should_be_verified(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_password_on_the_command_line_is_warned_of() -> None:
-    """Everybody on the machine can read it there; the warning does not say it again."""
+    """Every user of the machine can read it there; the warning does not repeat it."""
     assert holds_password(f"postgresql://u:{PASSWORD}@h/db")
     assert holds_password(f"postgresql://u@h/db?password={PASSWORD}")
     assert not holds_password("postgresql://u@h/db")

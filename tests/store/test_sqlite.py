@@ -91,7 +91,7 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"not a database at all. " * 500, b"SQLite format 3\0" + b"\xff" * 8_000])
 def test_garbage_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
-    """A file that is no database is somebody's something: it is refused and stays."""
+    """A file that is no database may belong to another program: it is refused and stays."""
     path = tmp_path / "x.db"
     path.write_bytes(content)
     with pytest.raises(StoreUnavailable, match="it is not an SQLite database: name another file"):
@@ -339,7 +339,7 @@ def holder(path: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
-    """One process serves a file: the second is told the first one's pid, and may still read."""
+    """One process serves a file: the error of the second names the pid of the first; the second may still read."""
     path = tmp_path / "x.db"
     with holder(path) as process, opened(path) as store:
         with pytest.raises(StoreInUse, match=rf"is used by another forewarn process \(pid {process.pid}\)"):

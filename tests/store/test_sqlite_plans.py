@@ -198,7 +198,7 @@ def steps_taken(path: Path, name: str, values: dict[str, object]) -> int:
 
 def test_the_work_of_the_present_does_not_grow_with_the_past(tmp_path: Path) -> None:
     """What a poll, a tick, an executor and a list ask costs the same with ten ended maintenances as with thousands."""
-    asked: dict[str, dict[str, object]] = {
+    parameters: dict[str, dict[str, object]] = {
         "events_open_in_scopes": {"names": '["shop"]'},
         "scopes_of_maintenances": {"ids": '["now"]'},
         "due": {"now": "2031", "limit": 100},
@@ -229,8 +229,8 @@ def test_the_work_of_the_present_does_not_grow_with_the_past(tmp_path: Path) -> 
     }
     for name, history in (("short", 10), ("long", HISTORY)):
         fill(tmp_path / name, history=history)
-    short = {name: steps_taken(tmp_path / "short", name, values) for name, values in asked.items()}
-    long = {name: steps_taken(tmp_path / "long", name, values) for name, values in asked.items()}
+    short = {name: steps_taken(tmp_path / "short", name, values) for name, values in parameters.items()}
+    long = {name: steps_taken(tmp_path / "long", name, values) for name, values in parameters.items()}
     assert long == short
 
 

@@ -52,7 +52,7 @@ def migrated(path: Path) -> list[str]:
 
 
 def test_a_migrated_database_is_like_a_fresh_one(tmp_path: Path) -> None:
-    """Whoever upgrades step by step ends with the schema a new installation has."""
+    """An upgrade step by step ends with the schema of a new installation."""
     SqliteStore(tmp_path / "fresh.db").close()
     steps = migrated(tmp_path / "migrated.db")
     assert shape(tmp_path / "migrated.db") == shape(tmp_path / "fresh.db")
@@ -162,13 +162,13 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     """An event in every status; web-0 is in the Started one."""
     path = tmp_path / "forewarn.db"
     store = SqliteStore(path)
-    told = [event(str(status), position=n, status=status) for n, status in enumerate(Status)]
+    events = [event(str(status), position=n, status=status) for n, status in enumerate(Status)]
     store.apply(
         change(
             scopes=[scope(), scope("blog")],
             machines=[machine(addresses=("10.0.0.1",), instance_id="i-1"), machine("web-1", instance_id="i-2")],
             maintenances=[maintenance("M1"), maintenance("M2"), ended(maintenance("M3"), at(1))],
-            events=told,
+            events=events,
             approvals=[approval("Scheduled")],
             orders=[order("Started")],
             audit=[entry()],

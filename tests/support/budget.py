@@ -12,6 +12,6 @@ BUDGET = int(os.environ.get("TEST_BUDGET", "1"))
 
 def chosen_seed(fixed: int) -> int:
     """Return the seed of this run: the one asked for, the fixed one in `make test`, or a fresh one."""
-    if asked := os.environ.get("TEST_SEED"):
-        return int(asked)
+    if seed := os.environ.get("TEST_SEED"):
+        return int(seed)
     return fixed if BUDGET == 1 else random.SystemRandom().randrange(10**9)

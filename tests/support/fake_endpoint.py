@@ -40,7 +40,7 @@ class ManualTime(Time):
 
 
 Reply = Response | EndpointError
-Asked = tuple[str, str, Mapping[str, str], bytes, float]
+SentRequest = tuple[str, str, Mapping[str, str], bytes, float]
 
 
 class StepTime(Time):
@@ -67,7 +67,7 @@ class ScriptedTransport(Transport):
     def __init__(self, reply: Callable[[str, str, Mapping[str, str], bytes], Reply]) -> None:
         super().__init__()
         self.reply = reply
-        self.asked: list[Asked] = []
+        self.requests: list[SentRequest] = []
 
     def request(
         self,
@@ -79,7 +79,7 @@ class ScriptedTransport(Transport):
         body: bytes = b"",
         timeout_s: float,
     ) -> Response:
-        self.asked.append((method, path, headers, body, timeout_s))
+        self.requests.append((method, path, headers, body, timeout_s))
         reply = self.reply(method, path, headers, body)
         if isinstance(reply, EndpointError):
             raise reply
@@ -87,7 +87,7 @@ class ScriptedTransport(Transport):
 
     @property
     def approvals(self) -> list[str]:
-        bodies = [json.loads(body) for method, _, _, body, _ in self.asked if method == "POST"]
+        bodies = [json.loads(body) for method, _, _, body, _ in self.requests if method == "POST"]
         return [each["EventId"] for body in bodies for each in body["StartRequests"]]
 
 

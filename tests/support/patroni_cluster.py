@@ -105,8 +105,8 @@ class Member:
         """Return what the member's REST API answers, or {}."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as answer:
-                said: dict[str, object] = json.load(answer)
-                return said
+                status: dict[str, object] = json.load(answer)
+                return status
         except (OSError, ValueError):
             return {}
 
@@ -140,17 +140,17 @@ class Cluster:
     @property
     def ready(self) -> bool:
         """Return whether every member runs and its lag is known."""
-        said = self.members[0].says("/cluster").get("members", [])
-        assert isinstance(said, list)
-        good = [each for each in said if each["state"] == "running" and each.get("lag", 0) == 0]
+        members = self.members[0].says("/cluster").get("members", [])
+        assert isinstance(members, list)
+        good = [each for each in members if each["state"] == "running" and each.get("lag", 0) == 0]
         return len(good) == len(self.members)
 
     @property
     def confirmed(self) -> bool:
         """Return whether a standby confirms every commit."""
-        said = self.members[0].says("/cluster").get("members", [])
-        assert isinstance(said, list)
-        return any(each["role"] == "sync_standby" for each in said)
+        members = self.members[0].says("/cluster").get("members", [])
+        assert isinstance(members, list)
+        return any(each["role"] == "sync_standby" for each in members)
 
     @property
     def addresses(self) -> str:

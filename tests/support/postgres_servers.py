@@ -130,7 +130,7 @@ class Server:
         return name
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """The postmaster and everybody it started."""
+        """The postmaster and the processes that it started."""
         if self._process is not None:
             if how is signal.SIGKILL:
                 with suppress(ProcessLookupError):

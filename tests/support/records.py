@@ -84,7 +84,7 @@ def ended(known: Maintenance, moment: datetime) -> Maintenance:
 def event(id_: str = "E1", maintenance_id: str = "M1", **fields: Any) -> Event:
     """An event with the times its status demands, unless they are given."""
     status = fields.get("status", Status.SCHEDULED)
-    told = status is not Status.PLANNED
+    visible = status is not Status.PLANNED
     values = {
         "id": id_,
         "maintenance_id": maintenance_id,
@@ -96,8 +96,8 @@ def event(id_: str = "E1", maintenance_id: str = "M1", **fields: Any) -> Event:
         "source": Source.PLATFORM,
         "resources": ("web-0",),
         "status": status,
-        "published": at(0) if told else None,
-        "not_before": at(900) if told else None,
+        "published": at(0) if visible else None,
+        "not_before": at(900) if visible else None,
         "started": at(900) if status in STARTED_ONCE else None,
         "ended": at(1_000) if status in ENDED else None,
         **fields,
@@ -274,7 +274,7 @@ def events(draw: st.DrawFn, id_: str, maintenance_id: str, position: int, scope_
     """Events whose times agree with their status; the machines of each are its own."""
     status = draw(st.sampled_from(Status))
     times = sorted(draw(st.lists(moments, min_size=3, max_size=3)))
-    told = status not in (Status.PLANNED, Status.CANCELLED) or (status is Status.CANCELLED and draw(st.booleans()))
+    visible = status not in (Status.PLANNED, Status.CANCELLED) or (status is Status.CANCELLED and draw(st.booleans()))
     return Event(
         id=id_,
         maintenance_id=maintenance_id,
@@ -293,8 +293,8 @@ def events(draw: st.DrawFn, id_: str, maintenance_id: str, position: int, scope_
         needs_approval=draw(st.booleans()),
         approval_mode=draw(st.sampled_from(ApprovalMode)),
         sequence=draw(counts),
-        published=times[0] if told else None,
-        not_before=max(draw(moments), times[0]) if told else None,
+        published=times[0] if visible else None,
+        not_before=max(draw(moments), times[0]) if visible else None,
         minimum_notice_s=draw(counts),
         started=times[1] if status in STARTED_ONCE else None,
         ended=times[2] if status in ENDED else None,
@@ -323,7 +323,12 @@ def orders(id_: str) -> st.SearchStrategy[Order]:
 
 def host_orders(id_: str, maintenance_id: str, position: int) -> st.SearchStrategy[Order]:
     """Orders of hosts, in every state."""
-    of_host = {"host": f"host-{position}", "maintenance_id": maintenance_id, "position": position, "phase": Phase.NONE}
+    of_host: dict[str, Any] = {
+        "host": f"host-{position}",
+        "maintenance_id": maintenance_id,
+        "position": position,
+        "phase": Phase.NONE,
+    }
     return st.tuples(orders(id_), st.sampled_from(OrderState)).map(
         lambda drawn: _legal(replace(drawn[0], state=drawn[1], **of_host))
     )
@@ -396,17 +401,17 @@ def receipts(token_id: str) -> st.SearchStrategy[list[Receipt]]:
 @st.composite
 def anything(draw: st.DrawFn, key: str) -> Change:
     """A change with everything in it, all of it belonging to scope and maintenance `key`."""
-    told = [draw(events(f"{key}-E{n}", f"{key}-M", n, key)) for n in range(draw(st.integers(1, 3)))]
+    made = [draw(events(f"{key}-E{n}", f"{key}-M", n, key)) for n in range(draw(st.integers(1, 3)))]
     return Change(
         at=draw(moments),
         expect=((key, 0),),
         scopes=(draw(scopes(key)),),
         machines=tuple(draw(machines(key, f"vm-{n}")) for n in range(draw(st.integers(0, 3)))),
         maintenances=(draw(maintenances(f"{key}-M")),),
-        events=tuple(told),
-        approvals=tuple(a for e in told for a in draw(approvals(e.id))),
+        events=tuple(made),
+        approvals=tuple(a for e in made for a in draw(approvals(e.id))),
         orders=(
-            *(draw(orders(e.id)) for e in told if draw(st.booleans())),
+            *(draw(orders(e.id)) for e in made if draw(st.booleans())),
             *(draw(host_orders(f"{key}-H{n}", f"{key}-M", n)) for n in range(draw(st.integers(0, 2)))),
         ),
         audit=tuple(draw(entries(f"{key}-M"))),

@@ -37,17 +37,17 @@ class ScriptedFeed:
     """A feed that counts up, or fails while `away`, and records from which position it was asked."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.asked: list[FeedPosition | None] = []
+        self.positions: list[FeedPosition | None] = []
         self.away = False
         self.took_s = 0.0
         self._monotonic = monotonic
 
     def poll(self, since: FeedPosition | None, wait_s: float) -> FeedUpdate:
         del wait_s
-        self.asked.append(since)
+        self.positions.append(since)
         if self.away:
             raise StoreUnavailable("the database is away")
-        return feed_update(len(self.asked), took_s=self.took_s, received_s=self._monotonic())
+        return feed_update(len(self.positions), took_s=self.took_s, received_s=self._monotonic())
 
     def close(self) -> None:
         """Close nothing: there is no connection."""

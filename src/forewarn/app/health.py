@@ -101,7 +101,7 @@ class Health:
             store=store_kind(self._settings.store_url),
             leads=self._ticker.leads,
             ticked_ago_s=None if ticked_s is None else time.monotonic() - ticked_s,
-            taken_over=self._ticker.orders.taken_over,
+            taken_over=self._ticker.taken_over,
             scopes=len(documents.views),
             machines=len(documents.callers),
             following=self._following(),

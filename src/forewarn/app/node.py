@@ -19,6 +19,7 @@ from forewarn.endpoint.last_seen import LastSeen
 from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.loop import Loop
 from forewarn.executors import Executor
+from forewarn.executors.external import ExternalExecutor
 from forewarn.service.clock import Clock, KeptClock, SavedReading, boot_clock_s
 from forewarn.service.control import Control
 from forewarn.service.decisions import RenderReceipt, render_nothing
@@ -75,12 +76,17 @@ class Node:
         pause: Callable[[int], None] = lambda _: None,
         times: Times = REAL,
         render_receipt: RenderReceipt = render_nothing,
+        host_executor: Executor | None = None,
+        node_host: str = "",
     ) -> None:
         self.store = store
         self.clock = clock
         self.executor = executor
+        self.host_executor = host_executor or ExternalExecutor()
         self.follower = follower
         self.times = times
+        # The next process must notice a jump even if this one dies before its first decision.
+        clock.save_reading()
         self.control = Control(
             store,
             clock,
@@ -102,8 +108,11 @@ class Node:
             may_tick=may_tick,
             alone=alone,
             monotonic=times.monotonic,
+            host_executor=self.host_executor,
+            node_host=node_host,
         )
         executor.connect(self.ticker.nudge, self.control.listen)
+        self.host_executor.connect(self.ticker.nudge, self.control.listen)
         self._listen_to_others(self.ticker.nudge)
 
     def listen(self, call: Callable[[], None]) -> None:

@@ -28,6 +28,7 @@ from forewarn.core.model import Actor
 from forewarn.core.store_hold import replaced
 from forewarn.executors import registry
 from forewarn.executors.base import Executor
+from forewarn.executors.command import CommandExecutor
 from forewarn.libvirt.statements import parse_rules
 from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
@@ -70,6 +71,15 @@ def executor_for(settings: Settings) -> Executor:
         ) from None
 
 
+def host_executor_for(settings: Settings) -> Executor:
+    """Make the executor of hosts. Its orders are in a folder of their own."""
+    if settings.role == "guest" or settings.host_executor != CommandExecutor.name:
+        return registry.find(registry.DEFAULT)()
+    return CommandExecutor.from_settings(
+        settings.of_host_executor(), settings.state_dir, folder="host-orders", command_setting="host_command"
+    )
+
+
 class Service:
     """One node as its settings describe it. `server.running` adds the threads and listeners."""
 
@@ -84,7 +94,7 @@ class Service:
         times: Times = REAL,
     ) -> None:
         self.settings = settings
-        executor = executor_for(settings)
+        executor, host_executor = executor_for(settings), host_executor_for(settings)
         # Only a node that opens its store itself, and acts on it, remembers which database that was.
         remembers = store is None and settings.role != "guest"
         store = store or _store_of(settings)
@@ -124,6 +134,8 @@ class Service:
             pause=_pause,
             times=times,
             render_receipt=render_receipt,
+            host_executor=host_executor,
+            node_host=settings.node_host or socket.gethostname(),
         )
         self.store, self.clock, self.executor, self.follower = store, clock, executor, follower
         self.control, self.ticker, self.times = self.node.control, self.node.ticker, times
@@ -197,6 +209,7 @@ class Service:
 
     def close(self) -> None:
         self.executor.close()
+        self.node.host_executor.close()
         if self._memory is not None:
             with suppress(ServiceError):
                 self._memory.remember()

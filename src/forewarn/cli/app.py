@@ -54,7 +54,7 @@ def serve(
         str | None, typer.Option(help="`system`, `manual`, or a speed like `60x` [default: system]")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="`external`, `command` or `simulated` [default: external]")
+        str | None, typer.Option(help="`external`, `command`, `libvirt` or `simulated` [default: external]")
     ] = None,
     guest: Annotated[
         list[str] | None,
@@ -82,7 +82,6 @@ def serve(
     log_level: Annotated[str | None, typer.Option(help="`debug`, `info`, `warning` or `error` [default: info]")] = None,
 ) -> None:
     """Run the service until SIGTERM. It prints a line that begins with `ready` once it accepts connections."""
-    from forewarn.app import server
     from forewarn.service import logs, settings
 
     flags = {
@@ -116,6 +115,8 @@ def serve(
             "--store: every user of this machine can read the password in the list of processes: put the address into"
             " FOREWARN_STORE, or the password into ~/.pgpass"
         )
+    from forewarn.app import server  # after the settings, so that a wrong one is refused at once
+
     server.serve(loaded, print_line=lambda line: print(line, flush=True))
 
 

@@ -183,6 +183,7 @@ def _show(out: Output, effects: "ResumeEffects") -> None:
         ),
     ):
         found = [(o.id, e.type, e.scope, names(e.resources), o.node) for o, e in effects.orders if o.state is state]
+        found += [(o.id, m.type, "", f"host {o.host}", o.node) for o, m in effects.host_orders if o.state is state]
         out.say(f"{len(found)} {meaning}")
         if found:
             out.table(("order", "type", "scope", "machines", "taken by"), found)

@@ -13,7 +13,7 @@ from forewarn.cli.options import cannot_read, usage
 from forewarn.cli.output import Output
 from forewarn.cli.session import AsJson, Session, command, group
 from forewarn.core.errors import InvalidFleet
-from forewarn.core.fleet import MAX_FILE_BYTES, fleet_text, parse_fleet
+from forewarn.core.fleet import MAX_FILE_BYTES, Fleet, fleet_text, parse_fleet
 from forewarn.core.fleet_difference import removal_text, spanning_hosts
 from forewarn.core.formatting import count
 from forewarn.libvirt.importing import import_fleet
@@ -114,7 +114,8 @@ def import_(
         names, rest = ", ".join(decision.unassigned[:MAX_NAMED_DOMAINS]), len(decision.unassigned) - MAX_NAMED_DOMAINS
         more = f" and {rest} more" if rest > 0 else ""
         out.aside(f"! left out, because nothing gives them a scope: {names}{more}")
-    print(fleet_text(decision.wanted), end="")
+    hosts = {host.name: host for host in decision.hosts}
+    print(fleet_text(Fleet(decision.wanted.scopes, decision.wanted.machines, hosts)), end="")
 
 
 @command(app, "diff")

@@ -49,9 +49,11 @@ def move_hosts(draft: Draft, maintenance_id: str, order_timeout_s: int, new_id: 
         return
     for order in draft.host_orders_of(maintenance_id):
         _start_machines_again(draft, order, order_timeout_s)
-    order = current_host(draft, maintenance)
-    while order is not None and is_read(draft, order) and _move(draft, maintenance, order, order_timeout_s, new_id):
-        order = current_host(draft, maintenance)
+    current = current_host(draft, maintenance)
+    while current is not None and is_read(draft, current):
+        if not _move(draft, maintenance, current, order_timeout_s, new_id):
+            return
+        current = current_host(draft, maintenance)
 
 
 def _move(

@@ -67,11 +67,11 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_notice(before, event)
         _check_start(after, event)
     for order in after.orders.values():
-        known = before.orders.get(order.id)
-        if known is not order:
-            _check_order(known, order, after.events.get(order.id))
-            _check_phase(after, known, order)
-            _check_host_order(after, known, order)
+        earlier = before.orders.get(order.id)
+        if earlier is not order:
+            _check_order(earlier, order, after.events.get(order.id))
+            _check_phase(after, earlier, order)
+            _check_host_order(after, earlier, order)
     started = [e for e in changed if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
     by_scope, by_maintenance = _grouped(after)
     _check_started_together(by_maintenance, started)

@@ -480,6 +480,8 @@ def _report_event(draft: Draft, event: Event, order: Order, outcome: Outcome) ->
     draft.put_order(
         replace(order, state=state, ended=draft.now_in(event.scope), reason=outcome.reason, output=outcome.output)
     )
+    # Also of an order that failed: where its machines are now is a fact.
+    _move_machines(draft, event, outcome.new_hosts or {})
     if not outcome.ok:
         # A later attempt overwrites the output of the order, so the audit keeps the end of this output.
         draft.note(
@@ -488,7 +490,6 @@ def _report_event(draft: Draft, event: Event, order: Order, outcome: Outcome) ->
             detail="\n".join(filter(None, [outcome.reason, outcome.output[-MAX_NOTED_OUTPUT:]])),
         )
         return
-    _move_machines(draft, event, outcome.new_hosts or {})
     draft.note("order finished", event=event, detail=outcome.reason)
     _complete(draft, event, outcome.reason)
 

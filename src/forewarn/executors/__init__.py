@@ -4,6 +4,6 @@ Imports `core` only. To write an executor of your own, see docs/guide/executors.
 """
 
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
-from forewarn.executors.base import Executor, Progress, Work
+from forewarn.executors.base import Executor, HostWork, Progress, Work
 
-__all__ = ["Executor", "OrderReport", "Outcome", "Progress", "Unknown", "Work"]
+__all__ = ["Executor", "HostWork", "OrderReport", "Outcome", "Progress", "Unknown", "Work"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from forewarn.core.change import Change
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
-from forewarn.core.model import Event, Order
+from forewarn.core.model import Event, Maintenance, Order
 from forewarn.executors.settings import NoSettings
 
 
@@ -32,6 +32,15 @@ class Work:
     instance_ids: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """The order of a host with its maintenance; `connection` is how the host is reached, if the fleet names it."""
+
+    order: Order
+    maintenance: Maintenance
+    connection: str = ""
+
+
 class Progress(StrEnum):
     """What an executor knows of an order that has not ended. NOT_BEGUN is certain: nothing of the work was done."""
 
@@ -47,6 +56,8 @@ class Executor:
     gets it. After a crash the ticker first asks for the order's `status`. It calls `take` again, with the same id and attempt,
     if the answer is NOT_BEGUN, or if it is Unknown and the executor is `repeatable`. Otherwise an order whose status is Unknown
     is in doubt until an operator decides.
+
+    The executor of events gets `Work`. The executor of hosts is another instance and gets `HostWork`.
     """
 
     name = ""
@@ -60,6 +71,8 @@ class Executor:
     touches_no_machine = False
     # False if this executor does nothing outside forewarn, so that an emulator may accept operators without a token.
     needs_token = True
+    # True if `machines_on` can tell what runs on a host.
+    sees_hosts = False
     # FOREWARN_* environment variables that this executor sets for programs it runs. They are no settings.
     variables: frozenset[str] = frozenset()
 
@@ -79,7 +92,7 @@ class Executor:
         `listen(listener)` subscribes a listener to every saved change.
         """
 
-    def status(self, work: Work) -> Progress | Outcome | Unknown:
+    def status(self, work: Any) -> Progress | Outcome | Unknown:
         """Return what became of an order that may have been taken before a restart, or by another node."""
         del work
         return Unknown()
@@ -88,11 +101,11 @@ class Executor:
         """Return how many more orders this executor can take now."""
         return sys.maxsize
 
-    def take(self, work: Work) -> None:
+    def take(self, work: Any) -> None:
         """Start the work and return; `reports` returns its end. An OSError fails the order."""
         raise NotImplementedError
 
-    def watch(self, work: Work) -> None:
+    def watch(self, work: Any) -> None:
         """Wait for work for which `status` returned RUNNING; `reports` returns its end."""
 
     def reports(self, now: datetime) -> list[OrderReport]:
@@ -115,7 +128,15 @@ class Executor:
         """Return why orders would fail now, or "". Called at start and by /readyz, from any thread; it must return at once."""
         return ""
 
-    def tidy(self, unfinished: Collection[Work]) -> None:
+    def machines_on(self, host: str, connection: str) -> tuple[str, ...] | None:
+        """Return the machines that run on a host, those unknown to forewarn included; None if that cannot be told now.
+
+        Work on a host waits until it is empty. If an executor cannot tell at all (`sees_hosts` is False), the fleet decides.
+        """
+        del host, connection
+        return None
+
+    def tidy(self, unfinished: Collection[Any]) -> None:
         """Called once at start: remove what an earlier process left of orders that are not in `unfinished`."""
 
     def close(self) -> None:

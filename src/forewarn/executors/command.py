@@ -25,12 +25,14 @@ from pathlib import Path
 from forewarn.core.change import Change
 from forewarn.core.errors import Invalid, InvalidSettings
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
-from forewarn.executors.base import Executor, Progress, Work
+from forewarn.executors.base import Executor, HostWork, Progress, Work
 from forewarn.executors.command_environment import command_environment, read_names
 from forewarn.executors.command_user import CommandUser, find_user, program_problem
 from forewarn.executors.private_folder import make_private_folder
 from forewarn.executors.runner import boot_id, save
 from forewarn.executors.settings import parse_duration, read_arguments, read_flag, read_text, setting, whole_number
+
+AnyWork = Work | HostWork
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _KILLED = "its runner was killed, and the command may still run"
@@ -81,7 +83,7 @@ class CommandExecutor(Executor):
         f"FOREWARN_{name}"
         for name in (
             "ORDER_ID", "ATTEMPT", "EVENT_ID", "MAINTENANCE_ID", "EVENT_TYPE", "EVENT_SOURCE", "SCOPE", "UPDATE_DOMAIN",
-            "RESOURCES", "HOSTS", "DURATION_S",
+            "RESOURCES", "HOSTS", "DURATION_S", "PHASE", "TO_HOST", "HOST", "HOST_MODE", "HOST_CONNECTION", "DESCRIPTION",
         )
     )  # fmt: skip
 
@@ -124,10 +126,13 @@ class CommandExecutor(Executor):
             )
 
     @classmethod
-    def from_settings(cls, settings: CommandSettings, state_dir: Path) -> "CommandExecutor":
+    def from_settings(
+        cls, settings: CommandSettings, state_dir: Path, *, folder: str = "orders", command_setting: str = "command"
+    ) -> "CommandExecutor":
+        """`folder` in the state folder holds the orders; `command_setting` is the setting that names the command."""
         executor = cls(
             settings.command,
-            folder=state_dir / "orders",
+            folder=state_dir / folder,
             time_limit_s=settings.time_limit_s,
             parallel=settings.parallel,
             repeatable=settings.repeatable,
@@ -136,13 +141,13 @@ class CommandExecutor(Executor):
             user=find_user(settings.user),
         )
         if problem := executor.problem():
-            raise InvalidSettings(f"command: {problem}")
+            raise InvalidSettings(f"{command_setting}: {problem}")
         return executor
 
     def connect(self, nudge: Callable[[], None], _: Callable[[Callable[[Change], None]], None]) -> None:
         self._nudge = nudge
 
-    def status(self, work: Work) -> Progress | Outcome | Unknown:
+    def status(self, work: AnyWork) -> Progress | Outcome | Unknown:
         folder = self._folder_of(work)
         if _locked(folder):
             return Progress.RUNNING
@@ -168,13 +173,13 @@ class CommandExecutor(Executor):
     def at_work(self) -> int:
         return len(self._watched)
 
-    def take(self, work: Work) -> None:
+    def take(self, work: AnyWork) -> None:
         folder = self._folder_of(work)
         if self.repeatable and not _locked(folder):
             _remove(folder)
         self._await_in_thread(work, self._spawn(work))
 
-    def watch(self, work: Work) -> None:
+    def watch(self, work: AnyWork) -> None:
         if (work.order.id, work.order.attempt) not in self._watched:
             self._await_in_thread(work, None)
 
@@ -191,16 +196,16 @@ class CommandExecutor(Executor):
     def problem(self) -> str:
         return program_problem(self._command[0], self._environment, self._user)
 
-    def tidy(self, unfinished: Collection[Work]) -> None:
+    def tidy(self, unfinished: Collection[AnyWork]) -> None:
         known = {self._folder_of(work) for work in unfinished}
         for folder in self._found_at_start:
             if folder not in known and not _locked(folder):
                 _remove(folder)
 
-    def _folder_of(self, work: Work) -> Path:
+    def _folder_of(self, work: AnyWork) -> Path:
         return self._folder / f"{work.order.id}-{work.order.attempt}"
 
-    def _spawn(self, work: Work) -> "subprocess.Popen[bytes] | None":
+    def _spawn(self, work: AnyWork) -> "subprocess.Popen[bytes] | None":
         """Start the runner. Return None if another node of this machine took over the order and began the command."""
         folder = self._folder_of(work)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -224,7 +229,7 @@ class CommandExecutor(Executor):
             os.close(lock)
             os.close(environment)
 
-    def _request(self, work: Work) -> dict[str, object]:
+    def _request(self, work: AnyWork) -> dict[str, object]:
         return {
             "command": self._command,
             "user": self._user and {"uid": self._user.uid, "gid": self._user.gid, "groups": self._user.groups},
@@ -232,12 +237,12 @@ class CommandExecutor(Executor):
             "time_limit_s": self._time_limit_s,
         }
 
-    def _await_in_thread(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
+    def _await_in_thread(self, work: AnyWork, runner: "subprocess.Popen[bytes] | None") -> None:
         self._watched.add((work.order.id, work.order.attempt))
         name = f"order-{work.order.id}"
         threading.Thread(target=self._await, args=(work, runner), daemon=True, name=name).start()
 
-    def _await(self, work: Work, runner: "subprocess.Popen[bytes] | None") -> None:
+    def _await(self, work: AnyWork, runner: "subprocess.Popen[bytes] | None") -> None:
         """Wait until the runner has ended, in whichever process it was started; reap it if it is a child of this one."""
         folder = self._folder_of(work)
         outcome: Outcome | Unknown
@@ -328,7 +333,9 @@ def _result(folder: Path) -> Outcome | None:
     return Outcome(ok=result["ok"], reason=result["reason"], output=result["output"])
 
 
-def _variables(work: Work) -> dict[str, str]:
+def _variables(work: AnyWork) -> dict[str, str]:
+    if isinstance(work, HostWork):
+        return _host_variables(work)
     order, event = work.order, work.event
     return {
         "FOREWARN_ORDER_ID": order.id,
@@ -342,11 +349,38 @@ def _variables(work: Work) -> dict[str, str]:
         "FOREWARN_RESOURCES": " ".join(event.resources),
         "FOREWARN_HOSTS": " ".join(sorted({host for host in work.hosts.values() if host})),
         "FOREWARN_DURATION_S": str(event.duration_s),
+        "FOREWARN_PHASE": order.phase,
+        "FOREWARN_TO_HOST": event.to_host,
     }
 
 
-def _document(work: Work) -> dict[str, object]:
-    order, event = work.order, work.event
+def _host_variables(work: HostWork) -> dict[str, str]:
+    order, maintenance = work.order, work.maintenance
+    return {
+        "FOREWARN_ORDER_ID": order.id,
+        "FOREWARN_ATTEMPT": str(order.attempt),
+        "FOREWARN_MAINTENANCE_ID": maintenance.id,
+        "FOREWARN_HOST": order.host,
+        "FOREWARN_HOST_MODE": maintenance.host_mode or "",
+        "FOREWARN_HOST_CONNECTION": work.connection,
+        "FOREWARN_DURATION_S": str(maintenance.duration_s),
+        "FOREWARN_DESCRIPTION": maintenance.description,
+    }
+
+
+def _document(work: AnyWork) -> dict[str, object]:
+    order = work.order
+    if isinstance(work, HostWork):
+        return {
+            "order": {"id": order.id, "attempt": order.attempt},
+            "host": {"name": order.host, "mode": work.maintenance.host_mode, "connection": work.connection},
+            "maintenance": {
+                "id": work.maintenance.id,
+                "description": work.maintenance.description,
+                "duration_s": work.maintenance.duration_s,
+            },
+        }
+    event = work.event
     return {
         "order": {"id": order.id, "attempt": order.attempt},
         "event": {
@@ -358,6 +392,8 @@ def _document(work: Work) -> dict[str, object]:
             "update_domain": event.update_domain,
             "description": event.description,
             "duration_s": event.duration_s,
+            "phase": order.phase,
+            "to_host": event.to_host,
         },
         "machines": [
             {"name": name, "host": work.hosts.get(name, ""), "targets": work.targets.get(name, ())}

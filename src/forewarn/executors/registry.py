@@ -14,6 +14,7 @@ BUILT_IN = {
     "external": "forewarn.executors.external:ExternalExecutor",
     "command": "forewarn.executors.command:CommandExecutor",
     "simulated": "forewarn.executors.simulated:SimulatedExecutor",
+    "libvirt": "forewarn.libvirt.executor:LibvirtExecutor",
 }
 # With this executor nothing happens on this node: others take the orders.
 DEFAULT = "external"

@@ -30,7 +30,7 @@ def import_fleet(uris: Iterable[str], rules: tuple[Rule, ...], *, by_interface: 
 def _looks(uris: list[str], *, by_interface: bool) -> list[HostLook]:
     try:
         from forewarn.libvirt.connections import HostConnections
-        from forewarn.libvirt.domains import look_at
+        from forewarn.libvirt.reading import look_at
     except ImportError:
         raise InvalidSettings(
             "libvirt-python is not installed: install the system packages libvirt-dev, pkg-config and gcc, then run"

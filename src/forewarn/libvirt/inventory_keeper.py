@@ -16,8 +16,8 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor
 from forewarn.libvirt.connections import Connection, HostConnections
-from forewarn.libvirt.domains import look_at
 from forewarn.libvirt.inventory import Decision, HostLook, Key, Memory, decide, difference_of
+from forewarn.libvirt.reading import look_at
 from forewarn.libvirt.statements import Rule
 from forewarn.service.control import Control
 from forewarn.service.inventory import InventoryHealth

@@ -1,6 +1,6 @@
 """What a domain's metadata and the rules about its name state: scope, kind, update domain and fault domain. Pure.
 
-Both are input. Metadata comes from whoever may define domains, so it is small, has no document type, and every value is checked.
+Both are input. Users who may define domains write metadata, so it is small, has no document type, and every value is checked.
 """
 
 import re

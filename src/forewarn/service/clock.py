@@ -91,7 +91,10 @@ class Clock(Protocol):
         """Return the real seconds since the last reading before the jump."""
 
     def save_reading(self) -> None:
-        """Save the last reading for the next start, unless a jump is not acknowledged yet. Called before every decision."""
+        """Save the last reading for the next start, unless a jump is not acknowledged yet.
+
+        Called at the start of the node and before every decision.
+        """
 
     def seconds_until(self, moment: datetime) -> float | None:
         """Return how many real seconds to wait for a moment; None if time does not pass by itself."""

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Protocol
 
 from forewarn.core import lifecycle
 from forewarn.core.change import Change, Snapshot
@@ -36,7 +37,7 @@ from forewarn.core.store_hold import hold_store, resume_store, starts_after_resu
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
 from forewarn.service.decisions import Decision, Once
-from forewarn.service.fleet import FleetUseCases
+from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
 from forewarn.store import Focus, MaintenanceQuery
 
@@ -69,10 +70,30 @@ class ResumeEffects:
     starts: tuple[Event, ...]
     orders: tuple[tuple[Order, Event], ...]
     more: bool
+    host_orders: tuple[tuple[Order, Maintenance], ...] = ()
+
+
+class HostMustBeAsked(Exception):
+    """The order of a host is to be taken: whether the host is free must be asked first, without holding up other decisions."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order.id)
+        self.order = order
+
+
+class HostCheck(Protocol):
+    """Says what forbids the work on a host, or ""."""
+
+    def stops_us(self, host: str) -> str: ...
+
+    def obstacle(self, order: Order) -> str: ...
 
 
 class Control(FleetUseCases, HookUseCases):
     """All use cases: those on the fleet and on hooks, and the rest here."""
+
+    # The ticker sets it.
+    host_check: HostCheck | None = None
 
     # -- what operators request
 
@@ -100,6 +121,10 @@ class Control(FleetUseCases, HookUseCases):
         self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
     ) -> tuple[Change, Submission]:
         _refuse_unknown_scope(snapshot, request.targets)
+        if request.host_mode is not None and self.host_check is not None:
+            for host in request.targets.hosts:
+                if reason := self.host_check.stops_us(host):
+                    raise Refused(reason)
         maintenance_id, change = lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
         )
@@ -145,13 +170,6 @@ class Control(FleetUseCases, HookUseCases):
         self._decide_on_orders(
             _only(order_id),
             lambda s, now: lifecycle.resolve_host(s, order_id, verb, now=now, actor=actor, order_timeout_s=timeout_s),
-        )
-
-    def note_host(self, order_id: str, reason: str, actor: Actor) -> None:
-        """Record why the order of a host is not handed out."""
-        self._decide_on_orders(
-            _only(order_id),
-            lambda s, now: lifecycle.note_host(s, order_id, reason, now=now, actor=actor),
         )
 
     def cancel_maintenance(self, maintenance_id: str, actor: Actor) -> None:
@@ -227,13 +245,34 @@ class Control(FleetUseCases, HookUseCases):
     # -- what executors report
 
     def take_order(self, order_id: str, actor: Actor, *, node: str) -> Order:
-        """Return the order as saved."""
-        timeout_s = self._order_timeout_s
-        change = self._decide_on_orders(
-            _only(order_id),
-            lambda s, now: lifecycle.take(s, order_id, now=now, actor=actor, node=node, order_timeout_s=timeout_s),
-        )
+        """Return the order as saved. The order of a host is refused while something on the host forbids its work."""
+        timeout_s, asked = self._order_timeout_s, False
+
+        def decide(snapshot: Snapshot, now: datetime) -> Change:
+            order = snapshot.orders.get(order_id)
+            if order is not None and order.host and not asked:
+                raise HostMustBeAsked(order)
+            return lifecycle.take(snapshot, order_id, now=now, actor=actor, node=node, order_timeout_s=timeout_s)
+
+        try:
+            change = self._decide_on_orders(_only(order_id), decide)
+        except HostMustBeAsked as found:
+            self._refuse_occupied(found.order, actor)
+            asked = True
+            change = self._decide_on_orders(_only(order_id), decide)
         return change.orders[0]
+
+    def _refuse_occupied(self, order: Order, actor: Actor) -> None:
+        """Refuse an order that something on its host forbids, and keep the reason on the order."""
+        if order.state is not OrderState.OPEN or self.host_check is None:
+            return
+        reason = self.host_check.obstacle(order)
+        if reason != order.reason:
+            self._decide_on_orders(
+                _only(order.id), lambda s, now: lifecycle.note_host(s, order.id, reason, now=now, actor=actor)
+            )
+        if reason:
+            raise Refused(reason)
 
     def take_over_order(self, order_id: str, actor: Actor, *, node: str, of: str) -> Order:
         """Return the order as saved."""
@@ -260,7 +299,8 @@ class Control(FleetUseCases, HookUseCases):
 
         def decide(snapshot: Snapshot, now: datetime) -> Change:
             events.update((each, snapshot.events[each]) for each in ids if each in snapshot.events)
-            return lifecycle.report(snapshot, reports, now=now, actor=actor)
+            change = lifecycle.report(snapshot, reports, now=now, actor=actor)
+            return waking_hosts(self._store, change, snapshot.machines) if moved else change
 
         change = self._decide_on_orders(Focus(events=ids, machines=moved, whole_maintenances=False), decide)
         _log_unresolved(change, events)
@@ -342,6 +382,8 @@ class Control(FleetUseCases, HookUseCases):
             found = starts_after_resuming(snapshot, now=now, order_timeout_s=self._order_timeout_s)
             starts |= {event.id: event for event in found}
         orders = self._store.orders({OrderState.OPEN, OrderState.RUNNING}, limit + 1)
+        host_orders = self._store.orders({OrderState.OPEN, OrderState.RUNNING}, limit + 1, of_hosts=True)
+        maintenances = {o.maintenance_id: self._store.maintenance(o.maintenance_id) for o in host_orders[:limit]}
         events = self._store.snapshot(
             Focus(events=tuple(o.id for o in orders), whole_maintenances=False, document_only=True)
         ).events
@@ -349,7 +391,12 @@ class Control(FleetUseCases, HookUseCases):
             hold=hold,
             starts=tuple(starts.values())[:limit],
             orders=tuple((order, events[order.id]) for order in orders[:limit] if order.id in events),
-            more=len(starts) > limit or len(orders) > limit,
+            more=len(starts) > limit or len(orders) > limit or len(host_orders) > limit,
+            host_orders=tuple(
+                (order, of_order)
+                for order in host_orders[:limit]
+                if (of_order := maintenances[order.maintenance_id]) is not None
+            ),
         )
 
     # -- reading
@@ -432,6 +479,10 @@ def _log_unresolved(change: Change, events: Mapping[str, Event]) -> None:
                 }
             },
         )
+
+
+def _on_host(name: str) -> Focus:
+    return Focus(hosts=(name,), whole_maintenances=False, open_events=False)
 
 
 def _applied(snapshot: Snapshot, change: Change) -> Snapshot:

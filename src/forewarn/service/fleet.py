@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from forewarn.core import hosts
+from forewarn.core.change import Change
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
-from forewarn.core.model import OPEN, Actor, Machine, Scope
+from forewarn.core.model import OPEN, Actor, Machine, OrderState, Scope
 from forewarn.service.decisions import Decisions, Once, too_many_conflicts
 from forewarn.service.hooks import without_hooks_of
-from forewarn.store import Focus
+from forewarn.store import Focus, Store
+
+MAX_WAITING_HOSTS = 100_000
 
 
 class FleetUseCases(Decisions):
@@ -148,6 +151,7 @@ class FleetUseCases(Decisions):
                 if dry_run:
                     return diff
                 change = without_hooks_of(self._store, diff.removed_scopes, change, actor)
+                change = waking_hosts(self._store, change, current.machines)
                 if self._save(self._with_receipt(change, once, diff)):
                     return diff
         raise too_many_conflicts()
@@ -155,3 +159,12 @@ class FleetUseCases(Decisions):
 
 def _on_host(name: str) -> Focus:
     return Focus(hosts=(name,), whole_maintenances=False, open_events=False)
+
+
+def waking_hosts(store: Store, change: Change, machines: Mapping[tuple[str, str], Machine]) -> Change:
+    """Return the change with a wake-up for maintenances that wait until one of these machines leaves their host."""
+    keys = [*change.removed_machines, *(machine.key for machine in change.machines)]
+    left = {machines[key].host for key in keys if key in machines} - {""}
+    waiting = store.orders({OrderState.PLANNED}, MAX_WAITING_HOSTS, of_hosts=True) if left else ()
+    wakes = {order.maintenance_id for order in waiting if order.host in left}
+    return replace(change, wakes=tuple(sorted({*change.wakes, *wakes}))) if wakes else change

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from forewarn.core.errors import ForewarnError, StoreUnavailable
+from forewarn.core.errors import StoreUnavailable
 from forewarn.service.clock import MAX_READING_S, KeptClock
+from forewarn.service.logs import TroubleLog
 from forewarn.store import Feed, FeedPosition, FeedUpdate
 
 POLL_EVERY_S = 1.0
@@ -32,7 +33,7 @@ class Follower:
         self._listeners: list[Listener] = []
         self._position: FeedPosition | None = None
         self._stopping = threading.Event()
-        self._trouble = ""
+        self._trouble = TroubleLog(log, "other nodes cannot be followed")
         self._known_s = 0.0
         self._polled = threading.Condition()
         self.warning = ""
@@ -55,7 +56,7 @@ class Follower:
             try:
                 self.poll(POLL_EVERY_S)
             except Exception as error:
-                self._log_trouble(error)
+                self._trouble.note(error)
                 self._stopping.wait(RETRY_S)
         self.close()
 
@@ -75,9 +76,7 @@ class Follower:
         with self._polled:
             self._position, self._known_s, self.warning = update.position, update.sent_s, update.warning
             self._polled.notify_all()
-        if self._trouble:
-            log.info("the database is back, and all changes are read")
-            self._trouble = ""
+        self._trouble.clear("the database is back, and all changes are read")
 
     def _keep_time(self, update: FeedUpdate) -> None:
         if update.received_s - update.sent_s <= MAX_READING_S:
@@ -104,14 +103,6 @@ class Follower:
         silent_s = self.silent_s()
         if silent_s <= UNREADY_AFTER_S:
             return ""
-        return f"this node has read nothing for {silent_s:.0f} s: {self._trouble or 'the database does not answer'}"
-
-    def _log_trouble(self, error: Exception) -> None:
-        """Log the first failure and each failure that differs from the last."""
-        if str(error) == self._trouble:
-            return
-        self._trouble = str(error)
-        if isinstance(error, ForewarnError):
-            log.error("other nodes cannot be followed: %s", error)
-        else:
-            log.exception("other nodes cannot be followed")
+        return (
+            f"this node has read nothing for {silent_s:.0f} s: {self._trouble.last or 'the database does not answer'}"
+        )

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from forewarn.core.errors import Conflict, ServiceError, TooManyRequests
+from forewarn.core.errors import Conflict, TooManyRequests
 from forewarn.core.hooks import (
     HookMessage,
     entry_message,
@@ -31,6 +31,7 @@ from forewarn.core.model import AuditEntry, Event, HoldCause
 from forewarn.core.operator_model import Hook, HookDelivery
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
+from forewarn.service.logs import TroubleLog
 from forewarn.store import AuditQuery, Focus, Store
 from forewarn.store.audit_chain import AuditChain
 
@@ -135,7 +136,7 @@ class HookSender:
         self._save_passed_at_s = 0.0
         self._nudged = threading.Event()
         self._stopping = threading.Event()
-        self._trouble = ""
+        self._trouble = TroubleLog(log, "messages cannot be delivered")
         self.delivered = self.failed = 0
 
     # -- the loop
@@ -145,7 +146,7 @@ class HookSender:
         while not self._stopping.is_set():
             try:
                 self.cycle()
-                self._trouble = ""
+                self._trouble.last = ""
             except Exception as error:
                 self._note_trouble(error)
             self._wait()
@@ -421,12 +422,5 @@ class HookSender:
                     continue
 
     def _note_trouble(self, error: Exception) -> None:
-        """Log the first trouble and each that differs from the last."""
-        trouble = str(error) or repr(error)
-        if trouble == self._trouble or self._stopping.is_set():
-            return
-        self._trouble = trouble
-        if isinstance(error, ServiceError):
-            log.error("messages cannot be delivered: %s", error)
-        else:
-            log.exception("messages cannot be delivered")
+        if not self._stopping.is_set():
+            self._trouble.note(error)

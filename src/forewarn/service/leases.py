@@ -84,6 +84,10 @@ class NodeLeases:
         """Return the seconds since this node last renewed its lease; 0 if it needs none."""
         return self._monotonic() - self._renewed_s if self._shared is not None else 0.0
 
+    def others_live(self) -> bool:
+        """Return whether a node with another state directory is up."""
+        return self._shared is not None and any(not self.is_here(node) for node in self._shared.live_nodes())
+
     def declare_ended(self, nodes: Iterable[str]) -> None:
         """Treat nodes with this node's state directory as dead, although their leases have not ended."""
         self._ended = {node for node in nodes if self.is_here(node)} - {self._node}

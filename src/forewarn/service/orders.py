@@ -18,7 +18,7 @@ from itertools import islice
 from forewarn.core.errors import Conflict, NotFound, Refused, StoreHeld, StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState
-from forewarn.executors import Executor, OrderReport, Progress, Unknown, Work
+from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import NodeLeases
@@ -30,11 +30,19 @@ BATCH = 100
 BEGUN = frozenset({OrderState.RUNNING, OrderState.IN_DOUBT})
 MAX_RUNNING_ORDERS = 1_000_000
 
+AnyWork = Work | HostWork
+
 log = logging.getLogger("forewarn.service.orders")
 
 
 class Orders:
-    """`alone` gives True if this is the only process that uses the state directory. `stopping` ends a batch early."""
+    """The orders of events.
+
+    `alone` gives True if this is the only process that uses the state directory. `stopping` ends a batch early.
+    """
+
+    # Whether these are the orders of hosts.
+    of_hosts = False
 
     def __init__(
         self,
@@ -82,7 +90,7 @@ class Orders:
         if not self._recovered or not self._executor.takes_orders:
             return
         with self._alone() as alone:
-            orders = self._store.orders(BEGUN, MAX_RUNNING_ORDERS)
+            orders = self._begun()
         ours = [order for order in orders if order.node.startswith(self._prefix)]
         if alone:
             self._leases.declare_ended({order.node.removeprefix(self._prefix) for order in ours})
@@ -98,6 +106,9 @@ class Orders:
             else:
                 self._end_doubt(work)
 
+    def _begun(self) -> list[Order]:
+        return self._store.orders(BEGUN, MAX_RUNNING_ORDERS, of_hosts=self.of_hosts)
+
     def recover_if_resumed(self) -> None:
         """Do what `recover` left undone because the store was held."""
         if not self._recovered:
@@ -108,7 +119,7 @@ class Orders:
         done: Counter[str] = Counter()
         if not self._executor.takes_orders:
             return done
-        begun = [o for o in self._store.orders(BEGUN, MAX_RUNNING_ORDERS) if o.node.startswith(self._prefix)]
+        begun = [o for o in self._begun() if o.node.startswith(self._prefix)]
         running = [o for o in begun if o.state is OrderState.RUNNING and o.node != self._taker]
         doubtful = [o for o in begun if o.state is OrderState.IN_DOUBT and self._leases.is_here(self._node_of(o))]
         if not running and not doubtful:
@@ -155,7 +166,7 @@ class Orders:
         self._unconfirmed.pop(order.id, None)
         return done
 
-    def _end_doubt(self, work: Work) -> Counter[str]:
+    def _end_doubt(self, work: AnyWork) -> Counter[str]:
         """Take over an order in doubt if this state folder shows what became of it; otherwise leave it to an operator."""
         if isinstance(self._executor.status(work), Unknown):
             return Counter()
@@ -168,9 +179,11 @@ class Orders:
         """Take open orders; save each as running before the executor gets it."""
         done: Counter[str] = Counter()
         free = min(self._executor.free_slots(), BATCH)
-        for order in self._store.orders({OrderState.OPEN}, free) if free > 0 else ():
+        for order in self._store.orders({OrderState.OPEN}, free, of_hosts=self.of_hosts) if free > 0 else ():
             if self._stopping.is_set():
                 break
+            if not self._may_hand_out(order):
+                continue
             work = self._work_of(order)
             if work is None:
                 continue
@@ -193,11 +206,15 @@ class Orders:
             done["took {} order(s)"] += 1
         return done
 
+    def _may_hand_out(self, _: Order) -> bool:
+        """Whether to try to take an open order now."""
+        return True
+
     def resume_unconfirmed(self) -> None:
         """Resume unconfirmed orders that are saved as ours; leave the others to the node that takes them."""
         if not self._unconfirmed or self._control.store_hold() is not None:
             return
-        for order in self._store.orders(BEGUN, MAX_RUNNING_ORDERS):
+        for order in self._begun():
             if order.id not in self._unconfirmed or order.node != self._taker:
                 continue
             not_begun = self._unconfirmed[order.id]
@@ -256,12 +273,11 @@ class Orders:
         if not self._leases.shared:
             return False
         with suppress(NotFound):
-            _, order = self._control.event(report.order_id)
-            begun = order is not None and order.state in BEGUN and order.attempt == report.attempt
-            return begun and order is not None and order.node != report.node
+            order, _, _ = self._control.order(report.order_id)
+            return order.state in BEGUN and order.attempt == report.attempt and order.node != report.node
         return False
 
-    def _resume(self, work: Work, *, not_begun: bool = False) -> None:
+    def _resume(self, work: AnyWork, *, not_begun: bool = False) -> None:
         """Continue an order that is ours and that the executor may already have: ask the executor first.
 
         `not_begun` says that no executor can have it: this node took it first, and has not handed it to its executor.
@@ -277,7 +293,7 @@ class Orders:
             assert isinstance(status, Unknown)  # noqa: S101 - the type checker cannot see it
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
 
-    def _begin_again(self, work: Work) -> None:
+    def _begin_again(self, work: AnyWork) -> None:
         """Hand over an order that is still ours, unless the store is held: requesting its status may have taken long.
 
         One read shows both: between two reads the store could be held.
@@ -290,9 +306,8 @@ class Orders:
         elif saved is not None and (saved.state, saved.attempt, saved.node) == (order.state, order.attempt, order.node):
             self._hand_to_executor(work)
 
-    def _hand_to_executor(self, work: Work) -> None:
-        refusal = no_target(self._store, work.event, self._store.hosts()) if work.event.to_host else ""
-        if refusal:
+    def _hand_to_executor(self, work: AnyWork) -> None:
+        if isinstance(work, Work) and (refusal := no_target(self._store, work.event, self._store.hosts())):
             self._fail(work, refusal)
             return
         try:
@@ -300,10 +315,10 @@ class Orders:
         except OSError as error:
             self._fail(work, f"the executor could not take it: {error}")
 
-    def _fail(self, work: Work, reason: str) -> None:
+    def _fail(self, work: AnyWork, reason: str) -> None:
         self._unsaved.append(OrderReport(work.order.id, work.order.attempt, Outcome(False, reason), self._reporter))
 
-    def _work_of(self, order: Order) -> Work | None:
+    def _work_of(self, order: Order) -> AnyWork | None:
         """Return what the executor needs; None if a failover has lost the order since it was listed."""
         try:
             event, saved = self._control.event(order.id)

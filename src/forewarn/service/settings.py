@@ -9,7 +9,7 @@ import difflib
 import ipaddress
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +19,7 @@ from forewarn.executors import registry
 from forewarn.executors.settings import (
     one_of,
     parse_duration,
+    read_arguments,
     read_flag,
     read_machine,
     read_path,
@@ -125,8 +126,26 @@ class Settings:
     executor: str = setting(
         registry.DEFAULT,
         _executor,
-        "who does the work of a started event: `external` (your tool, through the API), `command`, `simulated`, or the name of"
-        " an installed executor",
+        "who does the work of a started event: `external` (your tool, through the API), `command`, `libvirt`, `simulated`,"
+        " or the name of an installed executor",
+    )
+    host_executor: str = setting(
+        registry.DEFAULT,
+        one_of("external", "command"),
+        "who does the work on a host whose machines have left it or are shut down: `external` (your tool, through the API), or"
+        " `command`, which runs `host_command`",
+    )
+    host_command: tuple[str, ...] = setting(
+        (),
+        read_arguments,
+        "the program that does the work on a host, with its arguments; the other settings of the `command` executor apply to"
+        " it too",
+    )
+    node_host: str = setting(
+        "",
+        read_text,
+        "the host that this node runs on: its work is refused unless another node is up. By default it is the machine's own"
+        " host name",
     )
     guest: tuple[str, ...] = setting(
         ("127.0.0.1:8169",),
@@ -261,6 +280,12 @@ class Settings:
         """Return the store's URL; the default is a file in the state folder."""
         return self.store or f"sqlite:{self.state_dir / 'forewarn.db'}"
 
+    def of_host_executor(self) -> Any:
+        """Return the settings of the executor of hosts: those of its kind, with the command for hosts."""
+        kind = registry.find(self.host_executor)
+        known = self.executor_settings.get(self.host_executor) or kind.settings_class()
+        return replace(known, command=self.host_command) if self.host_executor == "command" else known
+
     def of_executor(self) -> Any:
         """Return the settings of the executor in use."""
         return self.executor_settings.get(self.executor) or registry.find(self.executor).settings_class()
@@ -375,6 +400,14 @@ def _from_file(path: Path) -> dict[str, Any]:
 def _check_executor(settings: Settings) -> None:
     executor = registry.find(settings.executor)
     executor.check(settings.of_executor(), order_timeout_s=settings.order_timeout_s)
+    host_executor = registry.find(settings.host_executor)
+    if settings.host_executor == "command" and not settings.host_command:
+        raise InvalidSettings(
+            "host_executor: the command executor needs a command: set `host_command` to a program and arguments"
+        )
+    host_executor.check(settings.of_host_executor(), order_timeout_s=settings.order_timeout_s)
+    if settings.token_free and host_executor.needs_token:
+        raise InvalidSettings(f"token_free: not with the host executor {settings.host_executor}: leave it out")
     if settings.token_free and executor.needs_token:
         raise InvalidSettings(f"token_free: not with the {settings.executor} executor: leave it out")
 

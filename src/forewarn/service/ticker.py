@@ -14,12 +14,15 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from forewarn.core.change import Change
-from forewarn.core.errors import Conflict, ForewarnError, Refused, StoreUnavailable
+from forewarn.core.errors import Conflict, Refused, StoreUnavailable
 from forewarn.core.model import Actor, Status
 from forewarn.executors import Executor
+from forewarn.executors.external import ExternalExecutor
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
+from forewarn.service.host_orders import HostCheck, HostOrders
 from forewarn.service.leases import UNREADY_AFTER_S, NodeLeases
+from forewarn.service.logs import TroubleLog
 from forewarn.service.orders import Orders
 from forewarn.service.pruning import Pruner
 from forewarn.store import SharedStore, Store
@@ -62,15 +65,18 @@ class Ticker:
         may_tick: bool = True,
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
         monotonic: Callable[[], float] = time.monotonic,
+        host_executor: Executor | None = None,
+        node_host: str = "",
     ) -> None:
         """`shared` is the same store, where other nodes use it too. A node that may not tick only makes the periodic calls.
+
+        `host_executor` does the work on hosts, `node_host` is the host that this node runs on.
 
         A node is called `STATE_DIR_NAME:PROCESS`; `alone` gives True if this is the only process that uses the state directory.
         """
         self._control = control
         self._store = store
         self._clock = clock
-        self._executor = executor
         self._actor = Actor("ticker", node)
         self._monotonic = monotonic
         self._cycling = threading.RLock()
@@ -80,6 +86,25 @@ class Ticker:
         self.orders = Orders(
             control, store, clock, executor, self.leases, node=node, stopping=self._stopping, alone=alone
         )
+        # The executors of events and of hosts, each with the orders that it gets.
+        self._executors = (executor, host_executor or ExternalExecutor())
+        check = HostCheck(store, executor, self.leases, node_host)
+        self._all_orders = (
+            self.orders,
+            HostOrders(
+                control,
+                store,
+                clock,
+                self._executors[1],
+                self.leases,
+                check,
+                node=node,
+                stopping=self._stopping,
+                alone=alone,
+                monotonic=monotonic,
+            ),
+        )
+        control.host_check = check
         self._pruner = Pruner(store, shared, retain_history_s=retain_history_s)
         self._periodic_calls: list[PeriodicCall] = []
         # In the loop, a maintenance whose tick fails unexpectedly must not hold up the others: it is tried again later.
@@ -88,7 +113,7 @@ class Ticker:
         self._retry_at_s: dict[str, float] = {}
         # How many maintenances are ticked at once. After a conflict fewer: a smaller decision meets fewer other writers.
         self._batch = BATCH
-        self._trouble = ""
+        self._trouble = TroubleLog(log, "the ticker cannot work")
         self._conflicts = 0  # in a row
         self._backoff_s = 0.0
         self.cycled_at_s: float | None = None
@@ -127,7 +152,12 @@ class Ticker:
 
     def at_work(self) -> int:
         """Return how many orders are under way on this node."""
-        return self.orders.at_work()
+        return sum(orders.at_work() for orders in self._all_orders)
+
+    @property
+    def taken_over(self) -> int:
+        """How many orders of dead nodes this node took over."""
+        return sum(orders.taken_over for orders in self._all_orders)
 
     @property
     def leads(self) -> bool:
@@ -144,14 +174,17 @@ class Ticker:
     def recover(self) -> None:
         """After a start, ask the executor about the orders that were running."""
         with self._cycling:
-            self.orders.recover()
+            for orders in self._all_orders:
+                orders.recover()
 
     def complaint(self) -> str:
         """Return "", or why other nodes will treat this node as dead: it has saved nothing for too long."""
         silent_s = self.leases.silent_s()
         if silent_s <= UNREADY_AFTER_S:
             return ""
-        return f"this node has saved nothing for {silent_s:.0f} s: {self._trouble or 'the database does not answer'}"
+        return (
+            f"this node has saved nothing for {silent_s:.0f} s: {self._trouble.last or 'the database does not answer'}"
+        )
 
     # -- one cycle
 
@@ -160,22 +193,26 @@ class Ticker:
         with self._cycling:
             self._clock.now()
             self._control.watch_clock()
-            self.orders.recover_if_resumed()
-            done = self.orders.take_over() if self.leases.renew() else Counter[str]()
-            # A report counts before a time limit: work that has ended has not timed out.
-            done += self.orders.save_reports()
+            renewed = self.leases.renew()
+            done: Counter[str] = Counter()
+            for orders in self._all_orders:
+                orders.recover_if_resumed()
+                done += orders.take_over() if renewed else Counter[str]()
+                # A report counts before a time limit: work that has ended has not timed out.
+                done += orders.save_reports()
             due = self._due() if self.leads else []
             done += self._tick(due) if due else Counter[str]()
-            self.orders.resume_unconfirmed()
-            if self.leads:
-                done += self.orders.hand_out()
+            for orders in self._all_orders:
+                orders.resume_unconfirmed()
+                if self.leads:
+                    done += orders.hand_out()
             for call in self._periodic_calls:
                 if count := call.do(self._clock.now()):
                     done["did {} other thing(s)"] += count
             if self.leads:
                 self._pruner.prune(self._clock.now())
             if done:
-                log.info(_sentence(done))
+                log.info(", ".join(template.format(count) for template, count in sorted(done.items())))
             return bool(done or due)
 
     def cycle_until_idle(self) -> bool:
@@ -209,7 +246,11 @@ class Ticker:
     def next_wakeup(self) -> datetime | None:
         """Return the next moment at which there is something to do."""
         stored = self._store.next_wakeup() if self.leads else None
-        moments = [stored, self._executor.next_report(), *(c.next_due() for c in self._periodic_calls)]
+        moments = [
+            stored,
+            *(executor.next_report() for executor in self._executors),
+            *(c.next_due() for c in self._periodic_calls),
+        ]
         return min((m for m in moments if m is not None), default=None)
 
     # -- behind the cycle
@@ -273,27 +314,18 @@ class Ticker:
             self._backoff_s = CONFLICT_WAIT_S
             self._conflicts += 1
             if self._conflicts == MAX_CONFLICTS:
-                self._trouble = str(error)
+                self._trouble.last = str(error)
                 log.error("the ticker gets nothing done: others were first %d times in a row: %s", MAX_CONFLICTS, error)
             return
         self._conflicts = 0
         first, longest = BACKOFF_S
         self._backoff_s = min(max(self._backoff_s * 2, first), longest)
-        trouble = str(error) or repr(error)
-        if trouble == self._trouble:
-            return
-        self._trouble = trouble
-        if isinstance(error, ForewarnError):
-            log.error("the ticker cannot work: %s", error)
-        else:
-            log.exception("the ticker cannot work")
+        self._trouble.note(error)
 
     def _clear_trouble(self) -> None:
         self._backoff_s = 0.0
         self._conflicts = 0
-        if self._trouble:
-            log.info("the ticker works again")
-            self._trouble = ""
+        self._trouble.clear("the ticker works again")
 
 
 def _counted(change: Change) -> Counter[str]:
@@ -306,7 +338,3 @@ def _counted(change: Change) -> Counter[str]:
     if ended:
         done["closed {} maintenance(s)"] += ended
     return done
-
-
-def _sentence(done: Counter[str]) -> str:
-    return ", ".join(template.format(count) for template, count in sorted(done.items()))

@@ -2,7 +2,7 @@
 
 A story is a list of steps. A step is a command, optional lines of input, `----`, the result, and an empty line; lines that begin
 with `#` are comments. Times count from the story's beginning (`+15m`). Ids are shown as M1, M2 … (maintenances) and E1, E2 …
-(events), in the order of their creation. Errors in a story are reported with their line.
+(events) and H1, H2 … (orders of hosts), in the order of their creation. Errors in a story are reported with their line.
 """
 
 import inspect
@@ -21,6 +21,7 @@ from forewarn.core.model import (
     Actor,
     Event,
     EventType,
+    HostMode,
     MaintenanceRequest,
     OnFailure,
     OrderState,
@@ -29,6 +30,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
+from forewarn.core.waiting import waiting_for_hosts
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import from_values
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
@@ -37,7 +39,9 @@ from forewarn.testing.story_text import parse_fleet_lines, parse_story, setting
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_SHOWN = 200
 GONE = "gone"
-SCHEDULE_OPTIONS = ("host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description")
+SCHEDULE_OPTIONS = (
+    "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
+)  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
     "Scheduled": frozenset({Status.SCHEDULED, Status.STARTED}) | _END_STATUSES,
@@ -155,7 +159,7 @@ class Player:
     # -- acts of operators
 
     def _do_schedule(self, type_: str, *targets: str, **options: str) -> Iterable[str]:
-        flags = {each for each in targets if each in ("user", "emergency")}
+        flags = {each for each in targets if each in ("user", "emergency", "return")}
         unknown = [each for each in targets if each not in flags and "/" not in each]
         unknown += [key for key in options if key not in SCHEDULE_OPTIONS]
         if unknown:
@@ -173,6 +177,9 @@ class Player:
             on_failure=OnFailure(options.get("on_failure", "hold")),
             duration_s=int(options.get("duration", "-1")),
             description=options.get("description", ""),
+            host_mode=HostMode(options["mode"]) if "mode" in options else None,
+            return_machines="return" in flags,
+            to_host=options.get("to", ""),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
 
@@ -196,13 +203,21 @@ class Player:
         if name.startswith("M"):
             self.service.control.retry_failed(self._id(name), self._operator)
         else:
-            self.service.control.resolve_failure(self._id(name), Verb.RETRY, self._operator)
+            self._resolve(name, Verb.RETRY)
 
     def _do_finish(self, name: str) -> None:
-        self.service.control.resolve_failure(self._id(name), Verb.FINISH, self._operator)
+        self._resolve(name, Verb.FINISH)
 
     def _do_abandon(self, name: str) -> None:
-        self.service.control.resolve_failure(self._id(name), Verb.ABANDON, self._operator)
+        self._resolve(name, Verb.ABANDON)
+
+    def _do_skip(self, name: str, host: str) -> None:
+        self.service.control.skip_host(self._id(name), host, self._operator)
+
+    def _resolve(self, name: str, verb: Verb) -> None:
+        control = self.service.control
+        resolve = control.resolve_host if name.startswith("H") else control.resolve_failure
+        resolve(self._id(name), verb, self._operator)
 
     # -- acts of guests
 
@@ -269,7 +284,21 @@ class Player:
         scope = self._store.snapshot(Focus(scopes=(name,))).scopes[name]
         return [f"{'enabled' if scope.enabled else 'disabled'}, epoch {scope.epoch}, incarnation {scope.incarnation}"]
 
+    def _do_hosts(self, name: str) -> Iterable[str]:
+        """Show the work on the hosts of a maintenance, what it waits for, and which hosts are cordoned."""
+        maintenance_id, store = self._id(name), self._store
+        orders = store.snapshot(Focus(maintenances=(maintenance_id,))).orders.values()
+        work = sorted((o for o in orders if o.maintenance_id == maintenance_id), key=lambda o: o.position)
+        snapshot = store.snapshot(Focus(maintenances=(maintenance_id,), hosts=tuple(o.host for o in work)))
+        waiting = waiting_for_hosts(snapshot, maintenance_id, self.service.clock.now())
+        for order in work:
+            row = snapshot.hosts.get(order.host)
+            cordoned = ", cordoned" if row is not None and row.cordoned is not None else ""
+            codes = ", ".join(reason.code for reason in waiting[order.host])
+            yield f"{order.id} {order.host} {order.state}{cordoned}" + (f", waits for {codes}" if codes else "")
+
     def _do_events(self, *names: str) -> Iterable[str]:
+        self._name_new_events()
         ids = [self._id(name) for name in names]
         page = self._store.events(EventQuery(limit=500))
         return [self._event(e) for e in reversed(page.events) if not ids or e.id in ids] or ["no events"]
@@ -279,7 +308,10 @@ class Player:
         return [f"{name} {maintenance.status}"]
 
     def _do_orders(self) -> Iterable[str]:
-        orders = self._store.orders(tuple(OrderState), 500)
+        orders = [
+            *self._store.orders(tuple(OrderState), 500),
+            *self._store.orders(tuple(OrderState), 500, of_hosts=True),
+        ]
         lines = [f"{o.id} {o.state}, attempt {o.attempt}" + (f": {o.reason}" if o.reason else "") for o in orders]
         return lines or ["no orders"]
 
@@ -302,11 +334,25 @@ class Player:
         number = sum(name.startswith("M") for name in self._names.values()) + 1
         self._names[maintenance_id] = f"M{number}"
         for event in events:
-            self._names[event.id] = f"E{sum(name.startswith('E') for name in self._names.values()) + 1}"
+            self._name("E", event.id)
+        orders = self._store.snapshot(Focus(maintenances=(maintenance_id,))).orders.values()
+        of_hosts = sorted((o for o in orders if o.maintenance_id == maintenance_id), key=lambda o: o.position)
+        for order in of_hosts:
+            self._name("H", order.id)
+            yield f"M{number} {order.id}: host {order.host}"
         waves = sorted({e.wave for e in events})
         for wave in waves:
             planned = [f"{e.id} {e.scope}#{e.update_domain} {','.join(e.resources)}" for e in events if e.wave == wave]
             yield f"M{number} wave {wave}: {'; '.join(planned)}"
+
+    def _name(self, letter: str, id_: str) -> None:
+        self._names[id_] = f"{letter}{sum(name.startswith(letter) for name in self._names.values()) + 1}"
+
+    def _name_new_events(self) -> None:
+        """Name the events that were planned after their maintenance was submitted, in the turn of their host."""
+        for event in reversed(self._store.events(EventQuery(limit=500)).events):
+            if event.id not in self._names:
+                self._name("E", event.id)
 
     def _id(self, name: str) -> str:
         known = {short: full for full, short in self._names.items()}

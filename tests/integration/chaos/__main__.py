@@ -26,18 +26,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=DISTURBED_S, help="how long the nodes are disturbed")
     parser.add_argument("--folder", type=Path, help="where logs and history go; by default a new temporary folder")
     parser.add_argument("--check", type=Path, metavar="FILE", help="check this history instead of running anything")
-    asked = parser.parse_args()
-    if asked.check:
-        history = read(asked.check)
+    options = parser.parse_args()
+    if options.check:
+        history = read(options.check)
     else:
-        seed = asked.seed if asked.seed is not None else time.time_ns() % 1_000_000
-        folder = asked.folder or Path(tempfile.mkdtemp(prefix=f"forewarn-chaos-{seed}-"))
+        seed = options.seed if options.seed is not None else time.time_ns() % 1_000_000
+        folder = options.folder or Path(tempfile.mkdtemp(prefix=f"forewarn-chaos-{seed}-"))
         folder.mkdir(parents=True, exist_ok=True)
         print(f"seed {seed}, in {folder}")
-        for fault in schedule(seed, asked.seconds):
+        for fault in schedule(seed, options.seconds):
             print(f"  {fault.at_s:5.1f} s  {fault.what} {fault.node} for {fault.for_s:.1f} s")
         with server() as database:
-            history = run_three_nodes(database, folder, seed, asked.seconds)
+            history = run_three_nodes(database, folder, seed, options.seconds)
     found = check(history)
     print(found)
     return 1 if found.complaints else 0

@@ -107,7 +107,7 @@ class ChangeChecks:
         return any(since <= end and until >= begin for since, until in zip([0.0, *moments[1::2]], begins, strict=False))
 
     def _started_meanwhile(self, pause: Request, maintenance: str) -> Iterator[str]:
-        """After the answer none of its events starts until somebody may have resumed it."""
+        """After the answer none of its events starts until an operator may have resumed it."""
         resumes = [
             r.begin_s
             for r in self._asked["resume maintenance", maintenance]

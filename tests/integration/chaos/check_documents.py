@@ -88,7 +88,7 @@ class DocumentChecks:
                 was = content
 
     def _at_once(self) -> Iterator[str]:
-        """A node that answered a change shows it to whoever asks it after that."""
+        """A node that answered a change shows it in every later response."""
         by_life: dict[tuple[str, int], list[Request]] = defaultdict(list)
         for poll in self.polls:
             by_life[poll.node, poll.life].append(poll)

@@ -106,9 +106,9 @@ class RecordingClient:
         self._note(node, begin_s, "approve", answer, scope=machine.scope, machine=machine.name, ids=tuple(event_ids))
         return answer
 
-    def submit(self, node: NodeLife, key: str, asked: dict[str, object]) -> Answer:
+    def submit(self, node: NodeLife, key: str, body: dict[str, object]) -> Answer:
         begin_s = time.monotonic()
-        answer = self._api(node, "POST", "/v1/maintenances", json.dumps(asked), key)
+        answer = self._api(node, "POST", "/v1/maintenances", json.dumps(body), key)
         told: tuple[str, ...] = ()
         if answer.status == 201:
             made = answer.json()

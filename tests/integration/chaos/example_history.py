@@ -11,8 +11,8 @@ OPERATOR = "127.11.0.1 by token"
 
 
 def request(begin_s: float, what: str, **more: Any) -> Request:
-    said = {"who": "operator 1", "node": "node-1", "life": 1, "status": 200, "end_s": begin_s + 0.1, **more}
-    return Request(begin_s=begin_s, what=what, **said)
+    fields = {"who": "operator 1", "node": "node-1", "life": 1, "status": 200, "end_s": begin_s + 0.1, **more}
+    return Request(begin_s=begin_s, what=what, **fields)
 
 
 def document(incarnation: int, *events: tuple[str, str]) -> str:

@@ -199,7 +199,7 @@ def collected(entries: Iterable[Entry]) -> History:
     return history
 
 
-def _entry(said: dict[str, Any]) -> Entry:
-    kind = KINDS[said.pop("kind")]
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+def _entry(fields: dict[str, Any]) -> Entry:
+    kind = KINDS[fields.pop("kind")]
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
     return kind(**values)

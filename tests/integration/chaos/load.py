@@ -129,16 +129,16 @@ class Operator(threading.Thread):
         alone, long = self._keys <= PREEMPTED, self._keys == PREEMPTED + 1
         if long:
             machine, work_s, fails, after_s = self._own, LONG_WORK_S, False, 0
-        asked: dict[str, object] = {"type": "Preempt", "targets": {"machines": [str(machine)]}}
+        body: dict[str, object] = {"type": "Preempt", "targets": {"machines": [str(machine)]}}
         if long:
-            asked["type"] = "Freeze"
+            body["type"] = "Freeze"
         elif not alone:
-            asked = {"type": chance.choice(("Reboot", "Redeploy", "Freeze")), "targets": _target(chance, machine)}
+            body = {"type": chance.choice(("Reboot", "Redeploy", "Freeze")), "targets": _target(chance, machine)}
         approval = "nobody approves;" if alone or (not long and chance.random() < 0.1) else f"approve-after={after_s};"
-        asked["description"] = f"{key} {approval} work={work_s};{' fails-once;' if fails else ''}"
+        body["description"] = f"{key} {approval} work={work_s};{' fails-once;' if fails else ''}"
         for _ in range(50):
             node = chance.choice(self._nodes_now())
-            answer = self._client.submit(node, key, asked)
+            answer = self._client.submit(node, key, body)
             if answer.done:
                 made = answer.json()
                 if long:

@@ -233,7 +233,7 @@ def test_every_wrong_history_is_complained_of(way: str) -> None:
 
 
 def test_notice_that_was_not_held_is_counted() -> None:
-    """A start before NotBefore takes the notice from whoever was promised it."""
+    """A start before NotBefore takes the notice from the guests that saw the event."""
     bend, _ = BENT["early by what is saved"]
     verdict = check(collected(bend(example_history())))
     assert (verdict.promised, verdict.held) == (1, 0)

@@ -138,7 +138,7 @@ def test_a_primary_without_one_is_killed(tmp_path: Path) -> None:
 
 
 def last_things(history: History) -> set[str]:
-    """What somebody was told of, or was worked at, in the moment before the primary died; with all that belongs to it."""
+    """Return what a client saw, or an executor worked at, just before the primary died, with all that belongs to it."""
     since_s, until_s = moment_s(history, STANDBY_HAD_ALL) - LOST_WITHIN_S, killed_s(history)
 
     def late(request: Request) -> bool:

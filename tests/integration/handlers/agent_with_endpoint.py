@@ -63,11 +63,11 @@ class Platform:
                 self._changed.wait_for(lambda: self._incarnation != seen, float(wait))
                 more = {"Preference_Applied": f"wait={wait}"}
             tag = f'"{self._incarnation}"'
-            told = document(*self._events, incarnation=self._incarnation)
+            body = document(*self._events, incarnation=self._incarnation)
         if handler.headers.get("If-None-Match") == tag:
             respond(handler, 304, b"", ETag=tag, **more)
         else:
-            respond(handler, 200, told, ETag=tag, **more)
+            respond(handler, 200, body, ETag=tag, **more)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ class FakePatroni:
     def __init__(self) -> None:
         self.leader = "pg0"
         self.urls: dict[str, str] = {}
-        self.asked: list[str] = []
+        self.candidates: list[str] = []
         self.looks = 0
         # What each believes of who leads, where it is not the truth.
         self.believes: dict[str, str] = {}
@@ -42,14 +42,14 @@ class FakePatroni:
         def answer(handler: BaseHTTPRequestHandler, body: bytes) -> None:
             with contextlib.suppress(OSError):  # who asked may be gone
                 if handler.command == "POST":
-                    self.asked.append(json.loads(body)["candidate"])
-                    status, text = self.on_switch(self.asked[-1])
+                    self.candidates.append(json.loads(body)["candidate"])
+                    status, text = self.on_switch(self.candidates[-1])
                     respond(handler, status, text.encode())
                     return
                 self.looks += 1
                 self.before_answer(name, handler)
-                said = self._cluster(name) if handler.path == "/cluster" else self._itself(name)
-                respond(handler, 200, json.dumps(said).encode())
+                state = self._cluster(name) if handler.path == "/cluster" else self._itself(name)
+                respond(handler, 200, json.dumps(state).encode())
 
         return answer
 

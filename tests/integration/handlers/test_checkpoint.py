@@ -310,7 +310,7 @@ def test_a_program_that_does_not_come_up_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("table", "message"),
     [
         ({}, "here: file is missing"),
         ({"file": "x"}, "here: write either `command`, or `signal` and `pid_file`"),
@@ -320,11 +320,11 @@ def test_a_program_that_does_not_come_up_is_reported(tmp_path: Path) -> None:
         ({"file": "x", "command": ["a"], "checksum": True}, "here.checksum: unknown key"),
     ],
 )
-def test_what_the_file_may_not_say(said: dict[str, object], told: str) -> None:
+def test_what_the_file_may_not_say(table: dict[str, object], message: str) -> None:
     """Where it stands, and what to write instead."""
     with pytest.raises(ConfigError) as caught:
-        checkpoint.parse(said, "here")
-    assert told in str(caught.value)
+        checkpoint.parse(table, "here")
+    assert message in str(caught.value)
 
 
 def test_check_reports_a_missing_program_and_folder(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_a_server_that_the_agent_did_not_take_out_is_not_put_in(web: Pool) -> No
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ({}, "here.proxies: write a list of texts"),
         ({"proxies": ["/a"], "servers": ["web"]}, "here.servers: 'web': write it like backend/server"),
@@ -309,9 +309,9 @@ def test_a_server_that_the_agent_did_not_take_out_is_not_put_in(web: Pool) -> No
         ),
     ],
 )
-def test_what_the_configuration_may_not_say(table: dict[str, object], told: str) -> None:
+def test_what_the_configuration_may_not_say(table: dict[str, object], message: str) -> None:
     """With where it stands and what to write instead."""
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         haproxy.parse(table, "here")
 
 

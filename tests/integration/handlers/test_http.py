@@ -40,13 +40,13 @@ class Registrar:
         self.refuses = ""
         self.forgets = False
         self.hiccups: list[str] = []
-        self.asked: list[tuple[str, str, str, str]] = []
+        self.requests: list[tuple[str, str, str, str]] = []
         self.queries: list[str] = []
 
     def __call__(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         path, _, query = handler.path.partition("?")
         self.queries.append(query)
-        self.asked.append((handler.command, path, body.decode(), handler.headers.get("X-Key", "")))
+        self.requests.append((handler.command, path, body.decode(), handler.headers.get("X-Key", "")))
         hiccup = self.hiccups.pop(0) if self.hiccups else ""
         if hiccup == "close":
             handler.close_connection = True
@@ -85,7 +85,7 @@ class Registrar:
 
     @property
     def changes(self) -> list[str]:
-        return [f"{method} {json.loads(body)['state']}" for method, _, body, _ in self.asked if method != "GET"]
+        return [f"{method} {json.loads(body)['state']}" for method, _, body, _ in self.requests if method != "GET"]
 
 
 @contextmanager
@@ -139,8 +139,8 @@ def test_out_confirmed_and_in_again(registrar: Registrar, tmp_path: Path) -> Non
     http.recover(spec, run)
     http.recover(spec, run)
     assert registrar.changes == ["PUT drained", "PUT up"]
-    assert {path for _, path, _, _ in registrar.asked} == {MEMBER}
-    assert {key for *_, key in registrar.asked} == {"hunter2"}
+    assert {path for _, path, _, _ in registrar.requests} == {MEMBER}
+    assert {key for *_, key in registrar.requests} == {"hunter2"}
     assert "token=hunter2" in registrar.queries
 
 
@@ -200,13 +200,13 @@ def test_a_slow_registrar_cannot_outlast_the_step(registrar: Registrar, mode: st
 @pytest.mark.parametrize("status", ["302", "401", "403", "407", "408", "429", "500"])
 def test_an_inconclusive_answer_means_neither_in_nor_out(registrar: Registrar, status: str) -> None:
     """The member counts neither as prepared nor as in."""
-    spec, said = spec_of(registrar.url), f"^GET {registrar.url}{MEMBER} was answered {status}$"
+    spec, message = spec_of(registrar.url), f"^GET {registrar.url}{MEMBER} was answered {status}$"
     registrar.mode, registrar.state = status, "drained"
-    assert re.match(said, http.check(spec)[0])
+    assert re.match(message, http.check(spec)[0])
     for phase in (http.prepare, http.verify, http.recover):
-        with pytest.raises(StepFailed, match=said):
+        with pytest.raises(StepFailed, match=message):
             phase(spec, fast_run())
-    with pytest.raises(StepFailed, match=said):
+    with pytest.raises(StepFailed, match=message):
         http.recover(spec, fast_run(before="in"))
     assert registrar.changes == []
 
@@ -290,16 +290,16 @@ def test_what_an_expectation_checks(look: dict[str, object], holds: bool | None)
         respond(handler, 200, json.dumps(whole).encode())
 
     with http_server(reply) as url:
-        asked = http.parse(table_of(url, verify={"url": url, **look}), "here").verify
-        assert isinstance(asked, Expectation)
-        good, seen = asked.check({}, 5)
+        expectation = http.parse(table_of(url, verify={"url": url, **look}), "here").verify
+        assert isinstance(expectation, Expectation)
+        good, seen = expectation.check({}, 5)
         assert good is holds
         assert bool(seen) is (not holds)
 
 
 @pytest.mark.parametrize("text", ["no colon hunter2", "X-Key:", "X Key: hunter2", "X-Key: hunter2\x00", "a: b\n" * 51])
 def test_a_file_of_headers_that_is_none(tmp_path: Path, text: str) -> None:
-    """Told without a word of what is in it; as is one that other users may read."""
+    """The message shows nothing of its content. A file that other users may read is refused in the same way."""
     path = secret(tmp_path, text)
     spec = spec_of("http://127.0.0.1:9", headers_file=path)
     assert http.check(spec) == [f"{path} must have lines like `Authorization: Bearer …`, at most 50"]
@@ -311,7 +311,7 @@ U = "http://a/b"
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"prepare": None}, "here.prepare: write a table with method, url, body"),
         ({"prepare": {"url": U}}, "here.prepare.method: None is unknown: use one of PUT, POST, DELETE, PATCH"),
@@ -325,9 +325,9 @@ U = "http://a/b"
         ({"headers": "x"}, "here.headers: unknown key"),
     ],
 )
-def test_what_the_configuration_may_not_say(change: dict[str, object], told: str) -> None:
+def test_what_the_configuration_may_not_say(change: dict[str, object], message: str) -> None:
     """With where it stands and what to write instead."""
-    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         http.parse({**table_of("http://a"), **change}, "here")
     assert "hunter2" not in str(caught.value)
     with pytest.raises(ConfigError, match="here: verify is missing"):
@@ -372,12 +372,12 @@ def test_killed_between_preparing_and_verifying(registrar: Registrar, tmp_path: 
         assert platform.approvals == ([] if cancelled else [True])
         assert registrar.changes == ["PUT drained", "PUT up"]
         assert registrar.state == "up"
-        for told in (
+        for text in (
             agent.log,
             (tmp_path / "state/journal.jsonl").read_text(),
             (tmp_path / "state/status.json").read_text(),
         ):
-            assert "hunter2" not in told
+            assert "hunter2" not in text
 
 
 def test_killed_while_it_is_put_in_again(registrar: Registrar, tmp_path: Path) -> None:
@@ -435,4 +435,4 @@ def test_the_worked_example(registrar: Registrar, tmp_path: Path) -> None:
         platform.end()
         agent.wait_until_back()
     assert registrar.changes == ["PUT drained", "PUT up"]
-    assert {path for _, path, _, _ in registrar.asked} == {MEMBER}
+    assert {path for _, path, _, _ in registrar.requests} == {MEMBER}

@@ -259,7 +259,7 @@ def test_an_unusable_include_file(web: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ({}, "here: file is missing: write the include file"),
         ({"file": "/a"}, "here: servers is missing"),
@@ -268,9 +268,9 @@ def test_an_unusable_include_file(web: Pool) -> None:
         ({"file": "/a", "servers": ["b"], "pid": "/c"}, "here.pid: unknown key"),
     ],
 )
-def test_what_the_configuration_may_not_say(table: dict[str, object], told: str) -> None:
+def test_what_the_configuration_may_not_say(table: dict[str, object], message: str) -> None:
     """With where it stands and what to write instead."""
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         nginx.parse(table, "here")
 
 

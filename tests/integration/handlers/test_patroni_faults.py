@@ -27,15 +27,15 @@ def test_the_best_candidate_is_requested() -> None:
     with fake_patroni() as cluster:
         cluster.more = {"pg1": {"lag": 900}, "pg2": {"lag": 10}}
         patroni.prepare(spec_of(cluster), new_run())
-        assert cluster.asked == ["pg2"]
+        assert cluster.candidates == ["pg2"]
         cluster.leader, cluster.more["pg1"] = "pg0", {"lag": 900, "role": "sync_standby"}
         patroni.prepare(spec_of(cluster), new_run())
-        assert cluster.asked == ["pg2", "pg1"]
+        assert cluster.candidates == ["pg2", "pg1"]
         cluster.leader, cluster.more = "pg0", {"pg1": {"tags": {"nofailover": True}}, "pg2": {"lag": 5}}
         patroni.prepare(spec_of(cluster), new_run())
         cluster.leader = "pg0"
         patroni.prepare(spec_of(cluster, candidate="pg2"), new_run())
-        assert cluster.asked == ["pg2", "pg1", "pg2", "pg2"]
+        assert cluster.candidates == ["pg2", "pg1", "pg2", "pg2"]
 
 
 def test_without_a_candidate_the_reasons_are_listed() -> None:
@@ -53,7 +53,7 @@ def test_without_a_candidate_the_reasons_are_listed() -> None:
         cluster.more = {"pg1": {"tags": {"failover_priority": 0}}, "pg2": {"tags": {"nofailover": True}}}
         with pytest.raises(StepFailed, match="no member can take over"):
             patroni.prepare(spec_of(cluster), new_run())
-        assert cluster.asked == []
+        assert cluster.candidates == []
 
 
 def test_a_candidate_refused_with_412_is_skipped() -> None:
@@ -61,7 +61,7 @@ def test_a_candidate_refused_with_412_is_skipped() -> None:
     with fake_patroni() as cluster:
         cluster.on_switch = lambda who: (412, "candidate is not healthy") if who == "pg1" else cluster.obey(who)
         patroni.prepare(spec_of(cluster), new_run())
-        assert cluster.asked == ["pg1", "pg2"]
+        assert cluster.candidates == ["pg1", "pg2"]
         cluster.leader, cluster.on_switch = "pg0", lambda _: (412, "no good candidates")
         with pytest.raises(StepFailed, match="pg1: no good candidates; pg2: no good candidates"):
             patroni.prepare(spec_of(cluster), new_run())
@@ -72,7 +72,7 @@ def test_a_candidate_that_does_not_take_over_is_skipped() -> None:
     with fake_patroni() as cluster:
         cluster.on_switch = lambda who: (503, "Switchover failed") if who == "pg1" else cluster.obey(who)
         patroni.prepare(spec_of(cluster), new_run(8))
-        assert cluster.asked == ["pg1", "pg2"]
+        assert cluster.candidates == ["pg1", "pg2"]
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://a:port", "http://a\0b:1", "x", ""])
@@ -93,42 +93,42 @@ def test_an_answer_without_end_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lie", "told"),
+    ("lie", "message"),
     [
         ({}, "pg0 itself is still master (Patroni had answered 200: done)"),
         ({"pg0": "pg1"}, "pg0 itself is still master"),
     ],
 )
-def test_a_switchover_that_did_not_happen_is_noticed(lie: dict[str, str], told: str) -> None:
+def test_a_switchover_that_did_not_happen_is_noticed(lie: dict[str, str], message: str) -> None:
     """Neither the answer nor the cluster's list is believed while this server leads."""
     with fake_patroni() as cluster:
         cluster.on_switch = lambda _: (cluster.believes.update(lie), (200, "done"))[1]
         with pytest.raises(OutOfTime) as caught:
             patroni.prepare(spec_of(cluster), fast_run())
-        assert told in str(caught.value)
+        assert message in str(caught.value)
         assert patroni.verify(spec_of(cluster), new_run()) is False
 
 
 @pytest.mark.parametrize(
-    ("believes", "told"),
+    ("believes", "message"),
     [
         ({"pg0": "pg1"}, "pg1 is listed as leader, and says that it is replica"),
         ({"pg2": "pg0"}, "pg2 does not see pg1 lead"),
         ({"pg0": "nobody"}, "the cluster has no leader"),
     ],
 )
-def test_a_leader_is_confirmed_by_all_members_that_answer(believes: dict[str, str], told: str) -> None:
+def test_a_leader_is_confirmed_by_all_members_that_answer(believes: dict[str, str], message: str) -> None:
     """One member that sees another leader is enough to wait."""
     with fake_patroni() as cluster:
         cluster.leader = "pg2" if believes == {"pg0": "pg1"} else "pg1"
         cluster.believes = believes
-        with pytest.raises(OutOfTime, match=f"no other leader was confirmed: {told}"):
+        with pytest.raises(OutOfTime, match=f"no other leader was confirmed: {message}"):
             patroni.prepare(spec_of(cluster), fast_run())
         assert patroni.verify(spec_of(cluster), new_run()) is False
 
 
 def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
-    """Told, and within the step's time."""
+    """The step fails with a message, within its time."""
     with fake_patroni() as cluster:
         spec = spec_of(cluster)
         gone = patroni.parse({"url": "http://127.0.0.1:9", "member": "pg0"}, "here")
@@ -152,7 +152,7 @@ def test_a_patroni_that_is_down_hangs_or_trickles() -> None:
                 patroni.prepare(spec, new_run(1.5, time=Time()))
             assert max(given) <= 1.5
             over.set()
-        assert cluster.asked == []
+        assert cluster.candidates == []
 
 
 def test_a_member_is_back_when_another_streams_to_it() -> None:
@@ -170,17 +170,17 @@ def test_a_member_is_back_when_another_streams_to_it() -> None:
 def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
     """The next agent requests no second switchover, confirms the first, and approves."""
     with fake_patroni() as cluster, service_with_event(tmp_path) as service:
-        asked, go_on = threading.Event(), threading.Event()
+        requested, go_on = threading.Event(), threading.Event()
 
         def slowly(candidate: str) -> tuple[int, str]:
-            asked.set()
+            requested.set()
             go_on.wait()
             return cluster.obey(candidate)
 
         cluster.on_switch = slowly
         agent = service.agent(STEP.format(url=cluster.urls["pg0"]))
         agent.up()
-        assert asked.wait(PATIENCE_S)
+        assert requested.wait(PATIENCE_S)
         agent.kill()
         assert "approving" not in agent.kinds
         agent.up()
@@ -188,7 +188,7 @@ def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:
         until(lambda: cluster.looks >= looked + 8)  # it looks, and does not ask
         go_on.set()
         until(lambda: "approved" in agent.kinds)
-        assert cluster.asked == ["pg1"]
+        assert cluster.candidates == ["pg1"]
         until(lambda: service.status is Status.STARTED)
 
 
@@ -205,7 +205,7 @@ def test_an_unconfirmed_switchover_is_not_approved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ({}, "here: url is missing: write where this machine's Patroni answers"),
         ({"url": "http://x:8008"}, "here: member is missing: write this machine's name in the cluster"),
@@ -216,8 +216,8 @@ def test_an_unconfirmed_switchover_is_not_approved(tmp_path: Path) -> None:
         ({"url": "http://x", "member": "a", "pasword": "x"}, "here.pasword: unknown key"),
     ],
 )
-def test_what_the_file_may_not_say(table: dict[str, object], told: str) -> None:
+def test_what_the_file_may_not_say(table: dict[str, object], message: str) -> None:
     """Where it stands, and what to write instead."""
     with pytest.raises(ConfigError) as caught:
         patroni.parse(table, "here")
-    assert told in str(caught.value)
+    assert message in str(caught.value)

@@ -141,8 +141,8 @@ def good(done: "subprocess.CompletedProcess[str]") -> None:
     assert done.returncode == 0
 
 
-def refused(done: "subprocess.CompletedProcess[str]", told: str) -> None:
-    assert f"it would not be approved: required step {told}" in done.stdout, done.stdout + done.stderr
+def refused(done: "subprocess.CompletedProcess[str]", message: str) -> None:
+    assert f"it would not be approved: required step {message}" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 1
 
 
@@ -176,7 +176,7 @@ def test_kubernetes(machine: RecipeMachine) -> None:
 
 
 def test_kubernetes_leaves_a_node_that_was_cordoned_before(machine: RecipeMachine) -> None:
-    """A node that somebody else cordoned stays cordoned."""
+    """A node that a person cordoned stays cordoned."""
     machine.stand_in("kubectl", KUBECTL)
     machine.write("cordoned")
     good(machine.simulate(KUBERNETES))
@@ -287,8 +287,10 @@ def test_transactions_in_flight(machine: RecipeMachine) -> None:
     machine.write("busy")
     machine.write("idle")
     good(machine.simulate(TRANSACTIONS))
-    asked = [re.sub(r".*-qAtc ", "", call) for call in machine.calls if "SELECT" not in call and "WHERE" not in call]
-    assert asked == [
+    statements = [
+        re.sub(r".*-qAtc ", "", call) for call in machine.calls if "SELECT" not in call and "WHERE" not in call
+    ]
+    assert statements == [
         "ALTER DATABASE shop SET forewarn.closed = 'yes'",
         "ALTER DATABASE shop ALLOW_CONNECTIONS false",
         "CHECKPOINT",
@@ -326,10 +328,10 @@ def test_the_transactions_recipe_on_a_real_server(tmp_path: Path) -> None:
             words = (
                 "SELECT datallowconn, (SELECT count(*) FROM pg_db_role_setting) FROM pg_database WHERE datname = 'shop'"
             )
-            said = subprocess.run(
+            done = subprocess.run(
                 [*ask, words], env=environment, check=True, capture_output=True, text=True, timeout=60
             )
-            return said.stdout.strip()
+            return done.stdout.strip()
 
         def does(phase: str) -> int:
             return subprocess.run(step["command"][phase], env=environment, check=False, timeout=60).returncode
@@ -390,7 +392,7 @@ def test_reassigning_work(machine: RecipeMachine) -> None:
 
 
 def test_reassigning_work_checks_whether_it_is_paused(machine: RecipeMachine) -> None:
-    """Having no work is not enough; what somebody else paused stays paused, and no answer proves nothing."""
+    """Having no work is not enough; what a person paused stays paused, and a missing answer proves nothing."""
     machine.write("held", "0\n")
     machine.stand_in("workctl", WORKCTL.replace('echo "$5" > paused', "true"))
     refused(machine.simulate(REASSIGN), "'give the work to others' is not prepared")

@@ -40,9 +40,9 @@ class Keys:
 
 
 def stored(server: Server) -> set[int]:
-    said: Reply = server.say("SMEMBERS", "numbers")
-    assert isinstance(said, list)
-    return {int(str(each)) for each in said}
+    members: Reply = server.say("SMEMBERS", "numbers")
+    assert isinstance(members, list)
+    return {int(str(each)) for each in members}
 
 
 def went_on(writer: Writer, moment_s: float) -> None:
@@ -52,12 +52,12 @@ def went_on(writer: Writer, moment_s: float) -> None:
 def page_step(number: int, server: Server, sentinels: Sequence[Server] = (), password_file: str = "") -> Spec:
     """An example of the documentation, with these servers' addresses."""
     (table,) = tomllib.loads(page_steps("redis")[number])["steps"]
-    said = {**table["redis"], "address": server.address}
+    values = {**table["redis"], "address": server.address}
     if sentinels:
-        said["sentinels"] = [each.address for each in sentinels]
+        values["sentinels"] = [each.address for each in sentinels]
     if password_file:
-        said["password_file"] = password_file
-    return redis.parse(said, "here")
+        values["password_file"] = password_file
+    return redis.parse(values, "here")
 
 
 def spec_of(server: Server, **more: object) -> Spec:
@@ -165,9 +165,9 @@ def test_through_sentinel(tmp_path: Path) -> None:
     with watched(tmp_path) as (first, second, sentinels):
 
         def named() -> Keys:
-            said = sentinels[1].say("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "shop")
-            assert isinstance(said, list)
-            return Keys([each for each in (first, second) if split_address(each.address)[0] == said[0]])
+            master = sentinels[1].say("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "shop")
+            assert isinstance(master, list)
+            return Keys([each for each in (first, second) if split_address(each.address)[0] == master[0]])
 
         spec = page_step(1, first, sentinels)
         assert redis.check(spec) == []
@@ -199,7 +199,7 @@ def test_a_failover_requested_by_a_killed_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ({}, "here: address is missing"),
         ({"address": "nowhere"}, "here.address: 'nowhere' is not an address: write it like 10.0.0.4:6379"),
@@ -217,8 +217,8 @@ def test_a_failover_requested_by_a_killed_agent(tmp_path: Path) -> None:
         ({"address": "a:1", "password": "x"}, "here.password: unknown key"),
     ],
 )
-def test_what_the_file_may_not_say(table: dict[str, object], told: str) -> None:
+def test_what_the_file_may_not_say(table: dict[str, object], message: str) -> None:
     """Where it stands, and what to write instead."""
     with pytest.raises(ConfigError) as caught:
         redis.parse(table, "here")
-    assert told in str(caught.value)
+    assert message in str(caught.value)

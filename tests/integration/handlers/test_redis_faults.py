@@ -72,7 +72,7 @@ def test_a_master_made_by_hand_is_left_alone() -> None:
 
 
 def test_a_server_that_is_down_hangs_or_trickles() -> None:
-    """Told, and within the step's time."""
+    """The step fails with a message, within its time."""
     over = threading.Event()
 
     def hang(_: list[str]) -> bytes:
@@ -114,7 +114,7 @@ def trickling() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("reply", "message"),
     [
         (b"HTTP/1.1 400\r\n\r\n", "this is not Redis"),
         (b":x\r\n", "this is not Redis"),
@@ -123,9 +123,9 @@ def trickling() -> Iterator[str]:
         (b"+" + b"x" * (MAX_ANSWER_BYTES + 1), "longer than"),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_read_within_limits(said: bytes, told: str) -> None:
+def test_an_answer_that_makes_no_sense_is_read_within_limits(reply: bytes, message: str) -> None:
     """Whatever it is, it is no answer."""
-    with fake_redis(lambda _: said) as odd, pytest.raises(OSError, match=told):
+    with fake_redis(lambda _: reply) as odd, pytest.raises(OSError, match=message):
         query(odd.address, ("INFO",), seconds=5)
 
 

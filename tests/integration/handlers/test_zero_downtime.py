@@ -1,4 +1,4 @@
-"""A rolling reboot of a whole scope under load: with agents nobody notices, without them somebody must.
+"""A rolling reboot of a whole scope under load: with agents no request fails, without them some do.
 
 Three machines in network namespaces, each with a small HTTP service, behind two HAProxies that retry nothing; a real `forewarn
 serve` whose executor kills every process of a machine and boots it again; eight clients that ask without pause.

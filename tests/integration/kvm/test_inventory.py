@@ -8,9 +8,8 @@ from datetime import timedelta
 from scripts.kvm_bed.bed import Bed
 
 from forewarn.app.service import Service
-from forewarn.core.change import Change
-from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Host, Machine
+from forewarn.core.fleet import Fleet, parse_fleet
+from forewarn.core.model import Actor, Host, Machine
 from forewarn.libvirt.inventory import GONE_AFTER
 from forewarn.libvirt.inventory_keeper import InventoryKeeper
 from forewarn.service.settings import load
@@ -26,8 +25,8 @@ SHOP = (
 def following(bed: Bed) -> Iterator[tuple[Service, InventoryKeeper]]:
     """Run the inventory of a service whose fleet has the hosts of the bed."""
     service = Service(load({"store": "memory:", "inventory": "libvirt", "clock": "manual"}, {}))
-    hosts = tuple(Host(name=name, connection=uri, listed=True) for name, uri in bed.hosts.items())
-    service.store.apply(Change(at=service.clock.now(), hosts=hosts))
+    hosts = {name: Host(name=name, connection=uri, listed=True) for name, uri in bed.hosts.items()}
+    service.control.apply_fleet(Fleet({}, {}, hosts), Actor("test"))
     keeper = service.inventory
     assert keeper is not None
     thread = threading.Thread(target=keeper.run)
@@ -119,3 +118,4 @@ def test_the_import_writes_a_fleet_file_of_the_hosts(bed: Bed) -> None:
     assert {(machine.name, machine.scope, machine.update_domain) for machine in fleet.machines.values()} == {
         ("web-0", "shop", 1)
     }
+    assert {host.name: host.connection for host in fleet.hosts.values()} == bed.hosts

@@ -64,8 +64,8 @@ class Node:
         else:
             process.wait()
             raise AssertionError(f"it ended before it was ready: {log.read_text()}")
-        told = dict(pair.split("=", 1) for pair in line.split()[1:])
-        self.guest, self.operator = told["guest"], told["operator"]
+        addresses = dict(pair.split("=", 1) for pair in line.split()[1:])
+        self.guest, self.operator = addresses["guest"], addresses["operator"]
 
     def poll(self, source: str = WEB_0, etag: str = "", wait_s: int = 0) -> Answer:
         headers = {"Metadata": "true"}
@@ -99,8 +99,8 @@ class Node:
                 headers["Idempotency-Key"] = key
             connection.request(method, path, sent, headers)
             answer = connection.getresponse()
-            told = answer.read()
-            return answer.status, json.loads(told) if told else {}
+            content = answer.read()
+            return answer.status, json.loads(content) if content else {}
         finally:
             connection.close()
 
@@ -109,10 +109,10 @@ class Node:
 
     def reboot(self, scope: str = "shop", machine: str = "web-0") -> str:
         """Schedule one; its maintenance's id."""
-        asked = {"type": "Reboot", "targets": {"machines": [f"{scope}/{machine}"]}}
-        status, told = self.api("POST", "/v1/maintenances", asked)
-        assert status == 201, told
-        return str(told["id"])
+        request = {"type": "Reboot", "targets": {"machines": [f"{scope}/{machine}"]}}
+        status, body = self.api("POST", "/v1/maintenances", request)
+        assert status == 201, body
+        return str(body["id"])
 
     def event(self, event_id: object) -> dict[str, object]:
         return self.api("GET", f"/v1/events/{event_id}")[1]

@@ -174,7 +174,7 @@ class Site:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """And whoever it watches over: a machine of its own ends with the first process in it."""
+    """End the process and its children: a process namespace ends with its first process."""
     if process.poll() is None:
         process.send_signal(signal.SIGSTOP)  # so that it makes no more of them
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -80,8 +80,8 @@ def test_lost_commits_do_not_come_again_under_the_same_names(pair: Pair, tmp_pat
         again = first.poll(etag=second.poll().etag)
         assert again.status == 304
         assert again.etag.startswith('"2-')
-        (told,) = [e for e in first.api("GET", "/v1/audit")[1]["items"] if e["action"] == "database failed over"]  # type: ignore[attr-defined]
-        assert "commits may be lost" in told["detail"]
+        (entry,) = [e for e in first.api("GET", "/v1/audit")[1]["items"] if e["action"] == "database failed over"]  # type: ignore[attr-defined]
+        assert "commits may be lost" in entry["detail"]
 
 
 def test_new_epochs_begin_whatever_a_node_knew_of_standbys(pair: Pair) -> None:
@@ -188,7 +188,7 @@ def test_an_agreement_may_be_lost_with_the_next_failover() -> None:
 
 
 def test_what_guests_are_shown_is_never_of_a_server_nobody_agreed_on(pair: Pair) -> None:
-    """Whoever reads first after a failover that lost commits, reads a new epoch: not what the old one had before it."""
+    """The first read after a failover that lost commits returns a new epoch, not the document of the old epoch."""
     store = PostgresStore(pair.address)
     store.apply(change(scopes=[scope(epoch=1, incarnation=4)]))
     until(pair.caught_up)
@@ -234,7 +234,7 @@ def test_what_was_read_before_the_nodes_agreed_does_not_count() -> None:
 
 
 def test_a_standby_alone_is_named_as_what_it_is(pair: Pair) -> None:
-    """Whoever names the wrong server is told which to name."""
+    """The message for a wrong server names the right one."""
     PostgresStore(pair.address).close()
     until(pair.caught_up)
     with pytest.raises(StoreUnavailable, match="standby, which cannot be written: name the primary"):

@@ -40,7 +40,7 @@ def feed(store: PostgresStore) -> Iterator[Feed]:
 
 @contextmanager
 def open_transaction(address: str) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
-    """Of somebody who takes long to commit."""
+    """Return a transaction that takes long to commit."""
     with psycopg.connect(address) as connection:
         connection.execute("SET search_path = forewarn")
         yield connection
@@ -54,7 +54,7 @@ def write_change(connection: "psycopg.Connection[tuple[object, ...]]", name: str
 
 
 def test_a_change_is_told_once(store: PostgresStore, feed: Feed) -> None:
-    """Whoever looks the first time reads everything; from then on what changed, with its version, and each only once."""
+    """The first poll reports everything, each later one what changed, with its version, and each change once."""
     first = feed.poll(None, 0.0)
     assert first.everything
     store.apply(change(scopes=[scope()], machines=[machine()]))
@@ -83,7 +83,7 @@ def test_a_late_commit_is_not_missed(address: str, store: PostgresStore, feed: F
 
 
 def test_the_bell_rings_at_the_commit(store: PostgresStore, feed: Feed) -> None:
-    """Whoever waits hears of a change when it is saved, long before its patience ends."""
+    """A waiting poll returns when a change is saved, long before its time ends."""
     position = feed.poll(None, 0.0).position
     timer = threading.Timer(0.2, lambda: store.apply(change(scopes=[scope()])))
     timer.start()
@@ -107,7 +107,7 @@ def test_what_was_forgotten_means_everything(address: str, store: PostgresStore,
 
 
 def test_an_old_transaction_elsewhere_does_not_mean_everything() -> None:
-    """Somebody in another database takes hours: what changes is told as ever, in a new schema and an old one."""
+    """A transaction of hours in another database delays no change, in a new schema and in an old one."""
     server = SHARED.server
     with psycopg.connect(server.address("postgres")) as slow:
         slow.execute("SELECT pg_current_xact_id()")
@@ -148,7 +148,7 @@ def test_a_change_too_large_to_name_says_everything(
 
 
 class Follower:
-    """A node's memory that looks when told to."""
+    """The documents of a node, which poll when the test says so."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._feed = store.feed()
@@ -262,10 +262,10 @@ def test_two_nodes_that_make_one_scope_do_not_both_succeed(address: str, store: 
 
 
 def test_audit_ids_grow_in_order_of_commits(address: str, store: PostgresStore) -> None:
-    """A stream that goes by ids misses nothing: whoever commits later has the greater id, at eight writers on two nodes."""
+    """A stream that goes by ids misses nothing: a later commit has a greater id, with eight writers on two nodes."""
     other = PostgresStore(address, decided_within_s=ANY_TIME_S)
-    told = [maintenance(f"M{n}") for n in range(8)]
-    store.apply(change(maintenances=told, events=[event(f"E{n}", f"M{n}", scope=f"s{n}") for n in range(8)]))
+    maintenances = [maintenance(f"M{n}") for n in range(8)]
+    store.apply(change(maintenances=maintenances, events=[event(f"E{n}", f"M{n}", scope=f"s{n}") for n in range(8)]))
     seen: list[int] = []
     stop = threading.Event()
 

@@ -63,16 +63,16 @@ def value(node: Node, name: str, **labels: str) -> float | None:
 
 def until_shows(node: Node, expected: Mapping[str, float], absent: tuple[str, ...] = ()) -> None:
     """Wait for one answer that has all of these values, each named as Prometheus writes it, and none of those."""
-    told: dict[str, float] = {}
+    values: dict[str, float] = {}
 
     def shows() -> bool:
-        told.clear()
+        values.clear()
         for name, labels, each in samples(node):
             inside = ",".join(f'{label}="{text}"' for label, text in sorted(labels.items()))
-            told[f"{name}{{{inside}}}" if inside else name] = each
-        return told.items() >= expected.items() and not told.keys() & set(absent)
+            values[f"{name}{{{inside}}}" if inside else name] = each
+        return values.items() >= expected.items() and not values.keys() & set(absent)
 
-    until(shows, detail=lambda: {name: told.get(name) for name in (*expected, *absent)})
+    until(shows, detail=lambda: {name: values.get(name) for name in (*expected, *absent)})
 
 
 def lived(node: Node) -> Node:
@@ -169,9 +169,9 @@ def test_alerts_ask_for_what_is_shown(shared: Node) -> None:
 
 def test_alerts_are_documented() -> None:
     """Each has its row, in the order of the file, and no row is of another."""
-    told = re.findall(r"^\| `(Forewarn\w+)` \|", PAGE, re.MULTILINE)
-    assert sorted(told) == sorted(rule["alert"] for rule in RULES)
-    assert len(set(told)) == len(told)
+    alerts = re.findall(r"^\| `(Forewarn\w+)` \|", PAGE, re.MULTILINE)
+    assert sorted(alerts) == sorted(rule["alert"] for rule in RULES)
+    assert len(set(alerts)) == len(alerts)
 
 
 def test_every_alert_leads_to_its_section_of_the_runbook() -> None:
@@ -188,11 +188,11 @@ def test_every_alert_leads_to_its_section_of_the_runbook() -> None:
 def test_the_dashboard_asks_for_what_is_shown(shared: Node) -> None:
     """Names, labels and values, in every panel; and everything we show but what tells nothing over time is on it."""
     known = shown(shared)
-    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
-    asked += [each["expr"] for each in DASHBOARD["annotations"]["list"]]
-    for expression in asked:
+    expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    expressions += [each["expr"] for each in DASHBOARD["annotations"]["list"]]
+    for expression in expressions:
         check(expression.replace("$__rate_interval", "5m"), known)
-    named = {name for expression in asked for name, _ in selectors(expression)}
+    named = {name for expression in expressions for name, _ in selectors(expression)}
     assert set(known) - named == {"process_virtual_memory_bytes", "process_start_time_seconds"}
 
 
@@ -253,7 +253,7 @@ def test_a_database_that_is_away_shows(tmp_path: Path) -> None:
 
 
 def test_answers_to_operators_are_counted(embedded: Node) -> None:
-    """By what was asked, and by status; whoever watches is told apart."""
+    """By kind of request and by status; streams are counted apart."""
 
     def counted(kind: str, status: str) -> float:
         return value(embedded, "forewarn_operator_requests_total", kind=kind, status=status) or 0

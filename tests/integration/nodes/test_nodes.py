@@ -39,7 +39,7 @@ def silent_s(node: Node) -> float:
 
 
 def test_no_guest_sees_time_run_backwards(nodes: Nodes) -> None:
-    """Whatever one node showed, the others show that or more to whoever says what it has; also right after the change."""
+    """What one node showed, or later changes, the others show to a guest that sends its ETag; also right after the change."""
     address = SHARED.fresh()
     first, second = nodes.start(address), nodes.start(address)
     assert first.poll().etag == second.poll().etag == '"1"'
@@ -61,13 +61,13 @@ def test_what_another_node_did_is_shown_where_it_is_answered_again(nodes: Nodes,
     first, second = nodes.start(address), nodes.start(address, FOREWARN_STORE_DIRECT=through(wire, address))
     assert first.poll().etag == second.poll().etag == '"1"'
     wire.stall()
-    asked = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
-    made = first.api("POST", "/v1/maintenances", asked, key="once")
+    request = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
+    made = first.api("POST", "/v1/maintenances", request, key="once")
     assert made[0] == 201
-    again = second.api("POST", "/v1/maintenances", asked, key="once")
+    again = second.api("POST", "/v1/maintenances", request, key="once")
     assert (again[0], len(second.poll().events)) == (503, 0)
     wire.mend()
-    until(lambda: second.api("POST", "/v1/maintenances", asked, key="once") == made)
+    until(lambda: second.api("POST", "/v1/maintenances", request, key="once") == made)
     assert len(second.poll().events) == 1
 
 
@@ -77,9 +77,9 @@ def test_a_change_reaches_guests_of_every_node(nodes: Nodes) -> None:
     first, second = nodes.start(address), nodes.start(address)
     assert (first.poll().status, second.poll().etag) == (200, '"1"')
     first.reboot()
-    told = second.poll(etag='"1"', wait_s=10)
-    assert told.status == 200
-    (event,) = told.events
+    response = second.poll(etag='"1"', wait_s=10)
+    assert response.status == 200
+    (event,) = response.events
     assert second.approve(event["EventId"]).status == 200
     until(lambda: first.poll().events[0]["EventStatus"] == "Started")
     until(lambda: second.poll().events[0]["EventStatus"] == "Started")
@@ -114,8 +114,8 @@ def test_while_the_database_is_away(nodes: Nodes, wire: Wire, how: str) -> None:
     assert node.ready()[1]["checks"]["store"] != "ok"  # type: ignore[index]
     assert node.approve(event["EventId"]).status == 503
     assert node.poll(source=WEB_1).status == 503  # would enable its scope
-    status, told = node.api("POST", "/v1/maintenances", {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}})
-    assert (status, told["error"]["code"]) == (503, "store_unavailable")  # type: ignore[index]
+    status, body = node.api("POST", "/v1/maintenances", {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}})
+    assert (status, body["error"]["code"]) == (503, "store_unavailable")  # type: ignore[index]
     until(lambda: node.poll().status == 503)
     assert silent_s(node) > max_stale_s
     assert node.process.poll() is None
@@ -130,7 +130,7 @@ def test_while_the_database_is_away(nodes: Nodes, wire: Wire, how: str) -> None:
 
 
 def test_a_long_poll_ends_when_nothing_can_be_known(nodes: Nodes, wire: Wire) -> None:
-    """Whoever waits for news hears that none can come, instead of waiting for ever."""
+    """A long poll ends with an error when no change can arrive, instead of waiting for ever."""
     node = nodes.start(through(wire, SHARED.fresh()), FOREWARN_MAX_STALE="5s")
     tag = node.poll().etag
     wire.cut()
@@ -210,7 +210,7 @@ def test_each_role_does_its_part(nodes: Nodes) -> None:
     until(lambda: guest.ready()[0] == operator.ready()[0] == 200)
     assert guest.poll().status == 200
     operator.reboot()
-    told = guest.poll(etag='"1"', wait_s=10)
-    assert guest.approve(told.events[0]["EventId"]).status == 200
+    response = guest.poll(etag='"1"', wait_s=10)
+    assert guest.approve(response.events[0]["EventId"]).status == 200
     until(lambda: guest.poll().events[0]["EventStatus"] == "Started")
     assert "this node ticks" not in guest.log.read_text()

@@ -129,9 +129,9 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
     create, restore = block("restored, into a new database").split("\npg_restore ")
     site.shell(create, **SUPERUSER)
     site.shell(f"pg_restore {restore}", **site.variables)
-    said = site.shell(block("with every node stopped").replace("/forewarn?", "/restored?"), **site.variables)
-    assert "has schema" in said
-    assert "applied" not in said
+    output = site.shell(block("with every node stopped").replace("/forewarn?", "/restored?"), **site.variables)
+    assert "has schema" in output
+    assert "applied" not in output
     config = block(f"/etc/forewarn/serve.toml on {OPERATORS[0]}")
     for address, port in ((OPERATORS[0], "8270"), ("/forewarn?", "/restored?")):
         config = config.replace(
@@ -153,9 +153,9 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
 
 def epochs(site: Site, database: str) -> dict[str, int]:
     address = f"postgresql://postgres@{','.join(DATABASES)}/{database}?target_session_attrs=read-write"
-    asked = "SELECT name, epoch FROM forewarn.scopes"
-    told = site.shell(f'psql "{address}" --tuples-only --no-align --command "{asked}"', **SUPERUSER)
-    return {name: int(epoch) for name, _, epoch in (line.partition("|") for line in told.split())}
+    query = "SELECT name, epoch FROM forewarn.scopes"
+    rows = site.shell(f'psql "{address}" --tuples-only --no-align --command "{query}"', **SUPERUSER)
+    return {name: int(epoch) for name, _, epoch in (line.partition("|") for line in rows.split())}
 
 
 def test_while_no_node_is_ready_haproxy_still_asks_them(site: Site) -> None:
@@ -167,9 +167,9 @@ def test_while_no_node_is_ready_haproxy_still_asks_them(site: Site) -> None:
         until(lambda: all(site.ask(node, "/readyz")[0] == 503 for node in GUESTS))
         until(lambda: "'ready' has no server available" in (site.folder / "haproxy.log").read_text(), detail=site.logs)
         assert eventually(lambda: site.guest(WEB_0), 200)
-        code, told = site.ask(GUESTS[0], "/readyz")
-        assert (code, told["ready"]) == (503, False)
-        assert re.match(r"this node has read nothing for \d+ s: ", told["checks"]["store"])  # type: ignore[index]
+        code, body = site.ask(GUESTS[0], "/readyz")
+        assert (code, body["ready"]) == (503, False)
+        assert re.match(r"this node has read nothing for \d+ s: ", body["checks"]["store"])  # type: ignore[index]
 
 
 # -- tables
@@ -227,8 +227,8 @@ def test_the_pool_is_as_large_as_told() -> None:
 def test_what_readyz_says_is_what_it_says() -> None:
     """The printed answer is JSON, and its words are those of the code."""
     (printed,) = re.findall(r"```json\n(.*?)```", FAILURES, re.DOTALL)
-    told = json.loads(printed)
-    assert told["checks"] == READY["checks"]
+    body = json.loads(printed)
+    assert body["checks"] == READY["checks"]
     from forewarn.store.postgres.feed import _no_standby
 
-    assert told["warnings"] == {"store": _no_standby(0)}
+    assert body["warnings"] == {"store": _no_standby(0)}

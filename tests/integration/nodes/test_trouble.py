@@ -1,4 +1,4 @@
-"""When the store hangs, fails at the wrong moment, or others are always first: who is told what, and what is done."""
+"""What the service answers and does when the store hangs, fails at the wrong moment, or other writers are always first."""
 
 import threading
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pyt
 
 
 def test_whoever_hangs_up_does_not_stay_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Post and close, again and again, while the writer hangs: the line forgets them as it does those who stayed."""
+    """Post and close, again and again, while the writer hangs: the queue drops their writes like those of callers that stayed."""
     with serving() as served:
         first, other = served.client(WEB_0), served.client(WEB_1)
         assert status(first.ask(get())) == status(other.ask(get())) == 200
@@ -90,7 +90,7 @@ def test_whoever_hangs_up_does_not_stay_in_line(monkeypatch: pytest.MonkeyPatch)
 def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The twentieth in a row is told, once, and none counts as a cycle from then on; until one gets through."""
+    """The twentieth conflict in a row is logged, once; from then on none counts as a cycle, until a cycle succeeds."""
     monkeypatch.setattr(ticker, "CONFLICT_WAIT_S", 0.001)
     tick = make_service(MemoryStore()).ticker
     cycled: list[float | None] = []
@@ -112,24 +112,26 @@ def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
     assert len(set(cycled[:most])) == most  # each counts: None before the first, then another moment every time
     assert len(set(cycled[most - 1 : 2 * most + 1])) == 1
     assert cycled[2 * most + 1] != cycled[2 * most]
-    told = [record.getMessage() for record in caplog.records if "in a row" in record.getMessage()]
-    assert told == [f"the ticker gets nothing done: others were first {most} times in a row: others were first, {most}"]
+    messages = [record.getMessage() for record in caplog.records if "in a row" in record.getMessage()]
+    assert messages == [
+        f"the ticker gets nothing done: others were first {most} times in a row: others were first, {most}"
+    ]
 
 
 def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Giving the lease back may take as long as it likes: it ends by itself."""
     service = make_service(MemoryStore())
-    asked, answers = threading.Event(), threading.Event()
+    requested, answers = threading.Event(), threading.Event()
 
     def release() -> None:
-        asked.set()
+        requested.set()
         assert answers.wait(PATIENCE_S)
 
     monkeypatch.setattr(service.ticker.leases, "release_ticker", release)
     try:
         with server.ticking(service, stop_within_s=0.2):
-            assert not asked.is_set()
-        assert asked.wait(PATIENCE_S)  # and yet we are here
+            assert not requested.is_set()
+        assert requested.wait(PATIENCE_S)  # and yet we are here
         assert not answers.is_set()
     finally:
         answers.set()
@@ -159,7 +161,7 @@ def test_a_failed_cycle_does_not_count_as_one() -> None:
 
 
 def test_what_is_saved_is_not_told_as_lost() -> None:
-    """This node could not read back what it saved: it says so, and everybody else here is told of it all the same."""
+    """This node could not read back what it saved: it answers so, and all other listeners still get the change."""
     store = MemoryStore()
     service = make_service(store)
     heard: list[Change] = []
@@ -217,11 +219,11 @@ def test_after_a_conflict_there_is_a_pause(times: int, fails: bool) -> None:
     control._pause = pause
     store.times = times
     request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
-    asked: list[Callable[[], object]] = [
+    requests: list[Callable[[], object]] = [
         lambda: control.submit(request, OPERATOR),
         lambda: control.put_scope(Scope(name="new", kind=ScopeKind.STANDALONE), OPERATOR),
     ]
-    for ask in asked:
+    for ask in requests:
         store.times = times
         pauses.clear()
         if fails:
@@ -257,7 +259,7 @@ def test_a_jump_noticed_while_another_is_confirmed_is_not_confirmed_with_it() ->
 
 
 def test_conflicts_end_in_time() -> None:
-    """Where each takes long, whoever asked is told after a few seconds, having had a second chance at least."""
+    """If each try takes long, the caller gets the error after a few seconds, and after two tries at least."""
     store, now_s = ContendedStore(), 0.0
     service = make_service(store)
     control = Control(store, service.clock, new_id=lambda: "x", order_timeout_s=0, monotonic=lambda: now_s)

@@ -277,7 +277,7 @@ def test_an_owner_manages_the_calendars_of_its_own_scopes(service: RunningServic
 
 
 def test_tokens_for_the_calendar_are_limited(service: RunningService) -> None:
-    """For each scope, whoever creates them, and in all; a revoked one makes room."""
+    """For each scope, created by owners or operators, and in all; a revoked one makes room."""
 
     def add(number: int, *scopes: str) -> None:
         many = [token(f"{scopes}-{n}", role=Role.CALENDAR, scopes=scopes) for n in range(number)]

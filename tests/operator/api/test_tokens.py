@@ -173,7 +173,7 @@ def test_the_last_use_is_saved_at_most_once_a_minute() -> None:
     ],
 )
 def test_a_name_of_the_services_own_actors_is_refused(service: RunningService, name: str) -> None:
-    """Whoever reads the audit log must know who acted: a person, a machine, or the service itself."""
+    """A reader of the audit log must know who acted: a person, a machine, or the service itself."""
     reply = service.request("POST", "/v1/tokens", {"name": name, "role": "viewer"})
     assert (reply.status, reply.code) == (400, "invalid"), reply.raw
     assert "name" in reply.message

@@ -85,9 +85,9 @@ def test_an_operator_cordons_a_host(fresh_service: RunningService) -> None:
     fresh_service.post(
         "/v1/fleet", {**fresh_service.get("/v1/fleet"), "hosts": [{"name": "kvm-07", "labels": {"rack": "b4"}}]}
     )
-    asked = page_text(operator.get("/hosts/rack1-a/cordon"))
-    assert "Host rack1-a, which carries 2 machines" in asked
-    assert "cannot be undone" not in asked
+    text = page_text(operator.get("/hosts/rack1-a/cordon"))
+    assert "Host rack1-a, which carries 2 machines" in text
+    assert "cannot be undone" not in text
     done = operator.post("/hosts/rack1-a/cordon", {})
     assert done.headers["location"] == "/hosts/rack1-a?done=cordon"
     shown = page_text(operator.get("/hosts/rack1-a?done=cordon"))

@@ -58,8 +58,8 @@ def test_a_hook_is_made_watched_and_deleted(service: RunningService) -> None:
         assert operator.post(f"{path}/rotate", {"keep": "soon"}).status == 400
         assert secret not in operator.get(path).raw.decode()
         assert operator.get(f"{path}/test").headers["location"] == path
-        asked = operator.get(f"{path}/delete")
-        assert "Delete?" in page_text(asked)
+        question = operator.get(f"{path}/delete")
+        assert "Delete?" in page_text(question)
         assert operator.post(f"{path}/delete", {}).headers["location"] == "/hooks?done=hook-delete"
         assert "Deleted." in page_text(operator.get("/hooks?done=hook-delete"))
         assert operator.get(path).status == 404

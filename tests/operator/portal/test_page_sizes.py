@@ -42,7 +42,7 @@ def test_every_page_of_a_large_fleet_is_small_and_paged(tmp_path: Path, at_once:
             assert len(text) < LARGEST_PAGE_BYTES, page
             if page in PAGED and (at_once or page != "Maintenance"):
                 assert b'rel="next"' in text, page
-        assert b"Plan preview" in large.fetch("Plan, looked at")
+        assert b"Plan preview" in large.fetch("Plan, previewed")
         counted = re.sub(rb"<[^>]+>|\s+", b" ", large.fetch("Now"))
         assert b"10,000  machines" in counted
 

@@ -87,7 +87,7 @@ def test_a_cookie_that_comes_twice_is_no_login(operator: PortalClient, others: s
 
 
 def test_a_login_ends(fresh_service: RunningService) -> None:
-    """The service knows its end: whoever keeps the cookie cannot extend it."""
+    """The service knows its end: a browser that keeps the cookie cannot extend it."""
     operator = PortalClient(fresh_service)
     fresh_service.clock.move_to(START + timedelta(seconds=sessions.LOGIN_LASTS_S - 1))
     assert operator.get("/").status == 200

@@ -4,14 +4,13 @@ HTTP and the portal both come through here. The caller is already identified; no
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_origin
 
 import msgspec
 
 from forewarn.core.errors import Forbidden, Invalid, MethodNotAllowed, NotFound, Unprocessable
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.operator_model import Role
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.calls import CALLS, MAX_KEY_CHARS, Call
@@ -27,12 +26,8 @@ PRINTABLE = re.compile(r"[\x21-\x7e]+")
 # -- finding the call
 
 
-def _pattern(path: str) -> "re.Pattern[str]":
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
-
-
 def table_of(calls: Iterable[Call]) -> Table:
-    return [(_pattern(call.path), call) for call in calls]
+    return [(re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", call.path)), call) for call in calls]
 
 
 TABLE = table_of(CALLS)
@@ -46,7 +41,9 @@ def find_call(method: str, path: str, caller: Identity, table: Table = TABLE) ->
     for call, names in matches:
         if call.method == ("GET" if method == "HEAD" else method):
             if caller.role not in call.roles:
-                raise Forbidden(f"the role {caller.role} may not make this call: it needs {_one_of(call.roles)}")
+                raise Forbidden(
+                    f"the role {caller.role} may not make this call: it needs {' or '.join(sorted(call.roles))}"
+                )
             if "scope" in names:
                 caller.require_scope(names["scope"])
             return call, names
@@ -54,10 +51,6 @@ def find_call(method: str, path: str, caller: Identity, table: Table = TABLE) ->
         raise NotFound(f"there is no {path}: the calls are at /v1/docs")
     allowed = ", ".join(sorted({call.method for call, _ in matches}))
     raise MethodNotAllowed(f"this takes {allowed}, not {method}", allow=allowed)
-
-
-def _one_of(roles: Collection[Role]) -> str:
-    return " or ".join(sorted(roles))
 
 
 # -- reading the request

@@ -75,7 +75,7 @@ def _text(order: bodies.OrderOut | None) -> str:
 
 
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
-    """Return one page: a maintenance has at most as many orders as events."""
+    """Return one page: a maintenance has at most as many orders as events and hosts."""
     query, text, caller = context.query, context.query.text, context.caller
     snapshot = api.snapshots.around(maintenances=[query.maintenance])
     states = _offered(api, query.state)

@@ -144,7 +144,9 @@ def _changed_part(
                 return None
         elif entry.maintenance_id:
             if entry.maintenance_id in known.maintenances:
-                events.add(_any_event(known, entry.maintenance_id))
+                if (event_id := _any_event(known, entry.maintenance_id)) is None:
+                    return None
+                events.add(event_id)
         elif entry.scope:
             scopes |= {entry.scope} & known.scopes.keys()
         else:
@@ -161,9 +163,9 @@ def _changed_part(
     )
 
 
-def _any_event(snapshot: Snapshot, maintenance_id: str) -> str:
-    """Return an event with which the maintenance is read again."""
-    return next(event.id for event in snapshot.events.values() if event.maintenance_id == maintenance_id)
+def _any_event(snapshot: Snapshot, maintenance_id: str) -> str | None:
+    """Return an event with which the maintenance and the orders of its hosts are read again."""
+    return next((event.id for event in snapshot.events.values() if event.maintenance_id == maintenance_id), None)
 
 
 def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snapshot | None:
@@ -189,7 +191,7 @@ def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snap
         scopes={name: scope for name, scope in scopes.items() if name in names},
         maintenances={each: row for each, row in maintenances.items() if each in covered},
         events=events,
-        orders={each: order for each, order in orders.items() if each in events},
+        orders={each: order for each, order in orders.items() if each in events or order.maintenance_id in covered},
     )
 
 

@@ -399,8 +399,6 @@ def order_out(order: Order, of: Event | Maintenance) -> bodies.OrderOut:
         scope=of.scope if isinstance(of, Event) else "",
         type=of.type,
         machines=[f"{of.scope}/{name}" for name in of.resources] if isinstance(of, Event) else [],
-        host=order.host,
-        phase=order.phase,
         issued=order.issued,
         deadline=order.deadline,
         attempt=order.attempt,
@@ -409,6 +407,8 @@ def order_out(order: Order, of: Event | Maintenance) -> bodies.OrderOut:
         ended=order.ended,
         reason=order.reason,
         output=order.output,
+        host=order.host,
+        phase=order.phase,
     )
 
 
@@ -457,6 +457,9 @@ def resume_effects_out(effects: ResumeEffects) -> bodies.ResumeEffectsOut:
     return bodies.ResumeEffectsOut(
         held=store_hold_out(effects.hold),
         starts=[body_of(bodies.StartOut, event) for event in effects.starts],
-        orders=[order_out(order, event) for order, event in effects.orders],
+        orders=[
+            *(order_out(order, event) for order, event in effects.orders),
+            *(order_out(order, maintenance) for order, maintenance in effects.host_orders),
+        ],
         more=effects.more,
     )

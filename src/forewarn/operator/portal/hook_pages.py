@@ -11,7 +11,6 @@ from forewarn.operator.api.bodies import HookOut
 from forewarn.operator.portal.buttons import Button
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 from forewarn.operator.portal.pages import typed_text
-from forewarn.operator.portal.paging import first, older
 
 ROWS = 25
 TEST = Button("test", "Send a test message", "the receiver gets one message now, and this page shows its answer")
@@ -29,8 +28,7 @@ def hooks(
     variables = {
         "items": page.items,
         "search": search,
-        "older": older(request, page.next_cursor),
-        "first": first(request),
+        **request.other_pages(page.next_cursor),
         "shapes": list(HookShape),
         "kinds": ALL_KINDS,
         "usual_kinds": USUAL_KINDS,
@@ -48,8 +46,7 @@ def hook(request: PageRequest, *, error_message: str = "", test: object = None, 
         "hook": found,
         "buttons": [TEST, *([ENABLE] if found.failures or found.disabled else []), DELETE],
         "deliveries": page.items,
-        "older": older(request, page.next_cursor),
-        "first": first(request),
+        **request.other_pages(page.next_cursor),
         "test": test,
         "error_message": error_message,
     }

@@ -9,7 +9,6 @@ from forewarn.operator.portal.buttons import host_buttons
 from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 from forewarn.operator.portal.pages import ENDED_FIRST, MACHINE_ROWS, ROWS
-from forewarn.operator.portal.paging import first, older
 
 READ = 100
 
@@ -27,8 +26,7 @@ def machine(request: PageRequest) -> RenderedPage:
         "coming": coming,
         "more": more,
         "events": history.items,
-        "older": older(request, history.next_cursor),
-        "first": first(request),
+        **request.other_pages(history.next_cursor),
         "may_restart": api.may("POST", f"/v1/scopes/{scope}/machines/{name}/restart"),
         "may_schedule": api.may("POST", "/v1/maintenances"),
     }
@@ -46,8 +44,7 @@ def host(request: PageRequest) -> RenderedPage:
         "machines": page.items,
         "coming": coming,
         "more": more,
-        "older": older(request, page.next_cursor),
-        "first": first(request),
+        **request.other_pages(page.next_cursor),
         "may_schedule": api.may("POST", "/v1/maintenances"),
     }
     return RenderedPage("host.html", variables)

@@ -14,7 +14,6 @@ from forewarn.operator.portal.buttons import bulk_buttons
 from forewarn.operator.portal.chart import Chart, ChartRow, chart_of
 from forewarn.operator.portal.failures import failures_now
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
-from forewarn.operator.portal.paging import first, older
 
 EVENTS = 20
 MAX_PLANNED = 10
@@ -68,7 +67,7 @@ def now(request: PageRequest) -> RenderedPage:
     events, cursor = _events(request, statuses, found.counts, rest)
     chart = chart_of(events, request.now)
     groups = _groups(events, chart, found.waves)
-    planned = _planned(found.waves) if not status and not first(request) else []
+    planned = _planned(found.waves) if not status and not request.query.get("cursor") else []
     counts = request.api.get("/v1/counts")
     variables = {
         "counts": counts,
@@ -86,8 +85,7 @@ def now(request: PageRequest) -> RenderedPage:
         "planned_count": found.counts[Status.PLANNED] if planned else 0,
         "all_planned": f"/?{urlencode({'status': 'Planned', **{key: value for key, value in rest.items() if value}})}",
         "bulk_buttons": bulk_buttons(request.api, ("approve", "cancel")),
-        "older": older(request, cursor),
-        "first": first(request),
+        **request.other_pages(cursor),
     }
     return RenderedPage("now.html", variables)
 

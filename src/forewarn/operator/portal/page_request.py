@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from forewarn.operator.api.bodies import StoreHoldOut
 from forewarn.operator.api.client import ApiClient
@@ -43,6 +44,15 @@ class PageRequest:
     path_names: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     form: Mapping[str, str] = field(default_factory=dict)
+
+    def other_pages(self, cursor: str | None) -> dict[str, str]:
+        """Return the addresses of the next page of a list and of its first page; "" where this is the last or the first."""
+        search = {key: value for key, value in self.query.items() if value and key not in ("done", "cursor")}
+        first = self.url.partition("?")[0] + (f"?{urlencode(search)}" if search else "")
+        return {
+            "older": f"?{urlencode({**search, 'cursor': cursor})}" if cursor is not None else "",
+            "first": first if self.query.get("cursor") else "",
+        }
 
 
 @dataclass(frozen=True, slots=True)

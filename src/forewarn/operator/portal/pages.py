@@ -19,7 +19,6 @@ from forewarn.operator.portal.chart import chart_of
 from forewarn.operator.portal.failures import failures_of
 from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
-from forewarn.operator.portal.paging import first, older
 
 ROWS = 25
 MACHINE_ROWS = 50
@@ -134,8 +133,8 @@ def orders(request: PageRequest) -> RenderedPage:
         found = request.api.get("/v1/orders", **{**search, "maintenance": maintenance_id}).items
         begin = _number(request.query.get("cursor", ""))
         end = begin + ROWS
-        variables = {"items": found[begin:end], "older": older(request, str(end) if end < len(found) else None)}
-        return RenderedPage("orders.html", {**variables, "first": first(request)})
+        others = request.other_pages(str(end) if end < len(found) else None)
+        return RenderedPage("orders.html", {"items": found[begin:end], **others})
 
     more = {
         "states": list(OrderState),
@@ -179,8 +178,7 @@ def store(request: PageRequest) -> RenderedPage:
 
 def _list(request: PageRequest, template: str, path: str, limit: int, **query: Any) -> RenderedPage:
     page = request.api.get(path, limit=limit, cursor=request.query.get("cursor"), **query)
-    variables = {"items": page.items, "search": query, "older": older(request, page.next_cursor)}
-    return RenderedPage(template, {**variables, "first": first(request)})
+    return RenderedPage(template, {"items": page.items, "search": query, **request.other_pages(page.next_cursor)})
 
 
 # -- one scope, one event, one maintenance
@@ -198,8 +196,7 @@ def scope(request: PageRequest) -> RenderedPage:
         "versions": list(VERSIONS),
         "document": _document(api, name, api_version),
         "events": _open_first(api, name),
-        "older": older(request, page.next_cursor),
-        "first": first(request),
+        **request.other_pages(page.next_cursor),
         "may_restart": _may_restart(api, name),
         "may_plan": api.may("POST", "/v1/maintenances"),
     }

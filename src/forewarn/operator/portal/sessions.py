@@ -136,11 +136,7 @@ def _login(caller: Identity, session: LoginSession) -> Login:
 
 
 def _form_proof(key: bytes) -> str:
-    return _signature(key, "a form of ours")
-
-
-def _signature(key: bytes, text: str) -> str:
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, b"a form of ours", hashlib.sha256).hexdigest()
 
 
 def check_proof(login: Login, given: str) -> None:

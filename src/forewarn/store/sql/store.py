@@ -107,7 +107,7 @@ class SqlStore:
             self._recognise(server)
             ids = reader.as_list(found)
             approvals = () if focus.document_only else reader.query("approvals_of_events", ids=ids)
-            order_ids = reader.as_list({**found, **dict.fromkeys(focus.events)})
+            order_ids = reader.as_list(dict.fromkeys((*found, *focus.events)))
             orders = () if focus.document_only else reader.query("orders_of_events", ids=order_ids)
             host_orders = (
                 () if focus.document_only else reader.query("orders_of_hosts", ids=reader.as_list(maintenance_ids))

@@ -38,8 +38,9 @@ class OrderOut(ResponseBody):
     The order of a host names no scope and no machines; its type is that of the maintenance. `phase` says what an order of
     in-place maintenance does: `stop` its machines, or `start` them again.
 
-    `hosts` are the hosts of its machines now. What resuming the store would do is listed without them. One order that has not
-    ended also has `targets` for an operator or viewer: the hosts that each machine may be moved to, the best first.
+    `hosts` are the hosts of
+    its machines now. What resuming the store would do is listed without them. One order that has not ended also has `targets`
+    for an operator or viewer: the hosts that each machine may be moved to, the best first.
     """
 
     id: str

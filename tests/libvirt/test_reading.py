@@ -7,9 +7,9 @@ import pytest
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine, ScopeKind
 from forewarn.libvirt.connections import HostConnections
-from forewarn.libvirt.domains import look_at
 from forewarn.libvirt.importing import SOME_TIME, import_fleet
 from forewarn.libvirt.inventory import decide
+from forewarn.libvirt.reading import look_at
 from forewarn.libvirt.statements import METADATA_URI, parse_rules
 
 NODE = "<node>{}<cpu><mhz>1</mhz><nodes>1</nodes><sockets>1</sockets><cores>1</cores><threads>1</threads></cpu></node>"

@@ -1,0 +1,168 @@
+"""The steps of the executor on libvirt's driver for tests, which keeps its domains in this process."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forewarn.core.event_types import EventType
+from forewarn.executors import Work
+from forewarn.libvirt.connections import HostConnections, HostUnreachable
+from forewarn.libvirt.hosted_domain import HostedDomain, LibvirtHost
+from forewarn.libvirt.journal import Journal
+from forewarn.libvirt.machine_work import ActionLimits, MachineEnd, MachineWork, WorkFailed, proven_end
+from forewarn.libvirt.placement import Placement
+from forewarn.libvirt.record import OrderRecord
+from tests.support.services import ORDER_ID, work
+
+DOMAIN = """
+<domain type='test'>
+  <name>{name}</name>
+  <memory>262144</memory>
+  <vcpu>1</vcpu>
+  <os><type>hvm</type></os>
+</domain>
+"""
+LIMITS = ActionLimits(
+    shutdown_grace_s=5, migration_time_limit_s=5, migration_downtime_ms=100, freeze_default_s=0, delete_storage=False
+)
+
+
+class Site:
+    """One host of the test driver, and the work on its machines."""
+
+    def __init__(self, folder: Path) -> None:
+        node = folder / "node.xml"
+        node.write_text(f"<node>{DOMAIN.format(name='web-0')}{DOMAIN.format(name='web-1')}</node>")
+        self.uri = f"test://{node}"
+        self.connections = HostConnections()
+        self.journal = Journal(folder / "order.json")
+        assert self.journal.lock()
+        self.host = LibvirtHost("kvm-a", self.uri, self.connections)
+
+    def order(self, kind: EventType, machine: str = "web-0") -> Work:
+        base = work(resources=(machine,))
+        event = replace(base.event, type=kind, duration_s=-1)
+        return replace(base, event=event, hosts={machine: "kvm-a"}, connections={"kvm-a": self.uri})
+
+    def steps(self, order: Work) -> MachineWork:
+        (machine,) = order.event.resources
+        return MachineWork(
+            order, machine, connections=self.connections, placement=Placement(), journal=self.journal, limits=LIMITS
+        )
+
+    def run(self, kind: EventType, machine: str = "web-0") -> MachineEnd:
+        return self.steps(self.order(kind, machine)).run()
+
+    def domain(self, name: str = "web-0") -> HostedDomain:
+        return HostedDomain(self.host, name)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.journal.unlock()
+    site.connections.close()
+
+
+def test_a_reboot_stops_and_starts_once(site: Site) -> None:
+    """The domain runs with another id; the same order, run again, changes nothing."""
+    before = site.domain().domain_id()
+    assert site.run(EventType.REBOOT).sentence == "web-0 was rebooted"
+    after = site.domain().domain_id()
+    assert after != before
+    assert site.run(EventType.REBOOT).sentence == "web-0 was finished before"
+    assert site.domain().domain_id() == after
+
+
+def test_a_machine_that_is_off_stays_off(site: Site) -> None:
+    """A Reboot or a Freeze does not start a machine that its owner has stopped."""
+    site.domain().destroy()
+    for kind in (EventType.REBOOT, EventType.FREEZE):
+        assert site.run(kind).sentence == "web-0 is off and stays off"
+    assert not site.domain().is_active()
+
+
+def test_a_freeze_pauses_and_resumes(site: Site) -> None:
+    """The domain runs afterwards, with the same id, and the pause is reported."""
+    before = site.domain().domain_id()
+    assert site.run(EventType.FREEZE).sentence.startswith("web-0 was paused for ")
+    assert site.domain().domain_id() == before
+
+
+def test_a_machine_that_others_paused_is_not_resumed(site: Site) -> None:
+    """A Freeze of a machine that is already paused fails and leaves it paused."""
+    site.domain().suspend()
+    with pytest.raises(WorkFailed, match="already paused on kvm-a: resume it"):
+        site.run(EventType.FREEZE)
+    assert site.domain().state() == 3
+
+
+def test_a_preempted_machine_is_off_and_defined(site: Site) -> None:
+    """Preempt stops a machine and keeps its definition."""
+    assert site.run(EventType.PREEMPT).sentence == "web-0 was stopped"
+    assert not site.domain().is_active()
+
+
+def test_a_later_run_of_the_domain_is_never_stopped(site: Site) -> None:
+    """If somebody stopped and started the machine after the order was recorded, the reboot counts as done."""
+    domain = site.domain()
+    domain.write_record(OrderRecord(order=ORDER_ID, attempt=1, domain_id=domain.domain_id(), same_run=True))
+    domain.destroy()
+    domain.start()
+    restarted = domain.domain_id()
+    assert site.run(EventType.REBOOT).sentence == "web-0 was rebooted"
+    assert domain.domain_id() == restarted
+
+
+def test_a_missing_domain_fails_with_what_to_do(site: Site) -> None:
+    """No action invents a domain."""
+    for kind in EventType:
+        with pytest.raises(WorkFailed, match="kvm-a has no domain db-0: if the machine is elsewhere, update its host"):
+            site.run(kind, "db-0")
+
+
+def test_an_unreachable_host_is_an_error_of_its_own(site: Site) -> None:
+    """The executor decides what it means: it depends on whether the work had begun."""
+    order = replace(site.order(EventType.REBOOT), connections={"kvm-a": "qemu+unix:///system?socket=/nowhere"})
+    steps = site.steps(order)
+    with pytest.raises(HostUnreachable):
+        steps.run()
+    assert not steps.begun()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"hosts": {}}, "the host of web-0 is not known: add it to the fleet"),
+        ({"connections": {}}, "does not know how to reach libvirt on kvm-a: give the host a connection"),
+    ],
+)
+def test_what_the_fleet_lacks_is_named(site: Site, change: dict[str, dict[str, str]], sentence: str) -> None:
+    """A machine without a host, or a host without a connection, fails its order."""
+    with pytest.raises(WorkFailed, match=sentence):
+        site.steps(replace(site.order(EventType.REBOOT), **change)).run()  # type: ignore[arg-type]
+
+
+def test_a_move_without_targets_fails_before_anything_is_done(site: Site) -> None:
+    """The machine goes on running where it is."""
+    before = site.domain().domain_id()
+    with pytest.raises(WorkFailed, match="no host can take web-0: no other host is up and not cordoned"):
+        site.run(EventType.REDEPLOY)
+    assert site.domain().domain_id() == before
+
+
+def test_what_libvirt_proves_without_a_journal(site: Site) -> None:
+    """Another node may report a finished reboot; of one that has only begun it says nothing."""
+    order, hosts = site.order(EventType.REBOOT), {"kvm-a": site.host}
+    domain = site.domain()
+    assert proven_end(order, "web-0", hosts) is None
+    domain.write_record(OrderRecord(order=ORDER_ID, attempt=1, domain_id=domain.domain_id(), same_run=True))
+    assert proven_end(order, "web-0", hosts) is None
+    domain.destroy()
+    assert proven_end(order, "web-0", hosts) is None
+    assert proven_end(site.order(EventType.PREEMPT), "web-0", hosts) is not None
+    domain.start()
+    assert proven_end(order, "web-0", hosts) is not None
