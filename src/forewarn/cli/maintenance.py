@@ -1,6 +1,5 @@
 """`forewarn maintenance`: plan a maintenance, schedule it, follow it, cancel it."""
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -23,6 +22,7 @@ from forewarn.cli.hints import maintenance_hints
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names, span
 from forewarn.core.model import EventType, HostMode, MaintenanceStatus, OnFailure
 
@@ -42,10 +42,6 @@ COLUMNS = (
     "earliest",
     "description",
 )
-DEFAULT_TYPES: Mapping[HostMode | None, EventType] = {
-    HostMode.EVACUATE: EventType.FREEZE,
-    HostMode.IN_PLACE: EventType.REBOOT,
-}
 HOST_COLUMNS = ("turn", "host", "order", "state", "machines", "waits for")
 EVENT_COLUMNS = ("wave", "event", "status", "scope", "machines", "not before", "approved by", "waits for")
 
@@ -151,7 +147,7 @@ def schedule(
     """Show the plan, ask for confirmation, and schedule it."""
     targets = _targets(machine or [], scope or [], update_domain, host or [])
     host_mode = _host_mode(targets, evacuate=evacuate, in_place=in_place, only_evacuating=bool(to) or return_)
-    type_ = type_ or DEFAULT_TYPES.get(host_mode)
+    type_ = type_ or next((each for each, rules in EVENT_TYPES.items() if host_mode in rules.host_modes), None)
     if type_ is None:
         raise usage("--type: say what happens to the machines, or work on hosts with --evacuate or --in-place")
     timeout_s = seconds("--timeout", timeout) if timeout is not None else None

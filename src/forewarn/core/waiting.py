@@ -110,7 +110,10 @@ def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: 
 
 def _not_empty(draft: Draft, maintenance: Maintenance, order: Order) -> list[Waiting]:
     """Return the wait for machines on the host, and for the events that empty it or shut them down."""
-    unended = [e for e in departures(draft, order) if e.status in OPEN and not is_stopped(draft, e)]
+    events = departures(draft, order)
+    if not events:  # the next tick plans them
+        return []
+    unended = [e for e in events if e.status in OPEN and not is_stopped(draft, e)]
     machines = tuple(str(m) for m in machines_in_the_way(draft, maintenance, order)) if is_read(draft, order) else ()
     if unended:
         message = f"{len(unended)} event(s) of host {order.host} have not ended"

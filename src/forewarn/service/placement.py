@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.hosts import IN_MAINTENANCE
-from forewarn.core.model import Event, EventType, Host, Machine
+from forewarn.core.model import Event, Host, HostMode, Machine
 from forewarn.core.placement import Hosts, targets
 from forewarn.store import MAX_PAGE, Focus, HostQuery, Store
 
@@ -15,12 +16,13 @@ MAX_HOST_ORDERS = 10_000
 
 def leaves_host(event: Event) -> bool:
     """Whether the machines of the event go to another host."""
-    return event.type is EventType.REDEPLOY or is_live(event)
+    return EVENT_TYPES[event.type].changes_host or is_live(event)
 
 
 def is_live(event: Event) -> bool:
-    """Whether the event moves running machines: a Freeze that empties a host, or brings machines back."""
-    return event.type is EventType.FREEZE and event.host != ""
+    """Whether the event moves running machines: it empties a host, or brings machines back, by a type that stops none."""
+    rules = EVENT_TYPES[event.type]
+    return event.host != "" and HostMode.EVACUATE in rules.host_modes and not rules.changes_host
 
 
 def event_targets(store: Store, event: Event, rows: dict[str, Host]) -> dict[str, tuple[str, ...]]:
