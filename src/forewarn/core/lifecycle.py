@@ -388,7 +388,8 @@ def _time_of(draft: Draft, order: Order) -> datetime:
 
 def _note_order(draft: Draft, action: str, order: Order, detail: str) -> None:
     if order.host:
-        draft.note(action, maintenance_id=order.maintenance_id, detail=f"host {order.host}: {detail}")
+        about = f"host {order.host}: {detail}" if detail else f"host {order.host}"
+        draft.note(action, maintenance_id=order.maintenance_id, detail=about)
     else:
         draft.note(action, event=draft.events[order.id], detail=detail)
 

@@ -307,7 +307,7 @@ class Orders:
             self._hand_to_executor(work)
 
     def _hand_to_executor(self, work: AnyWork) -> None:
-        if isinstance(work, Work) and (refusal := no_target(self._store, work.event, self._store.hosts())):
+        if isinstance(work, Work) and (refusal := no_target(self._store, work.event)):
             self._fail(work, refusal)
             return
         try:

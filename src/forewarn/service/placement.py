@@ -34,9 +34,10 @@ def event_targets(store: Store, event: Event, rows: dict[str, Host]) -> dict[str
     return targets(leaving, of_scope, read_hosts(store, rows), to_host=event.to_host)
 
 
-def no_target(store: Store, event: Event, rows: dict[str, Host]) -> str:
+def no_target(store: Store, event: Event) -> str:
     """Return why the machines of the event cannot go to the host that an operator named, or ""."""
-    why = read_hosts(store, rows).why_not(event.to_host) if leaves_host(event) and event.to_host else ""
+    named = leaves_host(event) and event.to_host
+    why = Hosts(rows=store.hosts(), in_maintenance=hosts_in_maintenance(store)).why_not(event.to_host) if named else ""
     return f"{why}, and its machines must go there: uncordon it or wait, then retry" if why else ""
 
 
@@ -53,9 +54,9 @@ def planned_targets(store: Store, leaving: Iterable[Machine], to_host: str) -> d
 
 
 def read_hosts(store: Store, rows: dict[str, Host]) -> Hosts:
-    if not any(host.listed for host in rows.values()):
-        return Hosts(rows=rows)
-    return Hosts(rows=rows, machines=_machines_on_hosts(store), in_maintenance=hosts_in_maintenance(store))
+    """Return what placement reads. Without a list of hosts nothing is chosen by their machines, so these are not counted."""
+    machines = _machines_on_hosts(store) if any(host.listed for host in rows.values()) else {}
+    return Hosts(rows=rows, machines=machines, in_maintenance=hosts_in_maintenance(store))
 
 
 def hosts_in_maintenance(store: Store) -> frozenset[str]:

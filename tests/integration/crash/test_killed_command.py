@@ -22,8 +22,11 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.model import (
     Actor,
     EventType,
+    Host,
+    HostMode,
     Machine,
     MaintenanceRequest,
+    MaintenanceStatus,
     Order,
     OrderState,
     Scope,
@@ -33,12 +36,13 @@ from forewarn.core.model import (
 )
 from forewarn.service.clock import SystemClock
 from forewarn.service.control import Control
-from forewarn.store import EventQuery
+from forewarn.store import EventQuery, MaintenanceQuery
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support.budget import chosen_seed
 from tests.support.waiting import until
 
 ORDERS = 24
+HOSTS = 8
 KILLS = 3
 PARALLEL = 3
 
@@ -46,6 +50,11 @@ WAITS = """
 echo "$FOREWARN_ORDER_ID $FOREWARN_ATTEMPT" >> begun
 while [ ! -e go ]; do sleep 0.02; done
 echo "all is well with $FOREWARN_RESOURCES"
+"""
+WAITS_FOR_HOST = """
+echo "$FOREWARN_ORDER_ID $FOREWARN_ATTEMPT" >> begun
+while [ ! -e go ]; do sleep 0.02; done
+echo "patched $FOREWARN_HOST, $FOREWARN_HOST_MODE"
 """
 SHORT = """
 echo "$FOREWARN_ORDER_ID $FOREWARN_ATTEMPT" >> begun
@@ -76,6 +85,20 @@ class Installation:
                 control.submit(MaintenanceRequest(type=EventType.FREEZE, targets=Targets(scope=name)), Actor("test"))
         (self.folder / "script.sh").write_text(f"cd '{self.folder}'\n{script}")
 
+    def prepare_hosts(self, hosts: int, script: str) -> None:
+        """Create hosts without machines: maintenance of one has its order open at once."""
+        names = [f"kvm-{n}" for n in range(hosts)]
+        ids = count(1)
+        with closing(SqliteStore(self.database)) as store:
+            control = Control(store, SystemClock(), new_id=lambda: f"ID-{next(ids)}", order_timeout_s=0)
+            control.apply_fleet(Fleet({}, {}, {name: Host(name=name, listed=True) for name in names}), Actor("test"))
+            for name in names:
+                request = MaintenanceRequest(
+                    type=EventType.FREEZE, targets=Targets(hosts=(name,)), host_mode=HostMode.EVACUATE
+                )
+                control.submit(request, Actor("test"))
+        (self.folder / "script.sh").write_text(f"cd '{self.folder}'\n{script}")
+
     @contextmanager
     def served(self) -> Iterator[str]:
         """Run the real service and kill it at the end; yield its operator address."""
@@ -86,6 +109,9 @@ class Installation:
             "FOREWARN_EXECUTOR": "command",
             "FOREWARN_COMMAND": f"/bin/sh {self.folder / 'script.sh'}",
             "FOREWARN_COMMAND_PARALLEL": str(PARALLEL),
+            "FOREWARN_HOST_EXECUTOR": "command",
+            "FOREWARN_HOST_COMMAND": f"/bin/sh {self.folder / 'script.sh'}",
+            "FOREWARN_NODE_HOST": "elsewhere",
             "FOREWARN_GUEST": "127.0.0.1:0",
             "FOREWARN_OPERATOR": "127.0.0.1:0",
             "FOREWARN_LOG_LEVEL": "warning",
@@ -107,7 +133,10 @@ class Installation:
 
     def orders(self) -> list[Order]:
         with closing(SqliteStore(self.database)) as store:
-            return store.orders(tuple(OrderState), 500)
+            return [
+                *store.orders(tuple(OrderState), 500),
+                *store.orders(tuple(OrderState), 500, of_hosts=True),
+            ]
 
     def all_done(self) -> bool:
         return all(order.state is OrderState.DONE for order in self.orders())
@@ -205,3 +234,39 @@ def test_no_command_runs_twice_however_often_the_service_is_killed(installed: In
         assert runs == 1 if order.state is OrderState.DONE else runs <= 1, f"{order.id} ran {runs} times, seed {seed}"
     # A kill meets at most the orders that the service takes at once.
     assert sum(order.state is OrderState.IN_DOUBT for order in orders) <= KILLS * PARALLEL, f"seed {seed}"
+
+
+def test_work_on_a_host_continues_and_is_not_run_again(installed: Installation) -> None:
+    """The host command counts its own runs: killing the service while it runs adds none."""
+    installed.prepare_hosts(1, WAITS_FOR_HOST)
+    with installed.served():
+        until(installed.begun)
+    (order,) = installed.orders()
+    assert order.state is OrderState.RUNNING
+    with installed.served() as url:
+        wait_for_a_cycle(url)
+        (installed.folder / "go").touch()
+        until(installed.all_done)
+    assert installed.begun() == {f"{order.id} 1": 1}
+    (order,) = installed.orders()
+    assert order.output == "patched kvm-0, evacuate\n"
+    with closing(SqliteStore(installed.database)) as store:
+        assert [m.status for m in store.maintenances(MaintenanceQuery())] == [MaintenanceStatus.COMPLETED]
+        assert store.hosts()["kvm-0"].cordoned is None
+
+
+def test_no_host_is_worked_on_twice_however_often_the_service_is_killed(installed: Installation) -> None:
+    """A kill between taking the order of a host and beginning its work leaves the order in doubt."""
+    seed = chosen_seed(2)
+    choose = random.Random(seed)
+    installed.prepare_hosts(HOSTS, SHORT)
+    for _ in range(KILLS):
+        with installed.served():
+            time.sleep(choose.uniform(0.0, 0.15))
+    with installed.served():
+        until(installed.all_done_or_in_doubt, detail=lambda: f"with seed {seed}")
+    begun, orders = installed.begun(), installed.orders()
+    assert len(orders) == HOSTS
+    for order in orders:
+        runs = begun[f"{order.id} 1"]
+        assert runs == 1 if order.state is OrderState.DONE else runs <= 1, f"{order.host} ran {runs} times, seed {seed}"

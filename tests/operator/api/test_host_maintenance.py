@@ -67,6 +67,8 @@ def test_an_impossible_plan_is_refused(service: RunningService) -> None:
 def test_hosts_are_evacuated_one_after_another(service: RunningService) -> None:
     """Each host has an order of its own, which can be taken when the host is empty; an owner sees nothing of it."""
     made = service.post("/v1/maintenances", evacuation("rack1-a", "rack1-b"), 201)
+    events = f"/v1/events?maintenance={made['id']}"
+    assert len(service.get(events)["items"]) == 2
     assert [(host["host"], host["state"]) for host in made["hosts"]] == [("rack1-a", "planned"), ("rack1-b", "planned")]
     first, second = hosts_of(service, made)
     assert [reason["code"] for reason in first["waiting_for"]] == ["host-not-empty"]
@@ -85,6 +87,7 @@ def test_hosts_are_evacuated_one_after_another(service: RunningService) -> None:
     assert service.get("/v1/hosts/rack1-a")["state"] == "up"
     assert [host["state"] for host in hosts_of(service, made)] == ["done", "planned"]
     assert hosts_of(service, made)[0]["machines"] == []
+    assert [event["resources"] for event in service.get(events)["items"]] == [["web-1"], ["web-0"], ["db"]]
     move(service, to="rack1-a")
     (last,) = service.get(f"/v1/orders?state=open&maintenance={made['id']}")["items"]
     service.post(f"/v1/orders/{last['id']}/finish")

@@ -121,7 +121,7 @@ def get_order(api: Api, context: CallContext) -> Result:
 
 def start_order(api: Api, context: CallContext) -> Result:
     _, _, event = api.control.order(context.path["id"])
-    if event is not None and (why := no_target(api.store, event, api.store.hosts())):
+    if event is not None and (why := no_target(api.store, event)):
         raise Refused(why)
     order = api.control.take_order(context.path["id"], context.caller.actor, node=context.caller.name)
     return _result(api, context, order.id)

@@ -1,0 +1,270 @@
+"""The work on hosts: by an executor of its own, only while nothing runs on the host, and not on the host of forewarn itself."""
+
+from dataclasses import replace
+
+import pytest
+
+from forewarn.app.service import Service
+from forewarn.core.change import Change
+from forewarn.core.errors import Refused
+from forewarn.core.lifecycle import Outcome
+from forewarn.core.model import (
+    OPEN,
+    EventType,
+    Host,
+    HostMode,
+    Machine,
+    MaintenanceRequest,
+    MaintenanceStatus,
+    Order,
+    OrderState,
+    Targets,
+)
+from forewarn.core.transitions import Verb
+from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown
+from forewarn.service.host_orders import TRY_AGAIN_S
+from forewarn.service.ticker import Ticker
+from forewarn.store import EventQuery, MaintenanceQuery
+from forewarn.store.memory import MemoryStore
+from tests.support.services import OPERATOR, make_service
+
+
+class HostExecutor(Executor):
+    """Takes the orders of hosts and records them."""
+
+    name = "scripted"
+
+    def __init__(self, status: Progress | Outcome | Unknown | None = None) -> None:
+        self.taken: list[str] = []
+        self.ended: list[OrderReport] = []
+        self.answer = status or Unknown()
+
+    def take(self, work: HostWork) -> None:
+        self.taken.append(f"{work.order.host} {work.order.state} over {work.connection or 'nothing'}")
+
+    def status(self, work: HostWork) -> Progress | Outcome | Unknown:
+        return self.answer
+
+    def reports(self, _: object) -> list[OrderReport]:
+        ended, self.ended = self.ended, []
+        return ended
+
+
+class SeeingExecutor(Executor):
+    """The executor of events, which sees what runs on hosts; None if a host cannot be asked."""
+
+    name = "seeing"
+    sees_hosts = True
+    takes_orders = False
+
+    def __init__(self, running: tuple[str, ...] | None = ()) -> None:
+        self.running = running
+        self.asked: list[tuple[str, str]] = []
+
+    def free_slots(self) -> int:
+        return 0
+
+    def machines_on(self, host: str, connection: str) -> tuple[str, ...] | None:
+        self.asked.append((host, connection))
+        return self.running
+
+
+class Times:
+    """A monotonic clock that a test moves."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def service_with_host(**settings: object) -> Service:
+    """Return a service whose host `empty` has a row, a connection and no machines."""
+    service = make_service(MemoryStore(), **settings)
+    row = Host(name="empty", listed=True, connection="qemu+ssh://empty/system")
+    service.store.apply(Change(at=service.clock.now(), hosts=(row,)))
+    return service
+
+
+def evacuate(service: Service, *hosts: str) -> str:
+    request = MaintenanceRequest(type=EventType.FREEZE, targets=Targets(hosts=hosts), host_mode=HostMode.EVACUATE)
+    return service.control.submit(request, OPERATOR)
+
+
+def ticker_with_hosts(
+    service: Service, executor: Executor, hosts: Executor, *, node_host: str = "", monotonic: Times | None = None
+) -> Ticker:
+    return Ticker(
+        service.control,
+        service.store,
+        service.clock,
+        executor,
+        node="here",
+        retain_history_s=0,
+        host_executor=hosts,
+        node_host=node_host,
+        monotonic=monotonic or Times(),
+    )
+
+
+def work(service: Service) -> Order:
+    (order,) = service.store.orders(tuple(OrderState), 9, of_hosts=True)
+    return order
+
+
+def open_events(service: Service) -> list[str]:
+    return [event.id for event in service.store.events(EventQuery(statuses=tuple(OPEN))).events]
+
+
+def test_the_executor_of_hosts_gets_the_orders_of_hosts_alone() -> None:
+    """It is saved as running first; the executor of events never sees it."""
+    service = service_with_host()
+    evacuate(service, "empty")
+    hosts = HostExecutor()
+    ticker = ticker_with_hosts(service, SeeingExecutor(), hosts)
+    ticker.cycle_until_idle()
+    assert hosts.taken == ["empty running over qemu+ssh://empty/system"]
+    assert work(service).node == "scripted on here"
+    hosts.ended = [OrderReport(work(service).id, 1, Outcome(ok=True, output="patched"))]
+    ticker.cycle_until_idle()
+    assert (work(service).state, work(service).output) == (OrderState.DONE, "patched")
+    (found,) = service.store.maintenances(MaintenanceQuery())
+    assert found.status is MaintenanceStatus.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("running", "reason"),
+    [
+        (("web-7", "unknown"), "host empty still runs unknown, web-7"),
+        (None, "host empty cannot be asked which machines run on it"),
+    ],
+)
+def test_a_host_that_is_not_free_is_not_handed_out(running: tuple[str, ...] | None, reason: str) -> None:
+    """The executor of events is asked first, also about machines that forewarn does not know. Its answer is kept."""
+    service = service_with_host()
+    evacuate(service, "empty")
+    sees, hosts, times = SeeingExecutor(running), HostExecutor(), Times()
+    ticker = ticker_with_hosts(service, sees, hosts, monotonic=times)
+    ticker.cycle_until_idle()
+    ticker.cycle_until_idle()
+    assert hosts.taken == []
+    assert sees.asked == [("empty", "qemu+ssh://empty/system")]
+    assert work(service).reason.startswith(reason)
+    sees.running = ()
+    times.now_s += TRY_AGAIN_S + 1
+    ticker.cycle_until_idle()
+    assert len(hosts.taken) == 1
+    assert work(service).reason == ""
+
+
+def test_a_tool_that_takes_orders_through_the_api_meets_the_same_check() -> None:
+    """Whoever takes the order, the host is asked first."""
+    service = service_with_host()
+    evacuate(service, "empty")
+    ticker_with_hosts(service, SeeingExecutor(("web-7",)), HostExecutor())
+    with pytest.raises(Refused, match="host empty still runs web-7"):
+        service.control.take_order(work(service).id, OPERATOR, node="playbook")
+    ticker_with_hosts(service, SeeingExecutor(), HostExecutor())
+    assert service.control.take_order(work(service).id, OPERATOR, node="playbook").state is OrderState.RUNNING
+
+
+@pytest.mark.parametrize("mode", HostMode)
+def test_the_host_of_forewarn_itself_is_refused(mode: HostMode) -> None:
+    """Work on it would stop the only node; the plan says so, too."""
+    service = service_with_host(node_host="empty")
+    type_ = EventType.FREEZE if mode is HostMode.EVACUATE else EventType.REBOOT
+    request = MaintenanceRequest(type=type_, targets=Targets(hosts=("empty",)), host_mode=mode)
+    for submit in (service.control.submit, service.control.plan):
+        with pytest.raises(Refused, match="this forewarn runs on host empty, and no other node is up"):
+            submit(request, OPERATOR)
+
+
+def test_the_last_node_does_not_take_the_order_of_its_own_host() -> None:
+    """The other node has ended since the maintenance was submitted: the order waits, and says why."""
+    service = service_with_host()
+    evacuate(service, "empty")
+    hosts = HostExecutor()
+    ticker_with_hosts(service, SeeingExecutor(), hosts, node_host="empty").cycle_until_idle()
+    assert hosts.taken == []
+    assert "no other node is up" in work(service).reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (Outcome(ok=True), OrderState.DONE),
+        (Outcome(ok=False, reason="no"), OrderState.FAILED),
+        (Unknown("gone"), OrderState.IN_DOUBT),
+    ],
+)
+def test_after_a_crash_the_executor_is_asked_about_work_on_a_host(answer: Outcome | Unknown, state: OrderState) -> None:
+    """What cannot be proven is in doubt, and does not begin a second time."""
+    service = service_with_host()
+    evacuate(service, "empty")
+    ticker_with_hosts(service, SeeingExecutor(), HostExecutor()).cycle_until_idle()
+    again = HostExecutor(answer)
+    restarted = ticker_with_hosts(service, SeeingExecutor(), again)
+    restarted.recover()
+    restarted.cycle_until_idle()
+    assert again.taken == []
+    assert work(service).state is state
+    if state is not OrderState.DONE:
+        service.control.resolve_host(work(service).id, Verb.RETRY, OPERATOR)
+        restarted.cycle_until_idle()
+        assert (len(again.taken), work(service).attempt) == (1, 2)
+
+
+def test_a_machine_that_an_operator_moves_away_lets_the_work_begin() -> None:
+    """The fleet shows the host empty: the maintenance that waits for it is woken."""
+    service = service_with_host(enabled=False)
+    evacuate(service, "h")
+    (event,) = open_events(service)
+    service.control.report_order(event, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.PLANNED
+    known = service.store.inventory().machines["s-0", "m"]
+    service.control.put_machine(replace(known, host="elsewhere"), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.OPEN
+
+
+def test_a_machine_that_another_maintenance_moves_away_lets_the_work_begin() -> None:
+    """The report of any order may empty a host."""
+    service = service_with_host(enabled=False)
+    evacuate(service, "h")
+    (event,) = open_events(service)
+    service.control.report_order(event, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    request = MaintenanceRequest(type=EventType.REDEPLOY, targets=Targets(machines=(("s-0", "m"),)))
+    maintenance_id = service.control.submit(request, OPERATOR)
+    (_, (redeploy,)) = service.control.maintenance(maintenance_id)
+    service.control.report_order(redeploy.id, Outcome(ok=True, new_hosts={("s-0", "m"): "elsewhere"}), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.OPEN
+
+
+def test_resuming_a_held_store_lists_the_work_on_hosts() -> None:
+    """An operator sees that an order of a host would be handed out."""
+    service = service_with_host()
+    evacuate(service, "empty")
+    service.control.hold_store("look", OPERATOR)
+    effects = service.control.effects_of_resuming(9)
+    assert [(order.host, maintenance.host_mode) for order, maintenance in effects.host_orders] == [
+        ("empty", HostMode.EVACUATE)
+    ]
+
+
+def test_machines_of_two_hosts_leave_in_turn() -> None:
+    """The service reads the host whose turn it is, tick by tick."""
+    service = service_with_host(scopes=2, enabled=False)
+    service.control.put_machine(Machine(scope="s-1", name="m", host="second"), OPERATOR)
+    evacuate(service, "h", "second")
+    for host in ("h", "second"):
+        (event,) = open_events(service)
+        scope = service.control.event(event)[0].scope
+        service.control.report_order(event, Outcome(ok=True, new_hosts={(scope, "m"): "empty"}), OPERATOR)
+        service.ticker.cycle_until_idle()
+        (order,) = service.store.orders({OrderState.OPEN}, 9, of_hosts=True)
+        assert order.host == host
+        service.control.report_order(order.id, Outcome(ok=True), OPERATOR)
+        service.ticker.cycle_until_idle()
