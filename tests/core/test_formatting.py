@@ -235,7 +235,9 @@ def test_a_maintenance_says_what_is_wrong_with_it() -> None:
     assert state("Running", held=False, failed=0, in_doubt=0) == "Running"
     assert state("Paused", held=True, failed=2, in_doubt=0) == "Held: 2 orders failed"
     assert state("Running", held=False, failed=1, in_doubt=1) == "Running: 1 order failed, 1 order in doubt"
-    assert state("Paused", held=True, failed=0, in_doubt=0) == "Held: an order outside your scopes failed"
+    assert (
+        state("Paused", held=True, failed=0, in_doubt=0) == "Held: an order of a host, or outside your scopes, failed"
+    )
     assert state("Paused", held=True, failed=0, in_doubt=1) == (
-        "Held: an order outside your scopes failed, 1 order in doubt"
+        "Held: an order of a host, or outside your scopes, failed, 1 order in doubt"
     )

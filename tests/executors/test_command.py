@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.lifecycle import Outcome
-from forewarn.executors import OrderReport, Progress, Unknown, runner
+from forewarn.core.model import HostMode, Order
+from forewarn.executors import HostWork, OrderReport, Progress, Unknown, runner
 from forewarn.executors import command as command_module
 from forewarn.executors.command import CommandExecutor
 from forewarn.service.settings import STEP_VARIABLES, load
 from forewarn.testing.stories import START
+from tests.support.records import maintenance
 from tests.support.services import ORDER_ID as ID
 from tests.support.services import work
 from tests.support.waiting import PATIENCE_S, until
@@ -100,6 +102,33 @@ def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> 
         {"name": "web-1", "host": "rack1-b", "targets": []},
     ]
     assert document["event"]["description"] == "new kernel"
+
+
+def host_work() -> HostWork:
+    order = Order(id="H1", issued=START, host="kvm-1", maintenance_id="M1", position=1)
+    facts = {"description": "new kernel", "duration_s": 9, "host_mode": HostMode.IN_PLACE}
+    return HostWork(order, maintenance("M1", **facts), "qemu+ssh://kvm-1/system")
+
+
+def test_a_command_for_a_host_receives_its_order(tmp_path: Path) -> None:
+    """The host, its connection and the mode are JSON on standard input and FOREWARN_* variables."""
+    runs = executor(tmp_path, script(tmp_path, "env | grep ^FOREWARN_ | sort; cat"))
+    runs.take(host_work())
+    *lines, stdin = outcome_of(ended(runs)).output.splitlines()
+    assert lines == [
+        "FOREWARN_ATTEMPT=1",
+        "FOREWARN_DESCRIPTION=new kernel",
+        "FOREWARN_DURATION_S=9",
+        "FOREWARN_HOST=kvm-1",
+        "FOREWARN_HOST_CONNECTION=qemu+ssh://kvm-1/system",
+        "FOREWARN_HOST_MODE=in-place",
+        "FOREWARN_MAINTENANCE_ID=M1",
+        "FOREWARN_ORDER_ID=H1",
+    ]
+    document = json.loads(stdin)
+    assert document["host"] == {"name": "kvm-1", "mode": "in-place", "connection": "qemu+ssh://kvm-1/system"}
+    assert document["maintenance"] == {"id": "M1", "description": "new kernel", "duration_s": 9}
+    assert document["order"] == {"id": "H1", "attempt": 1}
 
 
 @pytest.mark.parametrize(
@@ -344,9 +373,13 @@ def test_an_unreadable_result_leaves_the_order_in_doubt(tmp_path: Path) -> None:
 
 def test_the_variables_of_a_command_are_no_settings(tmp_path: Path) -> None:
     """A command may call `forewarn`, which ignores the variables of the order."""
-    runs = executor(tmp_path, script(tmp_path, "env | grep -c ^FOREWARN_"))
-    runs.take(work())
-    assert int(outcome_of(ended(runs)).output) == len(CommandExecutor.variables)
+    runs = executor(tmp_path, script(tmp_path, "env | grep ^FOREWARN_"))
+    names: set[str] = set()
+    for each in (work(), host_work()):
+        runs.take(each)
+        lines = outcome_of(ended(runs)).output.splitlines()
+        names |= {line.partition("=")[0] for line in lines}
+    assert names == CommandExecutor.variables
     environment = dict.fromkeys(CommandExecutor.variables | STEP_VARIABLES, "x")
     assert load({}, environment) == load({}, {})
 

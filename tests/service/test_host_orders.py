@@ -1,6 +1,7 @@
 """The work on hosts: by an executor of its own, only while nothing runs on the host, and not on the host of forewarn itself."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ class Times:
         return self.now_s
 
 
-def service_with_host(**settings: object) -> Service:
+def service_with_host(**settings: Any) -> Service:
     """Return a service whose host `empty` has a row, a connection and no machines."""
     service = make_service(MemoryStore(), **settings)
     row = Host(name="empty", listed=True, connection="qemu+ssh://empty/system")

@@ -176,7 +176,7 @@ def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int) ->
     An owner sees only the failures of the own scopes: a maintenance that is held without one waits for another scope.
     """
     counts = ((failed, "failed"), (in_doubt, "in doubt"))
-    elsewhere = ["an order outside your scopes failed"] if held and not failed else []
+    elsewhere = ["an order of a host, or outside your scopes, failed"] if held and not failed else []
     problems = ", ".join([*elsewhere, *(f"{count(number, 'order')} {what}" for number, what in counts if number)])
     return f"{'Held' if held else status}: {problems}" if problems else status
 

@@ -73,15 +73,15 @@ class ResumeEffects:
     host_orders: tuple[tuple[Order, Maintenance], ...] = ()
 
 
-class HostMustBeAsked(Exception):
-    """The order of a host is to be taken: whether the host is free must be asked first, without holding up other decisions."""
+class HostNotChecked(Exception):
+    """The order of a host is to be taken: whether the host is free is checked first, without holding up other decisions."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(order.id)
         self.order = order
 
 
-class HostCheck(Protocol):
+class HostObstacles(Protocol):
     """Says what forbids the work on a host, or ""."""
 
     def stops_us(self, host: str) -> str: ...
@@ -93,7 +93,7 @@ class Control(FleetUseCases, HookUseCases):
     """All use cases: those on the fleet and on hooks, and the rest here."""
 
     # The ticker sets it.
-    host_check: HostCheck | None = None
+    host_check: HostObstacles | None = None
 
     # -- what operators request
 
@@ -246,19 +246,19 @@ class Control(FleetUseCases, HookUseCases):
 
     def take_order(self, order_id: str, actor: Actor, *, node: str) -> Order:
         """Return the order as saved. The order of a host is refused while something on the host forbids its work."""
-        timeout_s, asked = self._order_timeout_s, False
+        timeout_s, checked = self._order_timeout_s, False
 
         def decide(snapshot: Snapshot, now: datetime) -> Change:
             order = snapshot.orders.get(order_id)
-            if order is not None and order.host and not asked:
-                raise HostMustBeAsked(order)
+            if order is not None and order.host and not checked:
+                raise HostNotChecked(order)
             return lifecycle.take(snapshot, order_id, now=now, actor=actor, node=node, order_timeout_s=timeout_s)
 
         try:
             change = self._decide_on_orders(_only(order_id), decide)
-        except HostMustBeAsked as found:
+        except HostNotChecked as found:
             self._refuse_occupied(found.order, actor)
-            asked = True
+            checked = True
             change = self._decide_on_orders(_only(order_id), decide)
         return change.orders[0]
 

@@ -1,0 +1,132 @@
+"""Maintenance of hosts through the API alone: schedule it, do the work, skip, retry and abandon."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.running_service import RunningService, running_service
+
+FLEET = """
+[[scopes]]
+name = "shop"
+kind = "availability-set"
+
+[[machines]]
+scope = "shop"
+name = "web-0"
+host = "kvm-1"
+
+[[machines]]
+scope = "shop"
+name = "web-1"
+update_domain = 1
+host = "kvm-2"
+"""
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service(FLEET, executor="external", node_host="elsewhere") as running:
+        yield running
+
+
+def work_on(service: RunningService, *hosts: str, mode: str = "evacuate", type_: str = "Freeze", **more: object) -> Any:
+    request = {"type": type_, "targets": {"hosts": list(hosts)}, "host_mode": mode, **more}
+    return service.post("/v1/maintenances", request, 201)
+
+
+def tick(service: RunningService) -> None:
+    service.post("/v1/clock/advance", {"seconds": 1})
+
+
+def hosts_of(service: RunningService, maintenance_id: str) -> list[tuple[str, str, list[str]]]:
+    found = service.get(f"/v1/maintenances/{maintenance_id}")["hosts"]
+    return [(each["host"], each["state"], [reason["code"] for reason in each["waiting_for"]]) for each in found]
+
+
+def test_a_host_is_emptied_and_worked_on(service: RunningService) -> None:
+    """The maintenance shows its hosts in their turn; a tool takes and reports the order of a host like any other."""
+    made = work_on(service, "kvm-1", "kvm-2", to_host="kvm-3", return_machines=True)
+    assert (made["host_mode"], made["to_host"], made["return_machines"]) == ("evacuate", "kvm-3", True)
+    tick(service)
+    (event,) = service.get("/v1/orders?state=open")["items"]
+    assert hosts_of(service, made["id"]) == [
+        ("kvm-1", "planned", ["host-not-empty"]),
+        ("kvm-2", "planned", ["earlier-host"]),
+    ]
+    service.post(f"/v1/orders/{event['id']}/finish", {"new_hosts": {"shop/web-0": "kvm-3"}})
+    tick(service)
+    (order,) = service.get("/v1/orders?state=open&q=kvm-1")["items"]
+    assert (order["host"], order["hosts"], order["machines"], order["scope"]) == ("kvm-1", ["kvm-1"], [], "")
+    assert order["maintenance_id"] == made["id"]
+    taken = service.post(f"/v1/orders/{order['id']}/start")
+    assert taken["state"] == "running"
+    listed = service.get(f"/v1/orders?maintenance={made['id']}")["items"]
+    assert [each["host"] for each in listed] == ["", "kvm-1", "kvm-2"]
+    service.post(f"/v1/orders/{order['id']}/fail", {"reason": "no reboot"})
+    tick(service)
+    held = service.get(f"/v1/maintenances/{made['id']}")
+    assert (held["held"], [reason["code"] for reason in held["needs_operator"]]) == (True, ["order-failed"])
+    assert service.get("/v1/counts")["failed"] == 1
+    assert service.post(f"/v1/orders/{order['id']}/retry")["attempt"] == 2
+    service.post(f"/v1/orders/{order['id']}/finish")
+    assert service.get(f"/v1/orders/{order['id']}")["state"] == "done"
+    assert service.get("/v1/hosts/kvm-1")["cordoned"] is None
+
+
+def test_a_host_is_skipped_and_abandoned(service: RunningService) -> None:
+    """What is skipped or abandoned stays undone, and the maintenance ends as Failed."""
+    made = work_on(service, "kvm-1", "kvm-2")
+    path = f"/v1/maintenances/{made['id']}"
+    skipped = service.post(f"{path}/hosts/kvm-2/skip")
+    assert [host["state"] for host in skipped["hosts"]] == ["planned", "cancelled"]
+    assert service.request("POST", f"{path}/hosts/kvm-9/skip").status == 404
+    tick(service)
+    (event,) = service.get("/v1/orders?state=open")["items"]
+    assert service.request("POST", f"/v1/orders/{event['id']}/abandon").status == 400
+    service.post(f"/v1/orders/{event['id']}/finish", {"new_hosts": {"shop/web-0": "kvm-3"}})
+    tick(service)
+    (order,) = service.get("/v1/orders?state=open")["items"]
+    service.post(f"/v1/orders/{order['id']}/fail", {"reason": "no reboot"})
+    service.post(f"/v1/orders/{order['id']}/abandon")
+    tick(service)
+    assert service.get(path)["status"] == "Failed"
+    assert service.get("/v1/hosts/kvm-1")["cordoned"] is not None
+
+
+def test_owners_do_not_see_hosts(service: RunningService) -> None:
+    """An owner sees the events of the own scopes, and neither the hosts nor their orders."""
+    made = work_on(service, "kvm-1")
+    token = service.token_of("owner", "shop")
+    order_id = made["hosts"][0]["order_id"]
+    assert service.get(f"/v1/maintenances/{made['id']}", token=token)["hosts"] == []
+    assert service.request("GET", f"/v1/orders/{order_id}", token=token).status == 404
+    assert service.request("GET", f"/v1/orders/{order_id}").status == 200
+    assert order_id not in [order["id"] for order in service.get("/v1/orders", token=token)["items"]]
+
+
+def test_a_plan_shows_hosts_without_ids_and_a_refusal(service: RunningService) -> None:
+    """A dry run changes nothing; a host that cannot be worked on in place is refused with the machines to move."""
+    request = {"type": "Freeze", "targets": {"hosts": ["kvm-1"]}, "host_mode": "evacuate"}
+    plan = service.post("/v1/maintenances?dry_run=true", request)
+    assert [(host["host"], host["order_id"]) for host in plan["hosts"]] == [("kvm-1", None)]
+    body = {"update_domain": 1, "host": "kvm-1"}
+    assert service.request("PUT", "/v1/scopes/shop/machines/web-1", body).status == 200
+    request |= {"type": "Reboot", "host_mode": "in-place"}
+    refused = service.request("POST", "/v1/maintenances?dry_run=true", request)
+    assert refused.status == 409
+    assert "several update domains of shop" in refused.message
+
+
+def test_a_maintenance_without_events_can_be_read(service: RunningService) -> None:
+    """A host without machines has an order and no event."""
+    service.post("/v1/hosts/kvm-1/cordon")
+    assert service.request("DELETE", "/v1/scopes/shop/machines/web-0").status == 204
+    made = work_on(service, "kvm-1")
+    assert made["waves"] == []
+    assert hosts_of(service, made["id"]) == [("kvm-1", "open", ["executor"])]
+    order_id = made["hosts"][0]["order_id"]
+    service.post(f"/v1/orders/{order_id}/finish")
+    tick(service)
+    assert service.get(f"/v1/maintenances/{made['id']}")["status"] == "Completed"
