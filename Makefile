@@ -1,5 +1,5 @@
 # Everything starts here: `make run` and `make test` work from a fresh clone with nothing before them.
-.PHONY: setup run screenshots test quick flaky check format bench soak interop agent dist image audit lock clean
+.PHONY: setup run demo-kvm screenshots test quick flaky check format bench soak interop agent dist image audit lock clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -15,6 +15,10 @@ $(READY): requirements/dev.txt pyproject.toml scripts/setup
 
 run: setup  ## the service with an example fleet, ready in seconds; PORT=9000 for other ports than 8169 and 8170
 	@exec $(BIN)/forewarn demo $(if $(PORT),--port $(PORT))
+
+demo-kvm: setup  ## two KVM hosts and four tiny guests on this machine, with the portal; needs root; PORT=9000 for another port
+	@scripts/test_tools
+	@exec $(BIN)/python -m scripts.demo_kvm $(if $(PORT),--port $(PORT))
 
 screenshots: setup  ## draw the pictures of the documentation again
 	$(BIN)/python -m scripts.screenshots

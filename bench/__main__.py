@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bench import agent, emulator, failover, floods, lists, nodes, poll, portal, scale, transitions
+from bench import agent, emulator, failover, floods, kvm, lists, nodes, poll, portal, scale, transitions
 from bench.fleet import MACHINES_PER_SCOPE
 from bench.report import Verdict
 from bench.size import FULL, TOY, Size
@@ -30,6 +30,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Verdict]]] = {
     "emulator": emulator.run,
     "failover": failover.run,
     "nodes": nodes.run,
+    "kvm": kvm.run,
 }
 
 

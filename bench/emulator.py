@@ -1,4 +1,5 @@
 """How soon a test has an endpoint: the emulator beside a bare mock, as a process of its own and as a fixture in the test's.
+Also how long the shortest command takes, beside a bare interpreter.
 
 The mock is what people write instead: `http.server` and `json`, one document, none of the protocol's checks, no clock, no
 log. Both are timed from the start to the first answer, in turns; a fixture also to its end.
@@ -6,6 +7,7 @@ log. Both are timed from the start to the first answer, in turns; a fixture also
 
 import http.client
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,23 +28,26 @@ from bench.size import Size
 from forewarn.testing.emulator import Emulator
 
 PATH = "/metadata/scheduledevents?api-version=2020-07-01"
-PROCESS_LIMIT_S, FIXTURE_LIMIT_S = 0.5, 0.02
+PROCESS_LIMIT_S, FIXTURE_LIMIT_S, VERSION_LIMIT = 0.5, 0.02, 2
 
 
 def run(folder: Path, size: Size) -> list[Verdict]:
     # As installed: compiled once, before the first start that counts.
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    emulators, mocks = [], []
+    emulators, mocks, versions, interpreters = [], [], [], []
     for _ in range(1 + size.emulator_starts):
+        versions.append(_to_its_end([sys.executable, "-m", "forewarn", "--version"], environment))
+        interpreters.append(_to_its_end([sys.executable, "-c", "pass"], environment))
         emulators.append(_process([sys.executable, "-m", "forewarn", "emulate", "--port", "0"], environment))
         mocks.append(_process([sys.executable, "-m", "bench.mock"], environment))
-    del emulators[0], mocks[0]
+    del emulators[0], mocks[0], versions[0], interpreters[0]
     fixtures, bare = [], []
     for _ in range(size.emulator_fixtures):
         fixtures.append(_fixture(_emulator))
         bare.append(_fixture(_mock))
-    _report_processes(emulators, mocks)
+    _report_processes("to its first answer", {"forewarn emulate": emulators, "bare mock": mocks})
+    _report_processes("to its end", {"forewarn --version": versions, "bare interpreter": interpreters})
     _report_fixtures(fixtures, bare)
     return [
         at_most(
@@ -54,6 +59,12 @@ def run(folder: Path, size: Size) -> list[Verdict]:
             "seconds from asking for the fixture to its first answer, median",
             statistics.median(first_s for first_s, _ in fixtures),
             FIXTURE_LIMIT_S,
+        ),
+        at_most(
+            "seconds of `forewarn --version` over those of a bare interpreter, medians",
+            statistics.median(wall_s for wall_s, _ in versions)
+            / statistics.median(wall_s for wall_s, _ in interpreters),
+            VERSION_LIMIT,
         ),
     ]
 
@@ -68,6 +79,14 @@ def _process(command: list[str], environment: dict[str, str]) -> tuple[float, fl
             return time.perf_counter() - begun_s, spent_cpu_s(process.pid)
         finally:
             process.kill()
+
+
+def _to_its_end(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Wall and CPU seconds of a process from its start to its end."""
+    before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    wall_s, after = time.perf_counter() - begun_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _fixture(start: Callable[[], AbstractContextManager[str]]) -> tuple[float, float]:
@@ -105,13 +124,13 @@ def _ask(url: str) -> None:
     connection.close()
 
 
-def _report_processes(emulators: list[tuple[float, float]], mocks: list[tuple[float, float]]) -> None:
+def _report_processes(until: str, starts: dict[str, list[tuple[float, float]]]) -> None:
     rows = []
-    for name, runs in (("forewarn emulate", emulators), ("bare mock", mocks)):
+    for name, runs in starts.items():
         walls, cpus = [wall_s for wall_s, _ in runs], [cpu_s for _, cpu_s in runs]
         wall, cpu = statistics.median(walls), statistics.median(cpus)
         rows.append([name, milliseconds(wall), milliseconds(max(walls)), milliseconds(cpu)])
-    title = f"A process, from its start to its first answer, {len(emulators)} interleaved starts"
+    title = f"A process, from its start {until}, {len(walls)} interleaved starts"
     print_table(title, ["what", "median", "most", "CPU, median"], rows)
 
 

@@ -200,6 +200,7 @@ def _paths(service: Service) -> dict[str, str]:
         "Hosts": "/hosts",
         "Host": f"/hosts/{host.name}",
         "Search": f"/search?q={machine}",
+        "Search, a host": f"/search?q={host.name}",
         "Maintenances": "/maintenances",
         "Maintenance": f"/maintenances/{event.maintenance_id}",
         "Event": f"/events/{event.id}",

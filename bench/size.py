@@ -35,6 +35,7 @@ class Size:
     node_scopes: int
     node_machines: int
     node_polls: tuple[int, int, float]  # scopes, rounds, seconds
+    kvm: tuple[int, int]  # rounds, guests of the host that is emptied
 
 
 FULL = Size(
@@ -64,6 +65,7 @@ FULL = Size(
     node_scopes=100_000,
     node_machines=1_000_000,
     node_polls=(50, 9, 2.0),
+    kvm=(5, 10),
 )
 TOY = Size(
     judged=False,
@@ -92,4 +94,5 @@ TOY = Size(
     node_scopes=1_000,
     node_machines=1_000,
     node_polls=(4, 1, 0.1),
+    kvm=(1, 1),
 )

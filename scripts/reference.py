@@ -32,7 +32,7 @@ A setting can come from several places.
 A command line flag wins over a `FOREWARN_*` environment variable.
 The variable wins over the file given with `--config`, and the file wins over the default.
 
-An unknown setting is an error.
+An unknown setting is an error; all errors are reported at once.
 A duration is one or more numbers with units, the largest unit first, in quotes: `"90s"`, `"1h30m"`, `"30d"`.
 """
 

@@ -174,6 +174,17 @@ class Bed:
             raise RuntimeError(f"virsh {' '.join(arguments)} on {host}: {done.stderr.strip()}")
         return done.stdout.strip()
 
+    def run_on_host(self, host: str, script: str) -> str:
+        """Run a shell script among the files and in the network of a host; it must succeed. Return its output."""
+        pid = (self.folder / host / "libvirtd.pid").read_text().strip()
+        done = subprocess.run(
+            [*self._enter(), "nsenter", "--target", pid, "--mount", "--uts", "sh", "-eu"],
+            input=script, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=_environment(),
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise RuntimeError(f"on {host}:\n{script}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
     def kill_libvirtd(self, host: str) -> None:
         """Kill the libvirtd of a host and leave it down; its guests go on."""
         home = self.folder / host

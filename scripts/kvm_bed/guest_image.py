@@ -41,6 +41,7 @@ INIT = """\
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
+ln -s /proc/self/fd /dev/fd
 for module in $(cat /modules/order); do insmod /modules/$module; done
 # An event that comes before a program reads the device is lost.
 for device in /sys/class/input/event*; do

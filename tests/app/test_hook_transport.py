@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app.hook_transport import MAX_ERROR_CHARS, HttpTransport
+from forewarn.app.hook_transport import MAX_ERROR_CHARS, HttpTransport, retry_after_s
 from forewarn.core.hooks import AllowedTargets, entry_message, secret_text, signed_headers
 from forewarn.service.hook_sender import DeliveryFailed, Reply
 from tests.support.records import entry, hook
@@ -68,6 +68,46 @@ def test_a_message_arrives_as_it_was_signed() -> None:
         assert receiver.received[0]["data"]["entry"] == 5
         receiver.status, receiver.headers = 503, {"retry-after": "17"}
         assert post(HttpTransport(LOOPBACK, 30), receiver.url) == Reply(503, "", 17.0)
+        receiver.headers = {"retry-after": "Fri, 31 Dec 2100 23:59:59 GMT"}
+        assert post(HttpTransport(LOOPBACK, 30), receiver.url).retry_after_s > 365 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("120", 120.0),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 37.0),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", 37.0),
+        ("Sun, 06 Nov 1994 08:48:00 GMT", 0.0),
+        ("soon", 0.0),
+        ("-5", 0.0),
+        ("1" * 400, 0.0),
+        ("", 0.0),
+        ("Sun, 99 Nov 1994 08:49:37 GMT", 0.0),
+    ],
+)
+def test_a_receiver_may_ask_to_wait_until_a_date(text: str, seconds: float) -> None:
+    """Seconds or an HTTP date; anything else asks for nothing."""
+    assert retry_after_s(text, "Sun, 06 Nov 1994 08:49:00 GMT") == seconds
+    assert retry_after_s("Sun, 06 Nov 1994 08:49:37 GMT", "") == 0.0, (
+        "a date says nothing without the time of the receiver"
+    )
+
+
+def test_a_target_may_be_allowed_with_one_port_only() -> None:
+    """Another port of the same host is refused, before and after the name is resolved."""
+    with serving(b"HTTP/1.1 200 OK\r\n\r\n") as url:
+        port = int(port_of(url))
+        for allowed, other in ((LOOPBACK, AllowedTargets()), (AllowedTargets(), LOOPBACK)):
+            targets = AllowedTargets(ports={port: allowed, port + 1: other})
+            transport = HttpTransport(targets, 30, resolve=lambda *_: ["127.0.0.1"])
+            target = f"http://name.invalid:{port}/in"
+            if allowed is LOOPBACK:
+                assert post(transport, target).status == 200
+            else:
+                assert "not in the setting hook_targets with this port" in transport.why_not(url)
+                with pytest.raises(DeliveryFailed, match="is not in the setting hook_targets with this port"):
+                    post(transport, target)
 
 
 def test_private_addresses_are_refused_after_resolution() -> None:

@@ -196,9 +196,13 @@ def test_a_closed_pipe_is_no_error(cli: CommandLine) -> None:
 
 
 def test_shell_completion_is_offered(cli: CommandLine) -> None:
-    """Typer prints the script."""
-    script = cli.run("--show-completion", "bash").stdout
-    assert "COMPLETE" in script
+    """Typer prints the script of the shell that the command runs in."""
+    # More than one command, so that the shell stays: Typer looks for it among the processes above.
+    command = ["bash", "-c", '"$@"; exit $?', "bash", *FOREWARN, "--show-completion"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment(cli.folder), check=True
+    )
+    assert "COMPLETE" in done.stdout
 
 
 def test_the_database_commands_print_json(cli: CommandLine, tmp_path: Path) -> None:

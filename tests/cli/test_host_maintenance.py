@@ -83,7 +83,8 @@ def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> 
     assert "Held: 1 order failed: the work on host rack1-a failed (no boot)" in errors
     assert f"`forewarn order retry {order['id']}`" in errors
     status = forewarn("status")[1]
-    assert f"forewarn order retry|finish|abandon {order['id'][:8]}" in status
+    assert "FAILED WORK ON HOSTS" in status
+    assert f"to resolve one: forewarn order retry|finish|abandon {order['id'][:8]}" in status
     assert "now: 1 failed, 0 in progress" in status
     assert "Held: 1 order failed" in forewarn("maintenance", "list")[1]
     assert "is open (the work on host rack1-a, attempt 2)" in forewarn("order", "retry", order["id"])[1]

@@ -73,7 +73,9 @@ def do_wave(cli: CommandLine, wave: int, wait_for: Callable[[str, int], None], *
     log.write_text("moved\nand rebooted\n")
     cli.output("order", "finish", order["id"], "--new-host", f"{machine}=new-{wave}", "--output", str(log))
     wait_for("Started -> Completed", wave + 1)
-    assert "| and rebooted" in cli.output("event", "show", order["id"])
+    history = [line.rstrip() for line in cli.output("event", "show", order["id"]).splitlines()]
+    assert any(line.endswith("| and rebooted") for line in history)
+    assert not any(line.endswith("|") for line in history), "the line feed at the end of the output begins no line"
 
 
 @pytest.mark.timeout(300)  # it runs some thirty commands, one after the other

@@ -75,6 +75,23 @@ def test_the_state_directory_can_come_from_the_services_configuration(
     assert find({**variables, "FOREWARN_STATE_DIR": str(tmp_path / "forewarn")}).url == LOCAL_URL
 
 
+def test_a_service_that_is_stopped_is_asked_where_its_configuration_says(tmp_path: Path) -> None:
+    """Not at the default port; the error says where the address comes from. The token of its folder is for that address."""
+    config = tmp_path / "serve.toml"
+    config.write_text(f'operator = "127.0.0.1:9123"\nstate_dir = "{tmp_path}"\n')
+    (tmp_path / "operator.token").write_text("local")
+    variables = {"FOREWARN_CONFIG": str(config), "XDG_STATE_HOME": str(tmp_path / "none")}
+    server = find(variables)
+    assert (server.url, server.url_from, server.token) == ("http://127.0.0.1:9123", str(config), "local")
+    of_variable = find({**variables, "FOREWARN_OPERATOR": "[::]:9124", "FOREWARN_TLS_CERT": "cert.pem"})
+    assert (of_variable.url, of_variable.url_from) == ("https://[::1]:9124", "FOREWARN_OPERATOR")
+    (tmp_path / "operator.url").write_text(LOCAL_URL)
+    assert find(variables).url == LOCAL_URL
+    for text in ("operator = 1", 'operator = "127.0.0.1:0"', 'operator = "here"', "no TOML"):
+        config.write_text(text)
+        assert find({**variables, "XDG_STATE_HOME": str(tmp_path / "none")}).url == "http://127.0.0.1:8170"
+
+
 @pytest.mark.parametrize(
     "address",
     [

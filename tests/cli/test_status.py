@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from forewarn.cli import status
-from forewarn.cli.output import Output
+from forewarn.cli.output import Output, rich_table
 from forewarn.cli.session import Session
 from forewarn.cli.status import headline
-from tests.cli.api_bodies import FIRST_ID, NOW, SECOND_ID, event, maintenance, order, waiting
+from tests.cli.api_bodies import NOW, SECOND_ID, event, maintenance, order, waiting
+from tests.cli.rendering import render
 
 
 def page(*items: Any, more: str | None = None) -> dict[str, Any]:
@@ -93,13 +94,25 @@ def test_what_failed_comes_first_with_the_commands_that_resolve_it(
         "IN PROGRESS",
         "PAUSED MAINTENANCES",
     ]
-    assert f"forewarn event retry|finish|abandon {FIRST_ID[:8]}" in text
+    assert text.count("to resolve one: forewarn event retry|finish|abandon EVENT") == 1
+    assert text.count("to resolve one: forewarn event retry|finish|abandon CCCCCCCC") == 1
     assert "its node is gone" in text
     assert text.count("shop/web-0  rack0 ") == 3
     assert f"{held}  Held: 2 orders failed  forewarn maintenance retry-failed {held[:8]}" in text
     assert f"forewarn maintenance resume {paused[:8]}" in text
     assert text.count("DDDDDDDD") == 1
     assert text.count(SECOND_ID) == 1
+
+
+def test_the_tables_fit_a_terminal_of_100_columns() -> None:
+    """No name, id or command is broken over two lines."""
+    long = order(machines=["shop/web-0", "shop/web-1"], hosts=["rack1-a.dc.example"], reason="flash ended with 3")
+    ids = {each: each[:8] for each in (long["id"], long["maintenance_id"])}
+    shown = {"failed": page(long), "paused": page(maintenance(held=True))}
+    for table in (status._unresolved([long], ids), status._held(shown, ids, "operator")):
+        text = render(rich_table(*table), columns=100)
+        words = {word for row in table[1] for cell in row for word in str(cell).split()}
+        assert [word for word in words if word not in text] == []
 
 
 @pytest.mark.parametrize("role", ["viewer", "owner", ""])

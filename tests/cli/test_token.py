@@ -59,6 +59,7 @@ def test_a_token_may_expire(service: RunningService, cli: Cli) -> None:
     assert json.loads(cli("token", "show", token_id[:8], "--json")[1]) == tokens(service)["short"]
     listed = cli("token", "list")[1].splitlines()
     assert listed[0].endswith("  LAST USED")
+    assert all(line.split()[3] == "all" for line in listed[1:]), "tokens without scopes are for all of them"
     assert sorted(line.split()[-2:] for line in listed[1:]) == [["2030-01-01", "00:00:00Z"], ["not", "yet"]]
 
 

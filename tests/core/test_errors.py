@@ -94,6 +94,8 @@ def test_the_status_says_whose_fault_it_is(error: type[ForewarnError]) -> None:
 def test_the_message_is_for_people() -> None:
     """The text of an error is its message."""
     assert str(errors.NotFound("there is no scope 'shed'")) == "there is no scope 'shed'"
+    assert errors.NotFound("there is no scope 'shed'", scope="shed").scope == "shed"
+    assert str(errors.InvalidSettings("a: wrong", "b: wrong")) == "a: wrong\nb: wrong"
 
 
 def test_method_not_allowed_carries_the_allowed_methods() -> None:

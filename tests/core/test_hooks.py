@@ -432,3 +432,16 @@ def test_a_list_allows_what_it_names_and_nothing_else() -> None:
     assert "not in the setting hook_targets" in targets.why_not_address("other.corp", outside)
     assert "not in the setting hook_targets" in targets.why_not_host("https", "93.184.216.34")
     assert "not in the setting hook_targets" in AllowedTargets(frozenset({"a"})).why_not_host("https", "b")
+
+
+def test_a_target_with_a_port_is_allowed_with_this_port_only() -> None:
+    """A target without one is allowed with every port."""
+    with_port = AllowedTargets(frozenset({"b"}), (ipaddress.ip_network("10.0.0.0/8"),))
+    targets = AllowedTargets(frozenset({"a"}), ports={443: with_port})
+    inside = ipaddress.ip_address("10.1.1.1")
+    assert targets.at(443).why_not_host("https", "b") == targets.at(443).why_not_address("c", inside) == ""
+    assert targets.at(443).why_not_host("http", "a") == targets.at(80).why_not_host("http", "a") == ""
+    refused = "is not in the setting hook_targets with this port"
+    assert refused in targets.at(80).why_not_host("http", "b")
+    assert refused in targets.at(80).why_not_address("c", inside)
+    assert refused in AllowedTargets(ports={443: with_port}).at(80).why_not_host("https", "b")

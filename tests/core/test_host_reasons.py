@@ -14,7 +14,8 @@ def test_a_host_whose_events_are_planned_next_needs_no_operator() -> None:
     farm.empty("a")
     farm.report(farm.work("a").id, Outcome(ok=True))
     assert farm.events_on("b") == []
-    assert farm.why("b") == ["ticker"]
+    (planned_next,) = waiting_for_hosts(farm.snapshot(), farm.maintenance_id, farm.now)["b"]
+    assert planned_next.message == "host b carries shop/web-1, and their events are planned next"
     assert needs_operator(farm.snapshot(), farm.maintenance_id, farm.now) == ()
     farm.tick()
     assert farm.why("b") == ["host-not-empty"]

@@ -119,33 +119,39 @@ def wrong(folder: Path, killed: int, *, reboots: bool) -> Iterator[str]:
         yield f"told: {told}"
 
 
-def boundaries(zygote: AgentForker, folder: Path, *, reboots: bool) -> int:
-    folder.mkdir()
-    status, passed = zygote.live(folder, NEVER, reboots=reboots)
-    assert status == 0
-    assert not list(wrong(folder, 0, reboots=reboots))
-    return passed
+@pytest.fixture(scope="module")
+def boundaries(zygote: AgentForker, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, int]:
+    """How many boundaries an agent passes that is not killed, without and with reboots."""
+    numbers = {}
+    for reboots in (False, True):
+        folder = tmp_path_factory.mktemp("whole")
+        status, numbers[reboots] = zygote.live(folder, NEVER, reboots=reboots)
+        assert status == 0
+        assert not list(wrong(folder, 0, reboots=reboots))
+        assert numbers[reboots] > 60
+    return numbers
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("reboots", [False, True])
-def test_killed_at_every_boundary(zygote: AgentForker, tmp_path: Path, reboots: bool, part: int) -> None:
+def test_killed_at_every_boundary(
+    zygote: AgentForker, boundaries: dict[bool, int], tmp_path: Path, reboots: bool, part: int
+) -> None:
     """An agent is killed before each record, in the middle of its line, and after it."""
-    number = boundaries(zygote, tmp_path / "whole", reboots=reboots)
-    print(f"{number} boundaries")
-    assert number > 60
-    for die_at in range(1 + part, number + 1, PARTS):
+    for die_at in range(1 + part, boundaries[reboots] + 1, PARTS):
         cycle(zygote, tmp_path / str(die_at), die_at, reboots=reboots)
 
 
 @pytest.mark.timeout(120 * BUDGET)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("reboots", [False, True])
-def test_killed_at_pairs_of_boundaries(zygote: AgentForker, tmp_path: Path, reboots: bool, part: int) -> None:
+def test_killed_at_pairs_of_boundaries(
+    zygote: AgentForker, boundaries: dict[bool, int], tmp_path: Path, reboots: bool, part: int
+) -> None:
     """The second agent is killed while it repairs what the first left."""
     seed = chosen_seed(part)
     print(f"seed {seed}: set TEST_SEED to it to use it again")
-    choose, number = random.Random(seed), boundaries(zygote, tmp_path / "whole", reboots=reboots)
+    choose, number = random.Random(seed), boundaries[reboots]
     for pair in range(PAIRS // PARTS):
         first = choose.randint(1, number)
         second = choose.randint(1, max(6, number - first))

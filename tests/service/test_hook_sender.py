@@ -1,9 +1,10 @@
 """Hooks get every entry of their kinds, in order, at least once, whatever fails and whatever node delivers."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.hooks import ALL_KINDS, secret_text
 from forewarn.core.model import AuditEntry, HoldCause, StoreHold
 from forewarn.core.operator_model import MAX_HOOKS_PER_SCOPE, Hook, Role
+from forewarn.service.control import Control
 from forewarn.service.hook_sender import (
     BATCH,
     BATCHES_IN_TURN,
@@ -27,6 +29,7 @@ from forewarn.service.hook_sender import (
 from forewarn.store import AuditQuery, Store
 from forewarn.store.memory import MemoryStore
 from tests.support.records import at, change, entry, hook, token
+from tests.support.records import scope as scope_record
 from tests.support.services import OPERATOR, make_service, reboot
 
 DAY_S = 86_400
@@ -168,6 +171,12 @@ def test_only_so_many_hooks_send_at_once_and_all_get_a_turn() -> None:
     """The hooks that were served longest ago come first; a failing hook holds up no other."""
     site = Site(MemoryStore())
     started: list[object] = []
+    site.store.apply(
+        change(
+            expect=[(f"x{n}", 0) for n in range(1, MAX_AT_ONCE + 2)],
+            scopes=[scope_record(f"x{n}") for n in range(1, MAX_AT_ONCE + 2)],
+        )
+    )
     for n in range(MAX_AT_ONCE + 2):
         site.add(f"H{n:02}", url=f"https://r{n}.example/in", scope=f"x{n}" if n else "", created=at(n))
     site.sender._start = started.append
@@ -303,6 +312,47 @@ def test_the_hooks_of_a_removed_scope_are_deleted_with_it(store: Store) -> None:
     assert all("its scope is removed" in e.detail for e in actions(store, "hook deleted"))
     site.control.apply_fleet(nothing, OPERATOR, prune=True)
     assert [h.id for h in store.hooks()] == ["D"]
+
+
+@pytest.mark.parametrize("first", ["the hook", "the removal"])
+def test_no_hook_outlives_its_scope_whichever_node_is_first(store: Store, first: str) -> None:
+    """One node creates a hook while another removes its scope, between what that node read and what it saves."""
+    site = Site(store)
+    for machine in list(store.inventory().machines):
+        site.control.remove_machine(machine, OPERATOR)
+
+    def add(control: Control) -> None:
+        control.add_hook(hook("A", scope="s-0"), OPERATOR)
+
+    def remove(control: Control) -> None:
+        control.remove_scope("s-0", OPERATOR)
+
+    slow, quick = (remove, add) if first == "the hook" else (add, remove)
+    interrupted = Interrupted(store, lambda: quick(site.control))
+    other = Control(cast(Store, interrupted), site.service.clock, new_id=lambda: "N", order_timeout_s=0)
+    with nullcontext() if first == "the hook" else pytest.raises(NotFound, match="there is no scope 's-0'"):
+        slow(other)
+    assert interrupted.done
+    assert ("s-0" in store.scopes(), store.hooks()) == (False, [])
+    deleted = [entry.detail for entry in actions(store, "hook deleted")]
+    assert len(deleted) == (1 if first == "the hook" else 0)
+
+
+class Interrupted:
+    """A store in which something else happens after the hooks were read for the first time."""
+
+    def __init__(self, store: Store, interruption: Callable[[], None]) -> None:
+        self._store, self._interruption, self.done = store, interruption, False
+
+    def hooks(self) -> list[Hook]:
+        found = self._store.hooks()
+        if not self.done:
+            self.done = True
+            self._interruption()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 def test_work_that_cannot_be_started_is_started_later(site: Site) -> None:

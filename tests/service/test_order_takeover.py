@@ -11,11 +11,13 @@ from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, Order, OrderState, Status
+from forewarn.core.model import Actor, Event, Order, OrderState, Status
 from forewarn.executors import OrderReport, Progress, Unknown
+from forewarn.service import orders
 from forewarn.service.leases import LEASE_S
 from forewarn.service.ticker import Ticker
 from forewarn.store import Focus
+from tests.support.guest_service import START
 from tests.support.services import ScriptedExecutor, make_service, reboot
 from tests.support.several_nodes import LeasedMemoryStore, cycle_with_due_leases, running_order, ticker_on
 
@@ -358,3 +360,91 @@ def test_a_report_without_a_node_counts_by_its_attempt() -> None:
         service.control.report_orders([replace(report, node="scripted on a:1")], Actor("test"))
     service.control.report_orders([report], Actor("test"))
     assert service.control.event(begun.id)[0].status is Status.COMPLETED
+
+
+class Failover:
+    """A database on a timeline, whose orders can be set back to an earlier state."""
+
+    timeline = 1
+
+    def __init__(self, executor: ScriptedExecutor, *, scopes: int = 1) -> None:
+        self.store = LeasedMemoryStore()
+        self.service = make_service(self.store, scopes=scopes, enabled=False)
+        self.executor = executor
+        self.ticker = ticker_on(self.service, "a:1", executor, timeline=lambda: self.timeline)
+
+    def goes_back_to(self, order: Order, event: Event) -> None:
+        """Show the order and its event as before, as a server that lacks the last commits."""
+        self.store.apply(Change(at=START, orders=(order,), events=(event,)))
+
+    def with_lost_report(self, outcome: Outcome | Unknown, scope: str = "s-0") -> tuple[Order, Event]:
+        event_id = reboot(self.service, scope)
+        self.ticker.cycle_until_idle()
+        event, order = self.service.control.event(event_id)
+        assert order is not None
+        self.executor.ended = [OrderReport(order.id, order.attempt, outcome)]
+        self.ticker.cycle()
+        assert order_of(self.service, order.id).state is not OrderState.RUNNING
+        self.goes_back_to(order, event)
+        return order, event
+
+
+@pytest.mark.parametrize(
+    "outcome, state",
+    [
+        (Outcome(ok=True), OrderState.DONE),
+        (Outcome(ok=False, reason="broke"), OrderState.FAILED),
+        (Unknown("no trace"), OrderState.IN_DOUBT),
+    ],
+)
+def test_a_report_that_a_failover_lost_is_repeated(outcome: Outcome | Unknown, state: OrderState) -> None:
+    """The executor has forgotten the order, and only this node knows how it ended; it reports the order without asking."""
+    database = Failover(ScriptedExecutor(repeatable=False))
+    order, _ = database.with_lost_report(outcome)
+    database.timeline += 1
+    database.executor.calls.clear()
+    database.ticker.cycle()
+    saved = order_of(database.service, order.id)
+    assert (saved.state, saved.reason) == (state, outcome.reason)
+    assert set(database.executor.calls) <= {"report_saved", "status"}
+
+
+@pytest.mark.parametrize("change", ["node", "attempt", "state"])
+def test_a_report_is_not_repeated_for_another_take_of_the_order(change: str) -> None:
+    """Another node has the order, or it is at another attempt, or the failover also lost that it was taken."""
+    database = Failover(ScriptedExecutor(Progress.RUNNING))
+    order, event = database.with_lost_report(Outcome(ok=True))
+    others = {
+        "node": replace(order, node="scripted on b:2"),
+        "attempt": replace(order, attempt=2),
+        "state": replace(order, state=OrderState.OPEN, node=""),
+    }
+    database.goes_back_to(others[change], event)
+    database.store.alive.add("b:2")
+    database.timeline += 1
+    database.ticker.cycle_until_idle()
+    assert order_of(database.service, order.id).state is OrderState.RUNNING
+
+
+def test_the_report_of_work_that_began_again_is_not_repeated() -> None:
+    """The node takes an order again whose taking and end were lost, before it learns of the failover."""
+    database = Failover(ScriptedExecutor())
+    order, event = database.with_lost_report(Outcome(ok=True))
+    database.goes_back_to(replace(order, state=OrderState.OPEN, node=""), event)
+    database.ticker.cycle()
+    assert database.executor.calls[-1] == "take 1 running on h"
+    database.timeline += 1
+    database.ticker.cycle()
+    assert order_of(database.service, order.id).state is OrderState.RUNNING
+
+
+def test_only_the_last_reports_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node keeps for a failover has a limit."""
+    monkeypatch.setattr(orders, "MAX_KEPT_REPORTS", 1)
+    database = Failover(ScriptedExecutor(), scopes=2)
+    first, _ = database.with_lost_report(Outcome(ok=True))
+    second, _ = database.with_lost_report(Outcome(ok=True), "s-1")
+    database.timeline += 1
+    database.ticker.cycle()
+    assert order_of(database.service, first.id).state is OrderState.RUNNING
+    assert order_of(database.service, second.id).state is OrderState.DONE

@@ -7,6 +7,7 @@ import pytest
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.executors.command import CommandSettings
+from forewarn.service.setting_readers import allowed_targets
 from forewarn.service.settings import Settings, load
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,29 @@ def test_a_wrong_setting_is_refused_with_its_origin(tmp_path: Path, text: str, e
     assert error in str(caught.value)
 
 
+def test_all_wrong_settings_are_reported_at_once(tmp_path: Path) -> None:
+    """From the file, the variables and the flags; then, if each is valid, every one that does not fit the others."""
+    file = config(tmp_path, 'colour = 1\nrate_limit = -1\nlog_level = "info"')
+    with pytest.raises(InvalidSettings) as caught:
+        load({"operator": "here"}, {"FOREWARN_ROLE": "node", "FOREWARN_RATE_LIMITS": "1"}, file)
+    origins = (f"{file}: colour", f"{file}: rate_limit", "FOREWARN_ROLE", "FOREWARN_RATE_LIMITS", "--operator")
+    assert all(problem.startswith(f"{each}: ") for problem, each in zip(caught.value.problems, origins, strict=True))
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    wrong = {
+        "store": "mysql:x",
+        "token_free": "true",
+        "executor": "command",
+        "operator": "192.0.2.1:1",
+        "tls_cert": "c.pem",
+        "guest": "0.0.0.0:1",
+        "hook_timeout": "2m",
+    }
+    with pytest.raises(InvalidSettings) as caught:
+        load(wrong, {})
+    begins = ["token_free", "executor", "store", "token_free", "tls_cert", "guest", "hook_timeout"]
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == begins
+
+
 def test_an_unknown_setting_suggests_the_nearest_known_one(tmp_path: Path) -> None:
     """As it is written there: a variable, a key of the file, or a key of an executor's table."""
     for variables, text, suggestion in (
@@ -116,6 +140,21 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidSettings, match="not TOML"):
         load({}, {}, binary)
+
+
+def test_targets_of_hooks_may_have_a_port() -> None:
+    """Without one they are allowed with every port; an IPv6 address or network with a port is in brackets."""
+    texts = ("a.example", "b.example:8443", "10.0.0.0/8", "10.0.0.0/8:443", "[fd00::/8]:443", "fd00::1")
+    targets = allowed_targets(load({}, {"FOREWARN_HOOK_TARGETS": " ".join(texts)}).hook_targets)
+    assert targets.names == {"a.example"}
+    assert [str(each) for each in targets.networks] == ["10.0.0.0/8", "fd00::1/128"]
+    assert {port: (each.names, [str(n) for n in each.networks]) for port, each in targets.ports.items()} == {
+        8443: ({"b.example"}, []),
+        443: (frozenset(), ["10.0.0.0/8", "fd00::/8"]),
+    }
+    for wrong in ("a.example:0", "a.example:99999", "a.example:http", "[a.example", "fd00::/8:443x"):
+        with pytest.raises(InvalidSettings, match="FOREWARN_HOOK_TARGETS: "):
+            load({}, {"FOREWARN_HOOK_TARGETS": wrong})
 
 
 def test_variables_of_other_programs_are_ignored() -> None:

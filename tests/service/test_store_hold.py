@@ -225,13 +225,30 @@ def test_another_database_with_open_work_is_held_once(opened: Opened) -> None:
     """After an operator has resumed it, it is not held again, also not by a node that still remembers the first one."""
     opened.fill()
     memory = (opened.folder / "state" / "store.json").read_text()
-    Opened(opened.folder / "other").fill()
-    name = "other/forewarn.db"
-    assert "not the database that this node used last" in opened.why_held(name)
-    with closing(opened.service(name)) as service:
+    other = Opened(opened.folder / "other")
+    other.fill()
+    shutil.copy(other.folder / "forewarn.db", opened.folder / "forewarn.db")
+    assert "not the database that this node used last" in opened.why_held()
+    with closing(opened.service()) as service:
         resume(service)
     (opened.folder / "state" / "store.json").write_text(memory)
-    assert opened.why_held(name) == ""
+    assert opened.why_held() == ""
+
+
+def test_each_file_is_remembered_by_its_path(opened: Opened) -> None:
+    """Files that share a state folder go on in turns. An older copy of one is held wherever it is; so is an older release's."""
+    opened.fill()
+    Opened(opened.folder / "other").fill()
+    assert [opened.why_held(name) for name in ("other/forewarn.db", "forewarn.db", "other/forewarn.db")] == ["", "", ""]
+    file.backup(opened.folder / "forewarn.db", opened.folder / "copy.db")
+    with closing(opened.service()) as service:
+        reboot(service)
+        service.ticker.cycle_until_idle()
+    assert "in an earlier state than this node remembers" in opened.why_held("copy.db")
+    path = opened.folder / "state" / "store.json"
+    known = json.loads(path.read_text())["stores"]
+    path.write_text(json.dumps({**known[str(opened.folder / "forewarn.db")], "audit_id": 1_000}))
+    assert "in an earlier state than this node remembers" in opened.why_held()
 
 
 def test_another_database_without_open_work_is_not_held(opened: Opened) -> None:
@@ -260,7 +277,7 @@ def test_a_memory_that_cannot_be_read_holds_nothing(opened: Opened, caplog: pyte
     path.write_text("{")
     assert opened.why_held() == ""
     assert "cannot be read, so a restored database would not be noticed" in caplog.text
-    assert json.loads(path.read_text())["audit_id"] > 0
+    assert [each["audit_id"] > 0 for each in json.loads(path.read_text())["stores"].values()] == [True]
 
 
 def test_a_later_position_is_not_forgotten(tmp_path: Path) -> None:
@@ -272,9 +289,9 @@ def test_a_later_position_is_not_forgotten(tmp_path: Path) -> None:
         positions += [replace(position, audit_id=1, timeline=2), replace(position, audit_id=1, identity="another")]
         remembered = []
         for found in positions:
-            memory = StoreMemory(tmp_path, cast(Store, Position(found)))
+            memory = StoreMemory(tmp_path, cast(Store, Position(found)), place="here")
             memory.remember()
-            remembered.append(json.loads((tmp_path / "store.json").read_text())["audit_id"])
+            remembered.append(json.loads((tmp_path / "store.json").read_text())["stores"]["here"]["audit_id"])
     assert remembered == [5, 5, 5, 1, 1]
 
 
@@ -291,7 +308,7 @@ class Position:
 def test_a_folder_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The service works without a memory, and the log says what is missing."""
     with closing(SqliteStore(tmp_path / "f.db")) as store:
-        memory = StoreMemory(Path("/proc/nowhere"), store)
+        memory = StoreMemory(Path("/proc/nowhere"), store, place="here")
         memory.remember()
         memory.remember()
     assert caplog.text.count("a restored database would not be noticed") == 1

@@ -114,6 +114,11 @@ def forgets_what_it_may_have_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Orders, "resume_unconfirmed", lambda orders: None)
 
 
+def lost_reports_are_not_repeated(patch: pytest.MonkeyPatch) -> None:
+    """Forget a report once it is saved, also if a failover loses it."""
+    patch.setattr(Orders, "_repeat_lost_reports", lambda orders: None)
+
+
 def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
     """Acknowledge approvals without saving them."""
     original = MemoryStore.apply
@@ -247,6 +252,7 @@ OF_NODES: dict[Patch, str] = {
     answers_before_it_shows: "showed .* the document before it",
     runs_again_without_asking: "or requested its status",
     forgets_what_it_may_have_taken: "never executed: it timed out",
+    lost_reports_are_not_repeated: "never executed: it timed out",
     answers_what_it_did_not_save: "acknowledged .* lost",
     only_its_own_guests_count: "was disabled though a guest had polled",
     decisions_never_age: "for the first part of its notice",

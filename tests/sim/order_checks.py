@@ -1,5 +1,7 @@
 """Check executors: an order is saved as taken before its work, its status is requested before a repeat, it is done once."""
 
+from collections import defaultdict
+
 from forewarn.core.model import OrderState
 from tests.sim.account import Account
 from tests.sim.history import Committed, ExecutorCalled, FailedOver, Forgotten, StatusRequested
@@ -13,7 +15,8 @@ class OrderChecks:
         self._may_execute_since_ms: dict[tuple[str, Key], int] = {}
         self._stopped_running_ms: dict[Key, int] = {}
         self._executed: set[Key] = set()
-        self._taken_ms: dict[Key, int] = {}
+        # The commits that saved an order as running.
+        self._takes: dict[Key, list[Committed]] = defaultdict(list)
         self._lost_takes: set[Key] = set()
         self._performed: set[Key] = set()
         self._forgotten: set[Key] = set()
@@ -23,24 +26,24 @@ class OrderChecks:
             key = (order.id, order.attempt)
             if order.state is OrderState.RUNNING:
                 # A node that takes over an order must first request its status.
-                if key not in self._taken_ms and order.node.endswith(f" on {entry.life.partition('#')[0]}"):
+                if not self._takes[key] and order.node.endswith(f" on {entry.life.partition('#')[0]}"):
                     self._may_execute_since_ms[entry.life, key] = entry.at_ms
                 self._stopped_running_ms.pop(key, None)
-                self._taken_ms.setdefault(key, entry.at_ms)
+                self._takes[key].append(entry)
             else:
                 self._stopped_running_ms.setdefault(key, entry.at_ms)
             timed_out = order.state is OrderState.FAILED and order.reason.startswith("timed out")
-            in_time = not self._account.jumped_since(self._taken_ms.get(key, entry.at_ms))
+            in_time = not self._account.jumped_since(self._takes[key][0].at_ms if self._takes[key] else entry.at_ms)
             if timed_out and order.node and key not in self._executed and in_time:
                 self._account.complain(f"order {_name(key)} was taken by {order.node} and never executed: it timed out")
 
     def failed_over(self, entry: FailedOver) -> None:
-        """Orders taken in a lost commit must be taken again."""
-        for change in entry.lost:
-            for order in change.orders:
-                self._taken_ms.pop((order.id, order.attempt), None)
-                if order.state is OrderState.RUNNING:
-                    self._lost_takes.add((order.id, order.attempt))
+        """Orders taken in a lost commit must be taken again. If only their end was lost, they are still taken."""
+        lost = {id(change) for change in entry.lost}
+        for key, takes in self._takes.items():
+            if any(id(take.change) in lost for take in takes):
+                self._takes[key] = [take for take in takes if id(take.change) not in lost]
+                self._lost_takes.add(key)
 
     def status_requested(self, entry: StatusRequested) -> None:
         """A node may call the executor for an order that the executor does not know."""

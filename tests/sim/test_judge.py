@@ -687,6 +687,40 @@ def test_a_node_may_execute_a_taken_over_order_after_requesting_its_status() -> 
     assert case.verdict()[0] == []
 
 
+def lost_end(case: Case) -> None:
+    """Save the end of an order that no executor got, and lose it in a failover: the order runs again."""
+    case.drop(ExecutorCalled)
+    failed = Change(
+        at=START, orders=(replace(TAKEN, state=OrderState.FAILED, reason="the executor could not take it"),)
+    )
+    case.changes["failed"] = (STARTED + 10, failed)
+    case.lost = {"failed"}
+    case.add(FailedOver(STARTED + 20, (failed,)), Adopted(STARTED + 30))
+
+
+@pytest.mark.parametrize("jumped_ms, complaints", [(STARTED + 15, 0), (STARTED - MINUTE, 1)])
+def test_an_order_whose_end_was_lost_is_taken_since_it_was_taken(jumped_ms: int, complaints: int) -> None:
+    """A jump since the order was taken excuses that it timed out; a jump before that does not."""
+    case = Case()
+    lost_end(case)
+    case.add(ClockMoved(jumped_ms, 10 * MINUTE))
+    fail(case, STARTED + MINUTE)
+    assert len([each for each in case.verdict()[0] if "never executed: it timed out" in each]) == complaints
+
+
+@pytest.mark.parametrize("lost, complaints", [("failed", 1), ("taken", 0)])
+def test_an_order_is_executed_without_its_status_only_if_its_taking_was_lost(lost: str, complaints: int) -> None:
+    """If only the end of an order was lost, a node that takes it over must request its status."""
+    case = Case()
+    lost_end(case)
+    if lost == "taken":
+        case.drop(FailedOver)
+        case.lost = {"failed", "taken"}
+        case.add(FailedOver(STARTED + 20, (case.changes["taken"][1], case.changes["failed"][1])))
+    case.add(taken_over(STARTED + 40), ExecutorCalled(STARTED + 41, "n2", "E", 1, True))
+    assert len([each for each in case.verdict()[0] if "or requested its status" in each]) == complaints
+
+
 def test_open_ends_are_told() -> None:
     """The judge names everything that has not ended at the end of the run."""
     case = Case()

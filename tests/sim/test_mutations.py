@@ -14,6 +14,7 @@ MAX_SEEDS = 200
 PROVOKED_BY = {
     "a_restart_forgets_the_clock": Faults(blackout_every_s=200, clock_every_s=600, jump_s=3_600),
     "back_and_forth_is_no_jump": Faults(clock_every_s=150, jump_s=3_600),
+    "lost_reports_are_not_repeated": Faults(failover_every_s=100, slow=0.1, slow_s=5, cannot_begin=0.8),
     "every_failover_is_one_step": Faults(failover_every_s=200, notification_lost=0.1, slow=0.03, slow_s=5),
 }
 

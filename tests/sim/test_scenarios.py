@@ -14,6 +14,8 @@ from forewarn.core.model import (
     EventType,
     Machine,
     MaintenanceRequest,
+    Order,
+    OrderState,
     Scope,
     ScopeKind,
     Status,
@@ -21,7 +23,7 @@ from forewarn.core.model import (
 )
 from forewarn.store import EventQuery, Focus
 from tests.sim.guest_checks import stage
-from tests.sim.history import ClockMoved, Entry
+from tests.sim.history import ClockMoved, Entry, ExecutorCalled
 from tests.sim.judge import judge
 from tests.sim.node import DISABLE_AFTER_S, Node, Shared
 from tests.sim.people import Guest
@@ -88,6 +90,10 @@ class Scene:
     def status(self) -> Status:
         (event,) = self.shared.database.memory.events(EventQuery()).events
         return event.status
+
+    def order(self) -> Order:
+        (order,) = self.shared.database.memory.orders(set(OrderState), 2)
+        return order
 
     def hold(self) -> ClockHold | None:
         return self.shared.database.memory.snapshot(Focus()).hold
@@ -253,3 +259,25 @@ def test_a_node_that_reads_everything_while_an_agreement_is_lost_shows_no_older_
     node.side.documents.follow(everything)
     scene.poll(node)
     assert stage(scene.guest.tag) == (2_001, 1) > shown
+
+
+@pytest.mark.parametrize("can_begin", [True, False])
+def test_a_report_that_a_failover_lost_is_saved_again(can_begin: bool) -> None:
+    """The work ended, or the executor could not begin it; its node has saved that, and the new server lacks it."""
+    scene = Scene()
+    node = scene.nodes[0]
+    scene.reboot()
+    scene.pass_by(1_000)
+    scene.universe.faults.cannot_begin = 0.0 if can_begin else 1.0
+    node.enter(node.parts.ticker.cycle)
+    assert scene.order().state is OrderState.RUNNING
+    scene.pass_by(300)
+    node.cycle()
+    reported = OrderState.DONE if can_begin else OrderState.FAILED
+    assert scene.order().state is reported
+    scene.shared.database.fail_over(lost_ms=5_000)
+    assert scene.order().state is OrderState.RUNNING
+    scene.pass_by(2)
+    node.cycle()
+    assert scene.order().state is reported
+    assert sum(isinstance(entry, ExecutorCalled) for entry in scene.history) == int(can_begin)

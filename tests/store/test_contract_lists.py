@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.core.errors import Invalid
-from forewarn.core.model import ENDED, OPEN, EventType, Host, MaintenanceStatus, OrderState, Status
+from forewarn.core.model import ENDED, OPEN, EventType, Host, MaintenanceStatus, OrderState, Status, Targets
 from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
     AuditQuery,
@@ -309,6 +309,47 @@ def test_maintenances_come_newest_first(own_fleet: Store) -> None:
         assert own_fleet.maintenances(MaintenanceQuery(statuses=statuses)) == wanted
     own_fleet.apply(change(maintenances=[ended(found[-1], at(50))]))
     assert keys(own_fleet.maintenances(MaintenanceQuery(statuses=(MaintenanceStatus.COMPLETED,)))) == ["M9", "M6", "M0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "within", "expected"),
+    [
+        ("m1", None, "M1"),
+        ("reboot", None, "M0 M1 M2 M3"),
+        ("kernel 5%", None, "M0"),
+        ("für größe Ω", None, "M1"),
+        ("op/we", None, "M0"),
+        ("op/we", ("blog",), ""),
+        ("blog/web-0", None, ""),
+        ("shop/db", None, ""),
+        ("blog", None, "M0 M1"),
+        ("blog", ("shop",), ""),
+        ("rack", None, "M2"),
+        ("rack", ("shop",), ""),
+        ("machines", None, ""),
+        ("hosts", None, ""),
+        ("%", None, "M0 M1"),
+        ("_", None, ""),
+    ],
+)
+def test_maintenances_are_found_by_a_part_of_what_names_them(
+    store: Store, text: str, within: tuple[str, ...] | None, expected: str
+) -> None:
+    """The id, the type, the description, the creator, or a target within the scopes of the caller."""
+    found = (
+        maintenance("M0", description="Kernel 5%", targets=Targets(machines=(("shop", "Web-0"), ("blog", "db-1")))),
+        maintenance("M1", description=UNICODE, targets=Targets(scopes=("blog",))),
+        maintenance("M2", targets=Targets(hosts=("Rack-1",))),
+        maintenance("M3", targets=None),
+    )
+    store.apply(change(maintenances=found))
+    pages = MaintenanceQuery(limit=3)
+    first = store.maintenance_keys(pages)
+    second = store.maintenance_keys(replace(pages, before=first[-1]))
+    assert [*first, *second] == [(each.created, each.id) for each in store.maintenances(MaintenanceQuery())]
+    matching = store.search_maintenances([i for _, i in (*first, *second)], text, within)
+    assert " ".join(sorted(matching)) == expected
+    assert matching == {i: store.maintenance(i) for i in matching}
 
 
 def test_a_maintenance_is_within_each_scope_it_has_an_event_in(own_fleet: Store) -> None:

@@ -364,6 +364,12 @@ def test_resume_shows_what_would_happen_and_asks(path: Path) -> None:
     assert (seen.returncode, seen.stdout.splitlines()[-1]) == (DONE, "the store is resumed")
     assert audit(path)[0].action == "store resumed"
     assert "not held" in db(path, "resume", "--yes").stderr
+    with closing(SqliteStore(path)) as store:
+        store.apply(change(scopes=[scope("late", changed=at(10**9))]))
+    assert db(path, "hold", FOREWARN_CLOCK="manual").returncode == DONE
+    assert audit(path)[0].at >= at(10**9), (
+        "a clock that is not the system's continues from the last change, as in the service"
+    )
 
 
 def test_an_old_backup_is_brought_up_to_date_and_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

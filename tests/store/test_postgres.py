@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from forewarn.core.errors import Conflict, InvalidSettings, InvariantBroken, StoreUnavailable
-from forewarn.core.model import Status
-from forewarn.store import AuditQuery, Focus
+from forewarn.core.model import Event, OrderState, Status, Targets
+from forewarn.core.operator_model import Role
+from forewarn.store import AuditQuery, Focus, OrderQuery
 from forewarn.store.postgres import dsn, pool, schema
 from forewarn.store.postgres.dsn import READ, Dsn, TimeLimits
 from forewarn.store.postgres.pool import Connection, Deadlines, Pool, connect, cut
@@ -23,9 +24,11 @@ from tests.support.records import (
     approval,
     at,
     change,
+    delivery,
     ended,
     entry,
     event,
+    hook,
     machine,
     maintenance,
     one_maintenance,
@@ -33,6 +36,7 @@ from tests.support.records import (
     saved_maintenance,
     saved_scope,
     scope,
+    token,
 )
 from tests.support.waiting import PATIENCE_S, until
 
@@ -169,6 +173,86 @@ def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) ->
         found = connection.execute("SELECT to_regclass('forewarn.half'), to_regclass('forewarn.whole')").fetchone()
     assert found == (None, "forewarn.whole")
     PostgresStore(address).close()
+
+
+@pytest.mark.parametrize("before", ["calendar_tokens", "hook_owners"])
+def test_what_an_old_schema_holds_is_kept(monkeypatch: pytest.MonkeyPatch, before: str) -> None:
+    """Tokens with their ends and uses, orders, maintenances, events, the audit and hooks are the same after a migration.
+
+    The rows of a database of today are put into the tables of a schema from before a step.
+    """
+    today, address = SHARED.fresh(), SHARED.server.address(SHARED.server.database())
+    (step,) = [each for each in migrations("postgres") if each.name == before]
+    with monkeypatch.context() as then:
+        then.setattr(schema, "migrations", lambda _: migrations("postgres")[: step.number - 1])
+        then.setattr(schema, "SCHEMA_VERSION", step.number - 1)
+        schema.PostgresDatabase(address).migrate()
+
+    def started(id_: str, name: str, position: int) -> Event:
+        return event(id_, status=Status.STARTED, resources=(name,), position=position)
+
+    store = PostgresStore(today, decided_within_s=ANY_TIME_S)
+    store.apply(
+        change(
+            scopes=[scope()],
+            machines=[machine(addresses=("10.0.0.1",)), machine("web-1")],
+            maintenances=[maintenance(targets=Targets(scope="shop"))],
+            events=[started("E1", "web-0", 1), started("E2", "web-1", 2)],
+            approvals=[approval()],
+            orders=[order("E1", state=OrderState.FAILED, reason="no"), order("E2", state=OrderState.IN_DOUBT)],
+            audit=[entry()],
+            tokens=[token(), token("T2", role=Role.OWNER, scopes=("shop",), expires=at(9))],
+            hooks=[hook(), hook("H2", scope="shop", failures=2, failing_since=at(3), error="no answer")],
+        )
+    )
+    store.record_token_uses({"T2": at(5)})
+    store.save_hooks(store.hooks(), [delivery(1), delivery(1, "H2", delivered=False)])
+    _copy_rows(today, address)
+    old = migrations("postgres")[step.number - 1 :]
+    assert schema.PostgresDatabase(address).migrate() == [f"{each.number:04d} {each.name}" for each in old]
+
+    migrated = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    for read in (
+        lambda of: of.tokens(),
+        lambda of: of.token_uses(),
+        lambda of: of.snapshot(Focus(maintenances=("M1",), inventory=True, scopes=("shop",))),
+        lambda of: of.orders_page(OrderQuery()),
+        lambda of: of.audit(AuditQuery()),
+        lambda of: of.hooks() if before == "hook_owners" else (),
+        lambda of: [of.hook_deliveries(i, limit=5) for i in ("H1", "H2")] if before == "hook_owners" else (),
+    ):
+        assert read(migrated) == read(store)
+    migrated.apply(
+        change(
+            tokens=[token("T3", role=Role.CALENDAR), token("T4", role=Role.CALENDAR, scopes=("shop",))],
+            hooks=[hook("H3", owner_token="T2")],
+        )
+    )
+    assert [each.role for each in migrated.tokens()].count(Role.CALENDAR) == 2
+    assert migrated.hooks()[-1].owner_token == "T2"
+    store.close()
+    migrated.close()
+
+
+def _copy_rows(source: str, target: str) -> None:
+    """Copy the rows of every table that both databases have, in the columns that both have."""
+    columns = """
+        SELECT table_name, array_agg(column_name::text) FROM information_schema.columns
+        WHERE table_schema = 'forewarn'
+          AND table_name NOT IN ('schema_version', 'cluster', 'store_hold', 'audit_start', 'changes')
+        GROUP BY table_name"""
+    with psycopg.connect(source) as old, psycopg.connect(target) as new:
+        for connection in (old, new):
+            connection.execute("SET search_path = forewarn")
+        new.execute("SET session_replication_role = replica")  # in any order of tables
+        there: dict[str, list[str]] = dict(old.execute(columns).fetchall())
+        for table, known in new.execute(columns).fetchall():
+            names = ", ".join(sorted(set(known) & set(there[table])))
+            rows = old.execute(f"SELECT {names} FROM {table}".encode()).fetchall()
+            values = ", ".join(["%s"] * (names.count(",") + 1))
+            overriding = "OVERRIDING SYSTEM VALUE" if table in ("events", "audit") else ""
+            with new.cursor() as cursor:
+                cursor.executemany(f"INSERT INTO {table} ({names}) {overriding} VALUES ({values})".encode(), rows)
 
 
 def test_an_ordinary_user_suffices() -> None:

@@ -8,14 +8,16 @@ import shlex
 from pathlib import Path
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
-PAGES = ("networking.md", "openstack.md", "anti-spoofing.md", "libvirt-network.md")
+PAGES = ("networking.md", "openstack.md", "anti-spoofing.md", "libvirt-network.md", "kvm.md")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def block(heading: str, first_line: str) -> str:
     """Return the one block under a heading whose first line, a comment, begins with `first_line`."""
     blocks = [
-        text for text in _BLOCK.findall(_section(heading)) if text.startswith((f"# {first_line}", f"<!-- {first_line}"))
+        text
+        for text in _BLOCK.findall(_section(heading))
+        if text.startswith((f"# {first_line}", f"<!-- {first_line}", f"// {first_line}"))
     ]
     assert len(blocks) == 1, f"{len(blocks)} blocks under {heading!r} begin with {first_line!r}"
     return str(blocks[0])

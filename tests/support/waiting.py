@@ -9,10 +9,14 @@ PATIENCE_S = 60.0
 
 
 def until(
-    condition: Callable[[], object], seconds: float = PATIENCE_S, detail: Callable[[], object] = lambda: ""
+    condition: Callable[[], object],
+    seconds: float = PATIENCE_S,
+    detail: Callable[[], object] = lambda: "",
+    *,
+    every_s: float = CHECK_EVERY_S,
 ) -> None:
     """Wait until a condition is true; the failure shows `detail`."""
     deadline_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline_s, f"it did not happen within {seconds:g} s {detail()}".rstrip()
-        time.sleep(CHECK_EVERY_S)
+        time.sleep(every_s)

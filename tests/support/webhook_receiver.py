@@ -13,13 +13,17 @@ from standardwebhooks.webhooks import Webhook
 
 
 class Receiver(ThreadingHTTPServer):
-    """Verifies each message with the secrets it knows and appends it to `received`; answers `status`."""
+    """Verifies each message with the secrets it knows and appends it to `received`; answers `status`.
+
+    If `hook_secrets` has the secret of each hook by its short id, a message is verified with the secret of its hook.
+    """
 
     daemon_threads = True
 
     def __init__(self, secrets: list[str], log: Path | None = None, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.secrets = secrets
+        self.hook_secrets: dict[str, str] = {}
         self.status = 204
         self.headers: dict[str, str] = {}
         self.received: list[dict[str, Any]] = []
@@ -35,13 +39,14 @@ class Receiver(ThreadingHTTPServer):
         if not 200 <= self.status < 300:
             self.refused += 1
             return self.status
-        for secret in self.secrets:
+        hook = headers["webhook-id"].split("_")[1]
+        for secret in [self.hook_secrets[hook]] if self.hook_secrets else self.secrets:
             message = Webhook(secret).verify(body, headers)  # an exception answers 500 and fails the delivery
         self.received.append(message)
         self.ids.append(headers["webhook-id"])
         if self._log is not None:
             with self._log.open("a") as file:
-                file.write(json.dumps(message) + "\n")
+                file.write(json.dumps({"webhook-id": headers["webhook-id"], **message}) + "\n")
         return self.status
 
 
@@ -73,9 +78,10 @@ def receiving(*secrets: str) -> Iterator[Receiver]:
 
 
 def main() -> None:
-    """Run as a process: `PORT LOG SECRET`; print the port when it listens."""
-    port, log, secret = sys.argv[1:]
-    with Receiver([secret], Path(log), int(port)) as receiver:
+    """Run as a process: `PORT LOG HOOK=SECRET...`; print the port when it listens."""
+    port, log, *secrets = sys.argv[1:]
+    with Receiver([], Path(log), int(port)) as receiver:
+        receiver.hook_secrets = dict(each.split("=", 1) for each in secrets)
         print(receiver.server_address[1], flush=True)
         receiver.serve_forever()
 

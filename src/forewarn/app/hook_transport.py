@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from urllib.parse import SplitResult, urlsplit
 
 from forewarn import __version__
@@ -47,7 +48,7 @@ class HttpTransport:
 
     def why_not(self, url: str) -> str:
         parts = urlsplit(url)
-        return self._targets.why_not_host(parts.scheme, parts.hostname or "")
+        return self._targets.at(_port(parts)).why_not_host(parts.scheme, parts.hostname or "")
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Send one request within the time limit and read the beginning of the response."""
@@ -78,9 +79,9 @@ class HttpTransport:
         host = parts.hostname or ""
         if why_not := self.why_not(parts.geturl()):
             raise DeliveryFailed(why_not)
-        addresses = self._resolve(host, parts.port or PORTS[parts.scheme])
+        addresses, targets = self._resolve(host, _port(parts)), self._targets.at(_port(parts))
         for address in addresses:
-            if why_not := self._targets.why_not_address(host, ipaddress.ip_address(address.partition("%")[0])):
+            if why_not := targets.why_not_address(host, ipaddress.ip_address(address.partition("%")[0])):
                 raise DeliveryFailed(why_not)
         return addresses
 
@@ -90,7 +91,7 @@ class HttpTransport:
         for address in addresses:
             left_s = max(0.001, deadline_s - time.monotonic())
             try:
-                connection = socket.create_connection((address, parts.port or PORTS[parts.scheme]), timeout=left_s)
+                connection = socket.create_connection((address, _port(parts)), timeout=left_s)
             except OSError as failure:
                 error = failure
                 continue
@@ -105,6 +106,10 @@ class HttpTransport:
                 connection.close()
                 raise
         raise error
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or PORTS[parts.scheme]
 
 
 def _exchange(connection: socket.socket, parts: SplitResult, headers: Mapping[str, str], body: bytes) -> Reply:
@@ -122,9 +127,21 @@ def _exchange(connection: socket.socket, parts: SplitResult, headers: Mapping[st
     if 300 <= response.status < 400:
         return Reply(response.status, "redirects are not followed, use the final URL")
     text = response.read(MAX_RESPONSE_BYTES).decode("utf-8", "replace")
-    wait = response.getheader("retry-after", "")
-    retry_after_s = float(wait) if wait.isascii() and wait.isdecimal() and len(wait) < 9 else 0.0
-    return Reply(response.status, "".join(c if c.isprintable() else " " for c in text[:MAX_ERROR_CHARS]), retry_after_s)
+    wait_s = retry_after_s(response.getheader("retry-after", ""), response.getheader("date", ""))
+    return Reply(response.status, "".join(c if c.isprintable() else " " for c in text[:MAX_ERROR_CHARS]), wait_s)
+
+
+def retry_after_s(text: str, now: str) -> float:
+    """Return how long a receiver asks to wait, in seconds or until a date; 0 if it does not say it in a way we understand.
+
+    `now` is the receiver's own time, the `Date` of its response.
+    """
+    if text.isascii() and text.isdecimal() and len(text) < 9:
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - parsedate_to_datetime(now).timestamp())
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _shut_down(connection: socket.socket) -> None:

@@ -107,6 +107,7 @@ class Node:
             shared=shared,
             may_tick=may_tick,
             alone=alone,
+            timeline=lambda: follower.timeline if follower is not None else 0,
             monotonic=times.monotonic,
             host_executor=self.host_executor,
             node_host=node_host,

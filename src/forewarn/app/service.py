@@ -42,7 +42,7 @@ from forewarn.service.settings import Settings
 from forewarn.service.state_dir import StateDir
 from forewarn.service.store_memory import StoreMemory
 from forewarn.store import SharedStore, Store
-from forewarn.store.opening import open_store
+from forewarn.store.opening import SQLITE, open_store, store_file, store_kind
 
 if TYPE_CHECKING:
     from forewarn.libvirt.inventory_keeper import InventoryKeeper
@@ -111,7 +111,7 @@ class Service:
             if shared is not None and settings.role != "guest":
                 self.state_dir = StateDir(settings.state_dir, new_state_dir_name)
             node = node or node_name(self.state_dir)
-            memory = StoreMemory(settings.state_dir, store) if remembers else None
+            memory = StoreMemory(settings.state_dir, store, place=_place(settings)) if remembers else None
             if memory is not None:
                 _hold_if_replaced(memory, store, shared, clock, node)
         except BaseException:
@@ -248,6 +248,12 @@ def _hold_if_replaced(memory: StoreMemory, store: Store, shared: SharedStore | N
         store.begin_anew(replaced(difference, now=clock.now(), actor=Actor("service", node)))
         log.error("the store is held: %s; see what would happen, then run `forewarn db resume`", difference)
     memory.remember()
+
+
+def _place(settings: Settings) -> str:
+    """Return where the store is, for the memory of it."""
+    url = settings.store_url
+    return str(store_file(url).resolve()) if store_kind(url) == SQLITE else store_kind(url)
 
 
 def _clock_of(settings: Settings, floor: datetime | None) -> Clock:

@@ -191,10 +191,8 @@ def run() -> None:
             stream.reconfigure(errors="backslashreplace")  # any name can be printed
     try:
         build(*sys.argv[1:2])()
-    except InvalidFleet as error:
+    except (InvalidFleet, InvalidSettings) as error:
         _fail(error, 2, error.problems)
-    except InvalidSettings as error:
-        _fail(error, 2)
     except NotReachable as error:
         _fail(error, 3)
     except ForewarnError as error:

@@ -204,7 +204,7 @@ def _actor() -> Actor:
 def _control(store: str | None, config: Path | None) -> Iterator["Control"]:
     """Open the store, also beside a running service, and yield its use cases."""
     from forewarn.app.service import new_id
-    from forewarn.service.clock import KeptClock, SystemClock
+    from forewarn.service.clock import Clock, KeptClock, clock_for
     from forewarn.service.control import Control
     from forewarn.store import SharedStore
     from forewarn.store.opening import open_database, open_store
@@ -213,7 +213,13 @@ def _control(store: str | None, config: Path | None) -> Iterator["Control"]:
     open_database(loaded.store_direct or loaded.store_url).describe()  # refuses a file that does not exist
     opened = open_store(loaded.store_url, direct=loaded.store_direct, connections=1)
     try:
-        clock = KeptClock(opened.now) if isinstance(opened, SharedStore) else SystemClock()
+        clock: Clock
+        if isinstance(opened, SharedStore):
+            clock = KeptClock(opened.now)
+        else:
+            # As the service does at its start. A manual or faster clock of a running service may be ahead: nobody else knows it.
+            changes = [scope.changed for scope in opened.scopes().values() if scope.changed is not None]
+            clock = clock_for(loaded.clock, floor=max(changes, default=None))
         yield Control(opened, clock, new_id=new_id, order_timeout_s=loaded.order_timeout_s)
     finally:
         opened.close()

@@ -214,7 +214,7 @@ def show_event(session: Session, event: Json) -> None:
     if event["timeline"]:
         session.out.heading("history")
     for entry in event["timeline"]:
-        first, *rest = (entry.get("detail") or "").split("\n")
+        first, *rest = (entry.get("detail") or "").rstrip("\n").split("\n")
         action = action_by(entry["what"], entry.get("who", ""))
         session.out.say(f"{full_time(entry['at'])}  {action}{': ' + first if first else ''}")
         for line in rest:

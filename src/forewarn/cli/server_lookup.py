@@ -1,16 +1,17 @@
 """Find the server's address and a token for it: options first, then variables, then the files of a service on this machine.
 
-A service writes its address and an operator token into its state directory. The command line sends that token only to that
-address. For any other server the user names a token as well.
+A service writes its address and an operator token into its state directory. While it is stopped, its address is the one in its
+configuration. The command line sends that token only to that address. For any other server the user names a token as well.
 """
 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from forewarn.core.errors import InvalidSettings
+from forewarn.core.errors import Invalid, InvalidSettings
 from forewarn.service.default_state_dir import default_state_dir
 
 DEFAULT_URL = "http://127.0.0.1:8170"
@@ -40,9 +41,11 @@ def find_server(
 ) -> Server:
     """Return the server to call; InvalidSettings names the option or variable that is wrong."""
     folder = _state_dir(environment, system_state_dir)
-    local_url = _first_line(folder / URL_FILE)
+    local_url, local_from = _first_line(folder / URL_FILE), str(folder / URL_FILE)
+    if not local_url:
+        local_url, local_from = _configured_url(environment)
     named = server or environment.get("FOREWARN_SERVER") or ""
-    url_from = "--server" if server else "FOREWARN_SERVER" if named else str(folder / URL_FILE) if local_url else ""
+    url_from = "--server" if server else "FOREWARN_SERVER" if named else local_from
     url = _check_url(named or local_url or DEFAULT_URL, url_from)
     token, token_from = _named_token(environment, token_file)
     if not token and url == (local_url.rstrip("/") or DEFAULT_URL):
@@ -81,20 +84,38 @@ def _check_url(text: str, source: str) -> str:
 def _state_dir(environment: Mapping[str, str], system_state_dir: Path) -> Path:
     if named := environment.get("FOREWARN_STATE_DIR"):
         return Path(named).expanduser()
-    if (config := environment.get("FOREWARN_CONFIG")) and (named := _configured_state_dir(Path(config))):
+    if isinstance(named := _configuration(environment).get("state_dir"), str) and named:
         return Path(named).expanduser()
     own = default_state_dir(environment)
     used = (own / URL_FILE).exists() or (own / TOKEN_FILE).exists()
     return own if used or not system_state_dir.exists() else system_state_dir
 
 
-def _configured_state_dir(path: Path) -> str:
-    """Return the `state_dir` of the service's configuration file, or "" if there is none or the file cannot be read."""
+def _configuration(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the service's configuration file, empty if there is none or it cannot be read."""
     try:
-        state_dir = tomllib.loads(path.expanduser().read_text("utf-8")).get("state_dir")
+        return tomllib.loads(Path(environment.get("FOREWARN_CONFIG", "")).expanduser().read_text("utf-8"))
     except (OSError, ValueError):
-        return ""
-    return state_dir if isinstance(state_dir, str) else ""
+        return {}
+
+
+def _configured_url(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return where the service would listen for operators, and where that is written; "" if any port is free to it."""
+    configuration, source = _configuration(environment), "FOREWARN_OPERATOR"
+    address = environment.get(source)
+    if not address:
+        address, source = configuration.get("operator"), environment.get("FOREWARN_CONFIG", "")
+    if not address:
+        return "", ""
+    from forewarn.service.setting_readers import read_own_address  # imports much of the service
+
+    try:
+        host, port = read_own_address(address).rsplit(":", 1)
+    except Invalid:
+        return "", ""
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - an address to read, not to listen on
+    scheme = "https" if environment.get("FOREWARN_TLS_CERT") or configuration.get("tls_cert") else "http"
+    return (f"{scheme}://{host}:{port}", source) if int(port) else ("", "")
 
 
 def _first_line(path: Path) -> str:

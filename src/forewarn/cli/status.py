@@ -25,6 +25,11 @@ EVENT_COLUMNS = ("event", "type", "scope", "machines")
 # The lists whose ids are printed.
 ID_LISTS = ("failed", "in_doubt", "open", "ended", "paused")
 
+# What an operator may do about each row of a table: below it, because a line of 100 columns has no room for commands.
+RESOLVE = "to resolve one: forewarn event retry|finish|abandon {}", "EVENT"
+RESOLVE_HOST = "to resolve one: forewarn order retry|finish|abandon {}", "ORDER"
+CONTINUE = "to continue one: forewarn maintenance resume {}", "MAINTENANCE"
+
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 
@@ -62,13 +67,18 @@ def status(session: Session) -> None:
     started = [event for event in events if event["status"] == "Started" and event["id"] not in unresolved]
     scheduled = [event for event in events if event["status"] == "Scheduled"]
     abandoned = [event for event in state["ended"]["items"] if event["status"] == "Abandoned"]
+    act = role == Role.OPERATOR
+    resolve, resolve_host, resume = (RESOLVE, RESOLVE_HOST, CONTINUE) if act else (None, None, None)
     ids = session.out.id_texts(each for key in ID_LISTS for item in state[key]["items"] for each in _ids(item))
-    _section(session, "FAILED", _unresolved(failed, ids, role), style="red")
-    _section(session, "IN DOUBT: check the machines first", _unresolved(doubtful, ids, role), style="red")
+    _section(session, "FAILED", _unresolved(failed, ids), resolve, style="red")
+    _section(session, "IN DOUBT: check the machines first", _unresolved(doubtful, ids), resolve, style="red")
+    _section(session, "FAILED WORK ON HOSTS", _unresolved_hosts(failed, ids), resolve_host, style="red")
+    in_doubt = "WORK ON HOSTS IN DOUBT: check the hosts first"
+    _section(session, in_doubt, _unresolved_hosts(doubtful, ids), resolve_host, style="red")
     _section(session, "MAINTENANCES WITH FAILURES", _held(state, ids, role), style="red")
     _section(session, "IN PROGRESS", _started(started, ids, now))
     _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
-    _section(session, "PAUSED MAINTENANCES", _paused(state["paused"]["items"], ids, role))
+    _section(session, "PAUSED MAINTENANCES", _paused(state["paused"]["items"], ids), resume)
     _section(session, "ABANDONED IN THE LAST 24 HOURS", _abandoned(abandoned, ids))
 
 
@@ -110,11 +120,16 @@ def _at_least(page: Json, number: int) -> str:
     return f"{number}+" if page["next_cursor"] else str(number)
 
 
-def _section(session: Session, title: str, table: Table, style: str = "") -> None:
+def _section(session: Session, title: str, table: Table, hint: tuple[str, str] | None = None, style: str = "") -> None:
+    """Print a table, if it has rows, and below it the command of the hint; for a single row it has the row's id."""
     columns, rows = table
-    if rows:
-        session.out.heading(title)
-        session.out.table(columns, rows, style=style)
+    if not rows:
+        return
+    session.out.heading(title)
+    session.out.table(columns, rows, style=style)
+    if hint is not None:
+        text, placeholder = hint
+        session.out.say(text.format(rows[0][0][:SHORT_ID_CHARS] if len(rows) == 1 else placeholder))
 
 
 def _ids(item: Json) -> list[str]:
@@ -125,13 +140,12 @@ def _event_cells(event: Json, ids: dict[str, str]) -> tuple[object, ...]:
     return ids[event["id"]], event["type"], update_domain_name(event), names(event["resources"])
 
 
-def _unresolved(orders: list[Json], ids: dict[str, str], role: str) -> Table:
-    """Return the orders that wait for an operator; an operator also sees what resolves each of them."""
-    columns = ("order", "type", "machines", "hosts", "attempt", "why", "maintenance")
-    rows = [
+def _unresolved(orders: list[Json], ids: dict[str, str]) -> Table:
+    """Return the orders of events that wait for an operator."""
+    return ("event", "type", "machines", "hosts", "attempt", "why", "maintenance"), [
         (
             ids[order["id"]],
-            "host work" if order["host"] else order["type"],
+            order["type"],
             names(order["machines"]),
             names(order["hosts"]),
             order["attempt"],
@@ -139,15 +153,17 @@ def _unresolved(orders: list[Json], ids: dict[str, str], role: str) -> Table:
             ids[order["maintenance_id"]],
         )
         for order in orders
+        if not order["host"]
     ]
-    if role != Role.OPERATOR:
-        return columns, rows
-    nouns = ["order" if order["host"] else "event" for order in orders]
-    commands = [
-        f"forewarn {noun} retry|finish|abandon {order['id'][:SHORT_ID_CHARS]}"
-        for noun, order in zip(nouns, orders, strict=True)
+
+
+def _unresolved_hosts(orders: list[Json], ids: dict[str, str]) -> Table:
+    """Return the orders of hosts that wait for an operator."""
+    return ("order", "host", "attempt", "why", "maintenance"), [
+        (ids[order["id"]], order["host"], order["attempt"], order["reason"], ids[order["maintenance_id"]])
+        for order in orders
+        if order["host"]
     ]
-    return (*columns, "to resolve"), [(*row, each) for row, each in zip(rows, commands, strict=True)]
 
 
 def _held(state: Json, ids: dict[str, str], role: str) -> Table:
@@ -181,14 +197,10 @@ def _scheduled(events: list[Json], ids: dict[str, str], now: str) -> Table:
     ]
 
 
-def _paused(maintenances: list[Json], ids: dict[str, str], role: str) -> Table:
-    """Return the maintenances that an operator paused; an operator also sees what continues each of them."""
-    columns = ("maintenance", "type", "created", "by", "description")
-    rows = [
+def _paused(maintenances: list[Json], ids: dict[str, str]) -> Table:
+    """Return the maintenances that an operator paused."""
+    return ("maintenance", "type", "created", "by", "description"), [
         (ids[each["id"]], each["type"], full_time(each["created"]), each["created_by"], each["description"])
         for each in maintenances
         if each["paused"]
     ]
-    if role != Role.OPERATOR:
-        return columns, rows
-    return (*columns, "to continue"), [(*row, f"forewarn maintenance resume {row[0][:SHORT_ID_CHARS]}") for row in rows]

@@ -138,7 +138,7 @@ def _row(token: Json) -> tuple[object, ...]:
         token["id"],
         token["name"],
         token["role"],
-        " ".join(token["scopes"]),
+        " ".join(token["scopes"]) or "all",
         full_time(token["created"]),
         token["created_by"],
         full_time(token["expires"]) or "never",

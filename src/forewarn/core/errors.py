@@ -66,7 +66,13 @@ class InvalidFleet(Invalid):
 
 
 class InvalidSettings(Invalid):
+    """`problems` has a sentence for each setting that is wrong; the message has a line for each."""
+
     code = "invalid_settings"
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
 
 
 class Unauthorized(RequestError):
@@ -109,8 +115,14 @@ class TooLarge(RequestError):
 
 
 class NotFound(RequestError):
+    """`scope` is the name of a scope that does not exist, if that is what was not found."""
+
     code = "not_found"
     status = 404
+
+    def __init__(self, message: str, *, scope: str = "") -> None:
+        super().__init__(message)
+        self.scope = scope
 
 
 class Refused(RequestError):

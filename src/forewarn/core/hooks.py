@@ -6,8 +6,8 @@ import hmac
 import ipaddress
 import json
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
@@ -311,14 +311,27 @@ def retry_after_s(failures: int, requested_s: float = 0.0) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AllowedTargets:
-    """The operator's list of targets. If it is empty, a target is any public address, over https only."""
+    """The operator's list of targets. If it is empty, a target is any public address, over https only.
+
+    `names` and `networks` are allowed with every port, those in `ports` with one port only.
+    """
 
     names: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
+    ports: Mapping[int, "AllowedTargets"] = field(default_factory=dict)
 
     @property
     def listed(self) -> bool:
-        return bool(self.names or self.networks)
+        return bool(self.names or self.networks or self.ports)
+
+    @property
+    def _or_port(self) -> str:
+        return " with this port" if self.ports else ""
+
+    def at(self, port: int) -> "AllowedTargets":
+        """Return the targets that are allowed with this port."""
+        more = self.ports.get(port, AllowedTargets())
+        return replace(self, names=self.names | more.names, networks=self.networks + more.networks)
 
     def why_not_host(self, scheme: str, host: str) -> str:
         """Return why no message may go to this host, or "" if that is not known before its name is resolved."""
@@ -328,14 +341,14 @@ class AllowedTargets:
             address = ipaddress.ip_address(host)
         except ValueError:
             known = not self.listed or host.lower() in self.names or self.networks
-            return "" if known else f"{host} is not in the setting hook_targets"
+            return "" if known else f"{host} is not in the setting hook_targets{self._or_port}"
         return self.why_not_address(host, address)
 
     def why_not_address(self, host: str, address: Address) -> str:
         """Return why no message may go to this address of the host, or ""."""
         if self.listed:
             allowed = host.lower() in self.names or any(address in network for network in self.networks)
-            return "" if allowed else f"{host} ({address}) is not in the setting hook_targets"
+            return "" if allowed else f"{host} ({address}) is not in the setting hook_targets{self._or_port}"
         return "" if _is_public(address) else f"{host} is {address}, which is not a public address"
 
 

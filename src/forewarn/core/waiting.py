@@ -111,8 +111,6 @@ def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: 
 def _not_empty(draft: Draft, maintenance: Maintenance, order: Order) -> list[Waiting]:
     """Return the wait for machines on the host, and for the events that empty it or shut them down."""
     events = departures(draft, order)
-    if not events:  # the next tick plans them
-        return []
     unended = [e for e in events if e.status in OPEN and not is_stopped(draft, e)]
     machines = tuple(str(m) for m in machines_in_the_way(draft, maintenance, order)) if is_read(draft, order) else ()
     if unended:
@@ -125,9 +123,10 @@ def _not_empty(draft: Draft, maintenance: Maintenance, order: Order) -> list[Wai
                 events=tuple(e.id for e in unended[:MAX_NAMED]),
             )
         ]
-    if machines:
-        return [_in_the_way(order, machines)]
-    return []
+    if machines and not events:
+        message = f"host {order.host} carries {_listed(machines)}, and their events are planned next"
+        return [Waiting(code="host-not-empty", message=message, machines=machines[:MAX_NAMED])]
+    return [_in_the_way(order, machines)] if machines else []
 
 
 def _in_the_way(order: Order, machines: tuple[str, ...]) -> Waiting:

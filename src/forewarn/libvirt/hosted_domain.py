@@ -4,6 +4,7 @@ Every method makes its calls in a thread that is given up after `CALL_WITHIN_S`,
 lives. Every method looks the domain up again: libvirt's objects remember the id that a domain had.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from forewarn.libvirt.record import NAMESPACE, PREFIX, OrderRecord, parse_record
 
 CALL_WITHIN_S = 15.0
 CHECK_EVERY_S = 0.1
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 Answer = TypeVar("Answer")
 RUNNING, PAUSED, OFF = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_SHUTOFF
@@ -75,12 +78,12 @@ class LibvirtHost:
 
 
 class HostedDomain:
-    """A domain by its UUID or, if that is not known, its name."""
+    """A domain by its UUID or, if its instance id is no UUID, by its name."""
 
-    def __init__(self, host: LibvirtHost, name: str, uuid: str = "") -> None:
+    def __init__(self, host: LibvirtHost, name: str, instance_id: str = "") -> None:
         self.host = host
         self.name = name
-        self._uuid = uuid
+        self._uuid = instance_id if _UUID.fullmatch(instance_id) else ""
 
     def call(self, function: Callable[[Domain], Answer], seconds: float = CALL_WITHIN_S) -> Answer:
         """Call a method of the domain; raise DomainMissing or HostUnreachable."""

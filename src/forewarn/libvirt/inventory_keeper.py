@@ -69,6 +69,8 @@ class InventoryKeeper:
             try:
                 if self._may_change():
                     self.look(whole=whole)
+                else:
+                    self.health = InventoryHealth()
             except Exception as error:
                 self.health = InventoryHealth(problems=(f"the hosts could not be compared with the fleet: {error}",))
                 log.exception("the inventory failed: it tries again")

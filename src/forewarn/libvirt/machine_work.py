@@ -246,16 +246,11 @@ class MachineWork:
             return self._end_migration()
         if not source.is_active():
             return self._redeploy()  # nothing runs: its definition is all that moves
-        if source.record(self._order) is not None:
-            # A process that died may have begun it. libvirt aborts a migration whose client is gone.
-            source.wait_until(lambda: not (source.is_active_here() and source.job_under_way()), JOB_ENDS_WITHIN_S)
+        record = source.record(self._order)
+        if record is not None and record.attempt == self._work.order.attempt:
+            self._await_abort(source, self._on(record.target))
             if not source.exists():
                 return self._end_migration()
-            if source.state() != RUNNING:
-                raise InDoubt(
-                    f"{self._name} does not run on {source.host.name} after an interrupted migration: make sure that it runs"
-                    " nowhere else, then use `virsh resume`"
-                )
         with self._placement.choose(source, self._targets(), needs_disks=False) as target:
             self._begin(source, target=target.name, autostart=source.autostarts())
             self._reached("migrating")
@@ -269,6 +264,18 @@ class MachineWork:
                 raise self._failed_migration(source, target, error) from error
             self._reached("moved")
         return self._end_migration()
+
+    def _await_abort(self, source: HostedDomain, target: HostedDomain) -> None:
+        """Wait until libvirt has aborted a migration that an earlier process began: its client is gone."""
+        source.wait_until(lambda: not (source.is_active_here() and source.job_under_way()), JOB_ENDS_WITHIN_S)
+        if not source.is_active_here():
+            return
+        target.wait_until(lambda: not target.exists(), JOB_ENDS_WITHIN_S)
+        if source.state() != RUNNING or target.exists():
+            raise InDoubt(
+                f"a migration of {self._name} was interrupted, and {source.host.name} and {target.host.name} do not show where it"
+                " runs: keep the right one with `virsh resume`, and destroy the other"
+            )
 
     def _failed_migration(self, source: HostedDomain, target: LibvirtHost, error: Exception) -> Exception:
         source.wait_until(lambda: source.state() == RUNNING, JOB_ENDS_WITHIN_S)

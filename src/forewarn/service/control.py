@@ -405,7 +405,7 @@ class Control(FleetUseCases, HookUseCases):
         """Return what the scope's guests see now."""
         snapshot = self._store.snapshot(Focus(scopes=(scope,), whole_maintenances=False, document_only=True))
         if scope not in snapshot.scopes:
-            raise NotFound(f"there is no scope {scope!r}")
+            raise NotFound(f"there is no scope {scope!r}", scope=scope)
         return render(snapshot.scopes[scope], (e for e in snapshot.events.values() if e.scope == scope), version)
 
     def why(self, event_id: str) -> tuple[Waiting, ...]:
@@ -531,4 +531,4 @@ def _focus_of(targets: Targets) -> Focus:
 def _refuse_unknown_scope(snapshot: Snapshot, targets: Targets) -> None:
     for scope in [targets.scope, *targets.scopes, *(scope for scope, _ in targets.machines)]:
         if scope and scope not in snapshot.scopes:
-            raise NotFound(f"there is no scope {scope!r}: check the name in the fleet")
+            raise NotFound(f"there is no scope {scope!r}: check the name in the fleet", scope=scope)

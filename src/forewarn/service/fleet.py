@@ -63,7 +63,7 @@ class FleetUseCases(Decisions):
             new = machine.key not in current.machines
             scope = current.scopes.get(machine.scope)
             if scope is None:
-                raise NotFound(f"there is no scope {machine.scope!r}")
+                raise NotFound(f"there is no scope {machine.scope!r}", scope=machine.scope)
             return difference(current, Fleet({scope.name: scope}, {machine.key: machine}))
 
         # Its scope, and the machines that have one of its identities.
@@ -82,7 +82,7 @@ class FleetUseCases(Decisions):
     def remove_scope(self, name: str, actor: Actor) -> None:
         def diff(current: Fleet) -> Difference:
             if name not in current.scopes:
-                raise NotFound(f"there is no scope {name!r}")
+                raise NotFound(f"there is no scope {name!r}", scope=name)
             left = [str(m) for m in current.machines.values() if m.scope == name]
             if left:
                 raise Refused(f"scope {name} has {len(left)} machines, {left[0]} among them: remove them first")

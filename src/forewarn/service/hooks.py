@@ -23,13 +23,25 @@ class HookUseCases(Decisions):
     def add_hook(self, hook: Hook, actor: Actor, *, once: Once | None = None) -> Hook:
         """Save a new hook. It gets the entries that follow; return it as saved."""
 
-        def decide(_: Snapshot, now: datetime) -> tuple[Change, Hook]:
+        def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Hook]:
+            if hook.scope and hook.scope not in snapshot.scopes:
+                raise NotFound(f"there is no scope {hook.scope!r}", scope=hook.scope)
             hooks.refuse_more(self._store.hooks(), hook.scope, of_owner=hook.owner_token != "")
             new = replace(hook, created=now, cursor=self._store.audit_chain().head.id)
             detail = f"{new.shape}, on {', '.join(new.kinds)}"
-            return Change(at=now, hooks=(new,), audit=(_entry(new, now, actor, "hook created", detail),)), new
+            # The scope gets a new version: another node that removes it meanwhile decides again, and removes the hook as well.
+            scopes = tuple(snapshot.scopes.values())
+            change = Change(
+                at=now,
+                expect=tuple((scope.name, scope.version) for scope in scopes),
+                scopes=scopes,
+                hooks=(new,),
+                audit=(_entry(new, now, actor, "hook created", detail),),
+            )
+            return change, new
 
-        return self._decide_once(Focus(), decide, once)
+        scopes = (hook.scope,) if hook.scope else ()
+        return self._decide_once(Focus(scopes=scopes, whole_maintenances=False, open_events=False), decide, once)
 
     def remove_hook(self, hook_id: str, actor: Actor) -> None:
         def decide(_: Snapshot, now: datetime) -> Change:

@@ -29,6 +29,8 @@ BATCH = 100
 # Orders whose work may have begun, and whose end is not known.
 BEGUN = frozenset({OrderState.RUNNING, OrderState.IN_DOUBT})
 MAX_RUNNING_ORDERS = 1_000_000
+# How many saved reports a node can repeat after a failover that lost them. Each has up to 64 KiB of output.
+MAX_KEPT_REPORTS = 200
 
 AnyWork = Work | HostWork
 
@@ -38,7 +40,8 @@ log = logging.getLogger("forewarn.service.orders")
 class Orders:
     """The orders of events.
 
-    `alone` gives True if this is the only process that uses the state directory. `stopping` ends a batch early.
+    `alone` gives True if this is the only process that uses the state directory. `stopping` ends a batch early. `timeline`
+    returns the database's timeline, which changes with every failover.
     """
 
     # Whether these are the orders of hosts.
@@ -55,6 +58,7 @@ class Orders:
         node: str,
         stopping: threading.Event,
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
+        timeline: Callable[[], int] = lambda: 0,
     ) -> None:
         self._control = control
         self._store = store
@@ -71,6 +75,10 @@ class Orders:
         self._reporter = self._taker if leases.shared else ""
         # Reports that are not saved yet: they must survive a store that is away.
         self._unsaved: deque[OrderReport] = deque()
+        # The last saved reports, by order and attempt, oldest first: a failover may lose them.
+        self._kept: dict[tuple[str, int | None], OrderReport] = {}
+        self._timeline = timeline
+        self._known_timeline = timeline()
         # Another thread counts the orders at work: none may be between the executor and `_unsaved` then.
         self._counting = threading.Lock()
         # Orders that may be ours: the store failed while it saved them, or our lease ended. If they are ours, no other
@@ -234,6 +242,7 @@ class Orders:
     def save_reports(self) -> Counter[str]:
         """Save the executor's reports, many at once; save a report by itself only if the batch is refused."""
         done: Counter[str] = Counter()
+        self._repeat_lost_reports()
         with self._counting:
             reports = self._executor.reports(self._clock.now())
             self._unsaved.extend(replace(report, node=self._reporter) for report in reports)
@@ -247,9 +256,20 @@ class Orders:
                 continue
             for report in batch:
                 done[_ended(report)] += 1
-                self._forget(report)
+                self._keep(report)
                 self._unsaved.popleft()
         return done
+
+    def _repeat_lost_reports(self) -> None:
+        """After a failover, save reports again whose orders the new server still shows as begun by the same node."""
+        timeline = self._timeline()
+        if timeline == self._known_timeline:
+            return
+        orders = self._store.orders(BEGUN, MAX_RUNNING_ORDERS) if self._kept else ()
+        begun: dict[tuple[str, int | None], str] = {(order.id, order.attempt): order.node for order in orders}
+        with self._counting:
+            self._unsaved.extend(report for key, report in self._kept.items() if begun.get(key) == report.node)
+        self._known_timeline = timeline
 
     def _save_report(self, report: OrderReport) -> Counter[str]:
         """Save a report unless it came too late: after another attempt, or after an operator resolved the event."""
@@ -261,11 +281,14 @@ class Orders:
             log.info("the report of order %s came too late: %s", report.order_id, error)
             if self._runs_elsewhere(report):
                 return done  # another node with this state directory may need the executor's files of this order
-        self._forget(report)
+        self._keep(report)
         return done
 
-    def _forget(self, report: OrderReport) -> None:
-        """Let the executor forget an order that has ended. Of an order in doubt it keeps what it has."""
+    def _keep(self, report: OrderReport) -> None:
+        """Keep a saved report, and let the executor forget the order if it has ended."""
+        self._kept[report.order_id, report.attempt] = report
+        if len(self._kept) > MAX_KEPT_REPORTS:
+            del self._kept[next(iter(self._kept))]
         if not isinstance(report.outcome, Unknown):
             self._executor.report_saved(report)
 
@@ -310,6 +333,7 @@ class Orders:
         if isinstance(work, Work) and (refusal := no_target(self._store, work.event)):
             self._fail(work, refusal)
             return
+        self._kept.pop((work.order.id, work.order.attempt), None)  # a failover lost that the order was taken before
         try:
             self._executor.take(work)
         except OSError as error:

@@ -6,12 +6,14 @@ A reader turns what a user wrote, as TOML or as text, into the value, or raises 
 import ipaddress
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from forewarn.core.errors import Invalid, InvalidSettings
 from forewarn.core.hooks import AllowedTargets
 from forewarn.executors.settings import read_text
 from forewarn.store.opening import is_shared
 
+WITH_PORT = re.compile(r"(\[[^\]]+\]|[^:]+):([0-9]{1,5})")
 HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 
 
@@ -78,22 +80,27 @@ def read_host_names(value: object) -> tuple[str, ...]:
 
 
 def read_hook_targets(value: object) -> tuple[str, ...]:
-    """Read host names, addresses and networks."""
+    """Read host names, addresses and networks, each with a port or without."""
     targets = tuple(text.lower() for text in _texts(value))
     allowed_targets(targets)
     return targets
 
 
 def allowed_targets(targets: Iterable[str]) -> AllowedTargets:
-    names, networks = set(), []
+    by_port: dict[int, AllowedTargets] = {}
     for text in targets:
+        with_port = WITH_PORT.fullmatch(text)
+        host, port = (with_port[1].strip("[]"), int(with_port[2])) if with_port else (text, 0)
+        allowed = by_port.get(port, AllowedTargets())
         try:
-            networks.append(ipaddress.ip_network(text))
+            by_port[port] = replace(allowed, networks=(*allowed.networks, ipaddress.ip_network(host)))
         except ValueError as error:
-            if "/" in text or not HOST_NAME.fullmatch(text):
+            if "/" in host or not HOST_NAME.fullmatch(host):
                 raise Invalid(f"{text!r} is neither a host name nor a network like 10.0.0.0/8: {error}") from None
-            names.add(text)
-    return AllowedTargets(frozenset(names), tuple(networks))
+            by_port[port] = replace(allowed, names=allowed.names | {host})
+        if with_port and not 1 <= port <= 65_535:
+            raise Invalid(f"{text!r} ends with no port: use 1 to 65535")
+    return replace(by_port.pop(0, AllowedTargets()), ports=by_port)
 
 
 def read_postgres(value: object) -> str:

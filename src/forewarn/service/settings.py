@@ -262,7 +262,8 @@ class Settings:
     hook_targets: tuple[str, ...] = setting(
         (),
         read_hook_targets,
-        "where hooks may send messages: host names, addresses and networks like `10.0.0.0/8`. A name allows every address that"
+        "where hooks may send messages: host names, addresses and networks like `10.0.0.0/8`, each with every port, or with one"
+        " as in `hooks.example:8443`, `10.0.0.0/8:443` and `[fd00::/8]:443`. A name allows every address that"
         " it resolves to. By default, to every public address over https, and to no private, link-local or loopback address",
     )
     hook_timeout_s: int = setting(10, parse_duration, "how long the receiver of a hook may take to answer one message")
@@ -319,34 +320,42 @@ def from_values(values: Mapping[str, object]) -> Settings:
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None) -> Settings:
-    """Return the settings in force, or raise InvalidSettings with the origin of the wrong one."""
+    """Return the settings in force, or raise InvalidSettings with the origin of each wrong one.
+
+    Whether the values fit together is only checked if each of them is valid.
+    """
     values: dict[Declared, object] = {}
+    problems: list[str] = []
     for origin, key, value, known in _entries(flags, environment, config):
         if key not in known:
-            raise _unknown(origin, key, known)
+            problems.append(_unknown(origin, key, known))
+            continue
         try:
             values[known[key]] = known[key].field.metadata["read"](value)
         except Invalid as error:
-            raise InvalidSettings(f"{origin}: {error}") from None
+            problems.append(f"{origin}: {error}")
+    if problems:
+        raise InvalidSettings(*problems)
     values.setdefault(declared()["state_dir"], default_state_dir(environment))
     settings = _settings(values)
-    _check_executor(settings)
-    _check_nodes(settings)
-    _check_operators(settings)
-    _check_guests(settings)
-    if not 1 <= settings.hook_timeout_s <= MAX_HOOK_TIMEOUT_S:
-        raise InvalidSettings(f"hook_timeout: use 1s to {MAX_HOOK_TIMEOUT_S}s")
+    for check in CHECKS:
+        try:
+            problems += check(settings)
+        except InvalidSettings as error:
+            problems += error.problems
+    if problems:
+        raise InvalidSettings(*problems)
     return settings
 
 
-def _unknown(origin: str, key: str, known: Mapping[str, Declared]) -> InvalidSettings:
-    """Return the error for a setting that does not exist: the nearest name that does, or all names if none is near."""
+def _unknown(origin: str, key: str, known: Mapping[str, Declared]) -> str:
+    """Return the sentence about a setting that does not exist: the nearest name that does, or all names if none is near."""
     is_variable = origin.startswith(PREFIX)
     others = (name.removeprefix(PREFIX).lower() for name in NOT_SETTINGS) if is_variable else ()
     nearest = difflib.get_close_matches(key, [*known, *others], n=1)
     suggestion = f"{PREFIX}{nearest[0].upper()}" if nearest and is_variable else "".join(nearest)
     hint = f"did you mean {suggestion}?" if suggestion else f"the settings are {', '.join(known)}"
-    return InvalidSettings(f"{origin}: unknown setting; {hint}")
+    return f"{origin}: unknown setting; {hint}"
 
 
 def _settings(values: Mapping[Declared, object]) -> Settings:
@@ -397,58 +406,67 @@ def _from_file(path: Path) -> dict[str, Any]:
 # -- values that must fit together
 
 
-def _check_executor(settings: Settings) -> None:
+def _problems_of_executor(settings: Settings) -> Iterator[str]:
     executor = registry.find(settings.executor)
-    executor.check(settings.of_executor(), order_timeout_s=settings.order_timeout_s)
     host_executor = registry.find(settings.host_executor)
     if settings.host_executor == "command" and not settings.host_command:
-        raise InvalidSettings(
-            "host_executor: the command executor needs a command: set `host_command` to a program and arguments"
-        )
-    host_executor.check(settings.of_host_executor(), order_timeout_s=settings.order_timeout_s)
+        yield "host_executor: the command executor needs a command: set `host_command` to a program and arguments"
     if settings.token_free and host_executor.needs_token:
-        raise InvalidSettings(f"token_free: not with the host executor {settings.host_executor}: leave it out")
+        yield f"token_free: not with the host executor {settings.host_executor}: leave it out"
     if settings.token_free and executor.needs_token:
-        raise InvalidSettings(f"token_free: not with the {settings.executor} executor: leave it out")
+        yield f"token_free: not with the {settings.executor} executor: leave it out"
+    executor.check(settings.of_executor(), order_timeout_s=settings.order_timeout_s)
+    if settings.host_executor != "command" or settings.host_command:
+        host_executor.check(settings.of_host_executor(), order_timeout_s=settings.order_timeout_s)
 
 
-def _check_nodes(settings: Settings) -> None:
+def _problems_of_nodes(settings: Settings) -> Iterator[str]:
     shared = is_shared(settings.store_url)
     if shared and settings.clock != "system":
-        raise InvalidSettings(
-            f"clock: with a PostgreSQL store all nodes use the database's clock: {settings.clock!r} goes with sqlite:PATH"
-        )
+        yield f"clock: with a PostgreSQL store all nodes use the database's clock: {settings.clock!r} goes with sqlite:PATH"
     if not shared and (settings.role != "all" or settings.store_direct):
         which = "store_direct" if settings.store_direct else "role"
-        raise InvalidSettings(
-            f"{which}: it is for nodes that share a database: set `store` to postgresql://…, or leave it out"
-        )
+        yield f"{which}: it is for nodes that share a database: set `store` to postgresql://…, or leave it out"
     if not MIN_STALE_S <= settings.max_stale_s <= MAX_STALE_S:
-        raise InvalidSettings(f"max_stale: use {MIN_STALE_S}s to {MAX_STALE_S}s")
+        yield f"max_stale: use {MIN_STALE_S}s to {MAX_STALE_S}s"
 
 
-def _check_operators(settings: Settings) -> None:
+def _problems_of_operators(settings: Settings) -> Iterator[str]:
     if settings.token_free and not on_loopback(settings.operator):
-        raise InvalidSettings("token_free: only on loopback: leave it out")
+        yield "token_free: only on loopback: leave it out"
     if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise InvalidSettings("tls_cert: a certificate needs its key: set both tls_cert and tls_key")
+        yield "tls_cert: a certificate needs its key: set both tls_cert and tls_key"
     if not on_loopback(settings.operator) and settings.tls_cert is None and not settings.behind_tls_proxy:
-        raise InvalidSettings(
+        yield (
             f"operator: {settings.operator} is not loopback, and tokens would cross the network unencrypted: set tls_cert and"
             " tls_key, or --behind-tls-proxy"
         )
 
 
-def _check_guests(settings: Settings) -> None:
+def _problems_of_guests(settings: Settings) -> Iterator[str]:
     if settings.trusted_proxies and settings.proxy_secret_file is None:
-        raise InvalidSettings("trusted_proxies: a proxy is trusted by its signature: set `proxy_secret_file` as well")
+        yield "trusted_proxies: a proxy is trusted by its signature: set `proxy_secret_file` as well"
     for text in settings.guest:
         host = text.partition("@")[0].rpartition(":")[0].strip("[]")
         if ipaddress.ip_address(host).is_unspecified and "@" not in text and not settings.allow_any_interface:
-            raise InvalidSettings(
+            yield (
                 f"guest: {text} would answer on every interface, also on public ones: name an address or"
                 " HOST:PORT@INTERFACE, or set --allow-any-interface"
             )
+
+
+def _problems_of_hooks(settings: Settings) -> Iterator[str]:
+    if not 1 <= settings.hook_timeout_s <= MAX_HOOK_TIMEOUT_S:
+        yield f"hook_timeout: use 1s to {MAX_HOOK_TIMEOUT_S}s"
+
+
+CHECKS = (
+    _problems_of_executor,
+    _problems_of_nodes,
+    _problems_of_operators,
+    _problems_of_guests,
+    _problems_of_hooks,
+)
 
 
 # -- what a value means

@@ -1,7 +1,9 @@
 """What a node remembers of its database in the state folder, so that it notices when the database was replaced.
 
-The file `store.json` says which database the node used last and how far its audit had come. Another database with open work,
-or the same one in an earlier state, may show work as open that is already done.
+The file `store.json` says which database the node used last in each place, and how far its audit had come. Another database
+with open work in the same place, or the same one in an earlier state, may show work as open that is already done. Each SQLite
+file is a place of its own, because several may share a state folder. All PostgreSQL databases are one place: a database is
+restored under another name.
 """
 
 import json
@@ -17,6 +19,7 @@ from forewarn.store import Store, StorePosition
 
 FILE_NAME = "store.json"
 REMEMBER_EVERY_S = 10.0
+MAX_REMEMBERED = 100
 
 log = logging.getLogger("forewarn.service.store_memory")
 
@@ -30,8 +33,9 @@ class _Remembered(NamedTuple):
 class StoreMemory:
     """The memory of one state folder. The ticker brings it up to date every few seconds."""
 
-    def __init__(self, folder: Path, store: Store) -> None:
+    def __init__(self, folder: Path, store: Store, *, place: str) -> None:
         self._path = folder / FILE_NAME
+        self._place = place
         self._store = store
         self._remember_at_s = 0.0
         self._written: _Remembered | None = None
@@ -42,8 +46,12 @@ class StoreMemory:
 
         A new timeline is a failover, which is no difference. A database that other nodes use at this moment was not restored.
         """
-        found, remembered = self._store.position(), self._read()
-        if found is None or remembered is None:
+        found, known = self._store.position(), self._read()
+        if found is None:
+            return ""
+        copied = (each for each in known.values() if each.identity == found.identity)
+        remembered = known.get(self._place) or next(copied, None)
+        if remembered is None:
             return ""
         if found.identity != remembered.identity:
             may_go_on = found.resumed or found.held or others_use_it or not found.unfinished
@@ -64,12 +72,14 @@ class StoreMemory:
         found = self._store.position()
         if found is None or (position := _of(found)) == self._written:
             return
-        saved = self._read()
+        known = self._read()
+        saved = known.pop(self._place, None)
         if saved is not None and position[:2] == saved[:2] and position.audit_id < saved.audit_id:
             return
         try:
             make_folder(self._path.parent)
-            write_private(self._path, json.dumps(position._asdict()))
+            latest = list({**known, self._place: position}.items())[-MAX_REMEMBERED:]
+            write_private(self._path, json.dumps({"stores": {place: each._asdict() for place, each in latest}}))
             self._written, self._trouble = position, ""
         except InvalidSettings as error:
             if str(error) != self._trouble:
@@ -85,15 +95,20 @@ class StoreMemory:
             self.remember()
         return 0
 
-    def _read(self) -> _Remembered | None:
+    def _read(self) -> dict[str, _Remembered]:
+        """Return the remembered positions by place. An earlier release remembered one, whatever its place."""
         try:
             found = json.loads(read_private(self._path))
-            return _Remembered(str(found["identity"]), int(found["timeline"]), int(found["audit_id"]))
+            stores = found.get("stores", {self._place: found})
+            return {
+                place: _Remembered(str(each["identity"]), int(each["timeline"]), int(each["audit_id"]))
+                for place, each in stores.items()
+            }
         except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s cannot be read, so a restored database would not be noticed: %s", self._path, error)
-            return None
+            return {}
 
 
 def _of(position: StorePosition) -> _Remembered:

@@ -64,6 +64,7 @@ class Ticker:
         shared: SharedStore | None = None,
         may_tick: bool = True,
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
+        timeline: Callable[[], int] = lambda: 0,
         monotonic: Callable[[], float] = time.monotonic,
         host_executor: Executor | None = None,
         node_host: str = "",
@@ -73,6 +74,7 @@ class Ticker:
         `host_executor` does the work on hosts, `node_host` is the host that this node runs on.
 
         A node is called `STATE_DIR_NAME:PROCESS`; `alone` gives True if this is the only process that uses the state directory.
+        `timeline` returns the database's timeline.
         """
         self._control = control
         self._store = store
@@ -84,7 +86,15 @@ class Ticker:
         self._stopping = threading.Event()
         self.leases = NodeLeases(shared, node, may_tick=may_tick, monotonic=monotonic)
         self.orders = Orders(
-            control, store, clock, executor, self.leases, node=node, stopping=self._stopping, alone=alone
+            control,
+            store,
+            clock,
+            executor,
+            self.leases,
+            node=node,
+            stopping=self._stopping,
+            alone=alone,
+            timeline=timeline,
         )
         # The executors of events and of hosts, each with the orders that it gets.
         self._executors = (executor, host_executor or ExternalExecutor())

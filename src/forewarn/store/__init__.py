@@ -27,6 +27,8 @@ from forewarn.store.protocol import (
 )
 from forewarn.store.queries import (
     MAX_PAGE,
+    MAX_SEARCHED,
+    SEARCHED_AT_ONCE,
     AuditQuery,
     EventQuery,
     Focus,
@@ -38,12 +40,15 @@ from forewarn.store.queries import (
     OrderQuery,
     ScopeQuery,
     folded,
+    maintenance_text,
     selected_scopes,
 )
 
 __all__ = [
     "MAX_DELIVERIES",
     "MAX_PAGE",
+    "MAX_SEARCHED",
+    "SEARCHED_AT_ONCE",
     "AuditQuery",
     "Backlog",
     "Connections",
@@ -71,5 +76,6 @@ __all__ = [
     "Store",
     "StorePosition",
     "folded",
+    "maintenance_text",
     "selected_scopes",
 ]

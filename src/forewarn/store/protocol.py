@@ -298,6 +298,14 @@ class Store(Protocol):
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]: ...
 
+    def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
+        """Return (created, id) of the maintenances that `maintenances` returns, without reading them."""
+
+    def search_maintenances(
+        self, ids: Collection[str], text: str, within: tuple[str, ...] | None
+    ) -> dict[str, Maintenance]:
+        """Return those of these maintenances whose `maintenance_text` within these scopes contains the text, by id."""
+
     def wave_progress(
         self, maintenance_ids: Collection[str], within: tuple[str, ...] | None
     ) -> dict[str, tuple[WaveProgress, ...]]:

@@ -10,19 +10,33 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Status, require
+from forewarn.core.model import OPEN, EventType, Maintenance, MaintenanceStatus, OrderState, Status, require
 from forewarn.core.operator_model import MAX_SCOPES_PER_TOKEN
 
 MAX_PAGE = 1_000
 
 IdKind = Literal["event", "maintenance", "order"]
 
+# How many items of a history one request searches. The cursor of its page continues the search.
+MAX_SEARCHED = 5_000
+SEARCHED_AT_ONCE = 500
 _SMALL_LETTERS = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def folded(text: str) -> str:
     """Return the text with small letters for the capitals of ASCII: the only case that every database ignores."""
     return text.translate(_SMALL_LETTERS)
+
+
+def maintenance_text(maintenance: Maintenance, within: tuple[str, ...] | None) -> str:
+    """Return what a search within these scopes finds a maintenance by. A searched text has no line feed."""
+    about = (maintenance.id, maintenance.type, maintenance.description, maintenance.created_by)
+    targets = maintenance.targets
+    if targets is None:
+        return folded("\n".join(about))
+    scopes = (scope for scope in (targets.scope, *targets.scopes) if within is None or scope in within)
+    machines = (f"{scope}/{name}" for scope, name in targets.machines if within is None or scope in within)
+    return folded("\n".join((*about, *scopes, *machines, *(targets.hosts if within is None else ()))))
 
 
 def selected_scopes(scope: str, within: tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -7,6 +7,11 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from forewarn.core.fleet import Fleet
+from forewarn.libvirt.connections import HostConnections
+from forewarn.libvirt.importing import SOME_TIME
+from forewarn.libvirt.inventory import HostLook, decide
+from forewarn.libvirt.reading import look_at
 from tests.integration.isolation.conftest import until_forwarding
 from tests.integration.isolation.datagrams import receive, send
 from tests.integration.isolation.prepared_store import prepare
@@ -16,10 +21,28 @@ from tests.support.network_lab import Lab, Namespace
 from tests.support.waiting import until
 
 OWN_NETWORK, FILTER = "libvirt's own network", "Anti-spoofing by libvirt"
+# Takes the offer of the client before, and prints the options of the acknowledgement.
+TAKE_OFFER = """
+request = discover[:240] + bytes.fromhex("350103" "3204") + offer[16:20] + bytes.fromhex("3604") + bytes(options[54])
+link.sendto(request + bytes([255]), ("255.255.255.255", 67))
+offer, options, at = link.recv(2048), {}, 240
+while offer[at] != 255:
+    options[offer[at]] = list(offer[at + 2 : at + 2 + offer[at + 1]])
+    at += 2 + offer[at + 1]
+print(json.dumps(options))
+"""
 START = """
 set -e
 mkdir -p /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt
 cp -r /etc/libvirt/nwfilter etc/
+cat > etc/qemu.conf <<'END'
+user = "root"
+group = "root"
+security_driver = "none"
+cgroup_controllers = []
+namespaces = []
+stdio_handler = "file"
+END
 echo 'auth_unix_rw = "none"' > etc/libvirtd.conf
 mount --bind etc /etc/libvirt
 mount --bind run /run/libvirt
@@ -27,6 +50,23 @@ mount --bind lib /var/lib/libvirt
 mount --bind cache /var/cache/libvirt
 mount --bind log /var/log/libvirt
 exec libvirtd --pid-file "$PWD/libvirtd.pid"
+"""
+
+
+# A domain that never runs: QEMU holds it still, and its interface is all that matters.
+DOMAIN = """
+<domain type='qemu'>
+  <name>web-0</name>
+  <metadata><forewarn:machine xmlns:forewarn='urn:forewarn:machine' scope='web'/></metadata>
+  <memory unit='MiB'>16</memory>
+  <os><type arch='x86_64' machine='pc'>hvm</type></os>
+  <devices>
+    <interface type='network'>
+      <mac address='52:54:00:00:00:01'/><source network='forewarn'/><model type='virtio'/><rom enabled='no'/>
+    </interface>
+    <controller type='usb' model='none'/><memballoon model='none'/>
+  </devices>
+</domain>
 """
 
 
@@ -39,11 +79,11 @@ class Libvirt:
             (lab.folder / folder).mkdir()
         lab.write({"start.sh": START})
         lab.start(host, ["unshare", "--mount", "--propagation", "private", "sh", "start.sh"])
-        self._uri = f"qemu:///system?socket={lab.folder}/run/libvirt-sock"
+        self.uri = f"qemu:///system?socket={lab.folder}/run/libvirt-sock"
         until((lab.folder / "run" / "libvirt-sock").exists)
 
     def run(self, script: str) -> str:
-        return self._host.run(f"export LIBVIRT_DEFAULT_URI='{self._uri}'\n{script}")
+        return self._host.run(f"export LIBVIRT_DEFAULT_URI='{self.uri}'\n{script}")
 
 
 @contextmanager
@@ -104,3 +144,24 @@ def test_machines_reach_the_endpoint_through_libvirts_network(lab: Lab) -> None:
         assert cache.silent("--interface", "10.88.0.11")
         assert cache.ask("--interface", "10.88.0.13").event_ids == [events["cache"]]
         libvirt.run("virsh nwfilter-binding-delete tap3")
+
+
+def test_the_lease_of_a_domain_is_its_address(lab: Lab) -> None:
+    """A lease of libvirt's DHCP server for the domain's interface is what the inventory reads as its address."""
+    host, machine = lab.namespace("host"), lab.namespace("web")
+    with libvirt_network(lab, host) as libvirt:
+        lab.write({"domain.xml": DOMAIN})
+        libvirt.run("virsh define domain.xml\nvirsh start --paused web-0")
+        # A namespace asks in the domain's place, with its MAC address.
+        host.run(f"ip link add tap1 master br0 type veth peer name eth0 netns {machine.name}\nip link set tap1 up")
+        machine.run("ip link set eth0 address 52:54:00:00:00:01 up")
+        machine.until_up("eth0")
+        until_forwarding(host, "tap1")
+        assert json.loads(machine.python(CLIENT + TAKE_OFFER).splitlines()[-1])["53"] == [5]
+        connections = HostConnections()
+        (domain,) = look_at(connections, libvirt.uri, "kvm-01").domains
+        assert (domain.name, domain.leases) == ("web-0", ("10.88.0.11",))
+        decision = decide([HostLook(name="kvm-01", connection="", domains=(domain,))], Fleet({}, {}), (), now=SOME_TIME)
+        assert decision.wanted.machines["web", "web-0"].addresses == ("10.88.0.11",)
+        connections.close()
+        libvirt.run("virsh destroy web-0")

@@ -10,7 +10,11 @@ from scripts.kvm_bed.bed import Bed, Guest
 
 from forewarn.core.event_types import EventType
 from forewarn.core.lifecycle import Outcome
+from forewarn.libvirt import machine_work
+from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.executor import LibvirtExecutor
+from forewarn.libvirt.hosted_domain import HostedDomain, LibvirtHost
+from forewarn.libvirt.placement import NoTarget, Placement
 from tests.integration.kvm.orders import QUICK, done, ended, executor_in, work_on
 from tests.integration.kvm.tcp_watch import PROGRAM, TcpWatch
 from tests.support.waiting import until
@@ -23,7 +27,7 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibvirtExecut
     executor.close()
 
 
-def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtExecutor) -> None:
+def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtExecutor, tmp_path: Path) -> None:
     """One guest through its life: live migration, suspension, reboot, redeployment, preemption, termination."""
     watch = TcpWatch(bed)
     guest = bed.add_guest("web-0", "kvm-a", {"program.py": PROGRAM})
@@ -39,6 +43,20 @@ def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtE
     assert guest.boots() == 1
     assert executor.machines_on("kvm-a", bed.hosts["kvm-a"]) == ()
     assert executor.machines_on("kvm-b", bed.hosts["kvm-b"]) == ("web-0",)
+
+    # A migration that takes too long is aborted, and retried when it is faster.
+    hasty = executor_in(tmp_path, replace(QUICK, migration_time_limit_s=1))
+    order = work_on(bed, EventType.FREEZE, {"web-0": "kvm-b"}, live=True)
+    bed.virsh("kvm-b", "migrate-setspeed", "web-0", "1")
+    outcome = done(hasty, order)
+    assert not outcome.ok
+    assert "migration of web-0 to kvm-a failed, and it still runs on kvm-b" in outcome.reason
+    assert bed.virsh("kvm-b", "domstate", "web-0") == "running"
+    bed.virsh("kvm-b", "migrate-setspeed", "web-0", "1000")
+    outcome = done(executor, replace(order, order=replace(order.order, attempt=2)))
+    assert outcome.new_hosts == {("shop", "web-0"): "kvm-a"}
+    assert done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-a"}, live=True)).ok
+    hasty.close()
 
     watch.restart()
     outcome = done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-b"}, duration_s=2))
@@ -76,6 +94,19 @@ def test_a_guest_that_ignores_its_power_button_is_destroyed(bed: Bed, tmp_path: 
     until(lambda: guest.boots() == 1)
     bed.virsh("kvm-a", "destroy", "deaf-0")
     executor.close()
+
+
+def test_a_preempted_guest_gets_its_grace_and_no_more(
+    bed: Bed, executor: LibvirtExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guest that does not shut down in time is destroyed, and stays defined and off."""
+    assert machine_work.PREEMPT_GRACE_S == 30
+    monkeypatch.setattr(machine_work, "PREEMPT_GRACE_S", 1)
+    guest = bed.add_guest("spot-0", "kvm-a", start=False)
+    bed.virsh("kvm-a", "start", "spot-0", "--paused")
+    assert done(executor, work_on(bed, EventType.PREEMPT, {"spot-0": "kvm-a"})).output == "spot-0 was stopped"
+    assert bed.virsh("kvm-a", "domstate", "spot-0") == "shut off"
+    assert guest.boots() == 0
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +170,25 @@ def test_a_host_that_cannot_take_a_machine_is_not_chosen(
     bed.virsh("kvm-a", "undefine", name)
 
 
+def test_memory_that_was_promised_counts_as_used(bed: Bed, off: Guest) -> None:
+    """Of two machines that move at the same time, the second is refused if only one has room."""
+    memory = dict(re.findall(r"^(\w+) *: *(\d+) KiB$", bed.virsh("kvm-b", "nodememstats"), re.MULTILINE))
+    most = 6 * sum(int(memory[key]) for key in ("free", "buffers", "cached")) // 10
+    define(bed, off, "big-0", ("<memory unit='KiB'>131072</memory>", f"<memory unit='KiB'>{most}</memory>"))
+    connections = HostConnections()
+    big = HostedDomain(LibvirtHost("kvm-a", bed.hosts["kvm-a"], connections), "big-0")
+    target = LibvirtHost("kvm-b", bed.hosts["kvm-b"], connections)
+    placement = Placement()
+    with placement.choose(big, [target], needs_disks=False) as chosen:
+        assert chosen is target
+        with pytest.raises(NoTarget, match="MiB of memory left"), placement.choose(big, [target], needs_disks=False):
+            pass
+    with placement.choose(big, [target], needs_disks=False) as chosen:
+        assert chosen is target
+    bed.virsh("kvm-a", "undefine", "big-0")
+    connections.close()
+
+
 def test_disks_are_deleted_only_where_libvirt_manages_them(bed: Bed, off: Guest, tmp_path: Path) -> None:
     """With `delete`, a disk in no pool fails the order before anything is done; in a pool it is deleted."""
     executor = executor_in(tmp_path, replace(QUICK, terminate_storage="delete"))
@@ -171,6 +221,22 @@ def test_one_host_that_is_down_fails_only_its_machine(bed: Bed, executor: Libvir
         assert executor.machines_on("kvm-b", bed.hosts["kvm-b"]) is None
     finally:
         bed.start_libvirtd("kvm-b")
+
+
+def test_a_host_that_hangs_holds_up_no_other(bed: Bed, executor: LibvirtExecutor, off: Guest) -> None:
+    """While the libvirtd of one host is stopped, an order on the other host is carried out."""
+    executor.machines_on("kvm-b", bed.hosts["kvm-b"])
+    bed.signal_libvirtd("kvm-b", "STOP")
+    hanging = work_on(bed, EventType.REBOOT, {"lost-0": "kvm-b"})
+    try:
+        executor.take(hanging)
+        assert done(executor, work_on(bed, EventType.REBOOT, {"off-0": "kvm-a"})).output == "off-0 is off and stays off"
+        assert executor.at_work() == 1
+    finally:
+        bed.signal_libvirtd("kvm-b", "CONT")
+    outcome = ended(executor, hanging)
+    assert isinstance(outcome, Outcome)
+    assert not outcome.ok
 
 
 def test_a_second_attempt_waits_for_the_first(bed: Bed, tmp_path: Path) -> None:

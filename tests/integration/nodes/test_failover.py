@@ -12,10 +12,12 @@ from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.store import AuditQuery, Focus
 from forewarn.store.postgres.store import PostgresStore
 from tests.folders import folder_for_every_user
+from tests.integration.nodes.hook_messages import SCOPES, Messages, create_hooks, secrets_of, wanted_of
 from tests.integration.nodes.nodes import some_nodes
 from tests.support.postgres_servers import SHARED, Server
 from tests.support.records import change, entry, saved_scope, scope
 from tests.support.waiting import until
+from tests.support.webhook_receiver import receiving
 
 
 class Pair:
@@ -61,13 +63,28 @@ def pair() -> Iterator[Pair]:
 
 
 def test_lost_commits_do_not_come_again_under_the_same_names(pair: Pair, tmp_path: Path) -> None:
-    """Guests saw a document that the promoted replica never had: every node goes on with a new epoch, by itself."""
-    with some_nodes(tmp_path) as nodes:
-        first, second = nodes.start(pair.address), nodes.start(pair.address)
+    """Guests saw a document that the promoted replica never had: every node goes on with a new epoch, by itself.
+
+    Hooks get every entry that survived, in the order of the audit, and none of them under a second id.
+    """
+    options = {"FOREWARN_HOOK_TARGETS": "127.0.0.1"}
+    with some_nodes(tmp_path) as nodes, receiving() as receiver:
+        first, second = nodes.start(pair.address, **options), nodes.start(pair.address, **options)
+        hooks = create_hooks(second, receiver.url)
+        receiver.hook_secrets = secrets_of(hooks)
+
+        def messages(scope: str) -> Messages:
+            return Messages(hooks[scope], list(zip(receiver.ids, receiver.received, strict=True)))
+
         first.poll()
+        second.reboot("blog", "web-1")
         until(pair.caught_up)
         pair.part()
+        survive = wanted_of(first, "")
         first.reboot()
+        (*_, lost_entry) = wanted_of(first, "shop")
+        until(lambda: lost_entry in messages("").ids and lost_entry in messages("shop").ids)
+        receiver.status = 503
         lost = first.poll()
         assert lost.etag == '"2"'
         assert second.poll(etag=lost.etag).status == 304
@@ -82,6 +99,16 @@ def test_lost_commits_do_not_come_again_under_the_same_names(pair: Pair, tmp_pat
         assert again.etag.startswith('"2-')
         (entry,) = [e for e in first.api("GET", "/v1/audit")[1]["items"] if e["action"] == "database failed over"]  # type: ignore[attr-defined]
         assert "commits may be lost" in entry["detail"]
+
+        receiver.status = 204
+        wanted = {scope: wanted_of(first, scope) for scope in SCOPES}
+        assert wanted[""][: len(survive)] == survive
+        assert len(wanted[""]) > len(survive) > 0
+        until(lambda: all(set(wanted[scope]) <= messages(scope).ids.keys() for scope in SCOPES))
+        for scope in SCOPES:
+            assert [entry for entry in messages(scope).entries if entry in wanted[scope]] == wanted[scope]
+            assert messages(scope).under_several_ids == []
+        assert lost_entry not in wanted[""]
 
 
 def test_new_epochs_begin_whatever_a_node_knew_of_standbys(pair: Pair) -> None:

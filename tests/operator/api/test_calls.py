@@ -525,7 +525,52 @@ def test_every_list_is_searched_by_a_part_of_a_text(service: RunningService) -> 
         "hooks",
     ):
         refused = service.request("GET", f"/v1/{kind}?q=we%00b")
-        assert (refused.status, refused.message) == (400, "q: it contains a control character: search for plain text")
+        assert (refused.status, refused.message) == (400, "q: it contains a control character: write plain text")
+    for parameter in ("events?scope", "events?host", "events?scope=shop&machine", "machines?host", "audit?event"):
+        refused = service.request("GET", f"/v1/{parameter}=we%00b")
+        name = parameter.rpartition("&")[2].rpartition("?")[2]
+        assert (refused.status, refused.message) == (400, f"{name}: it contains a control character: write plain text")
+
+
+def test_the_orders_of_a_maintenance_come_in_pages_if_a_limit_is_given(service: RunningService) -> None:
+    """Without one they come all at once, in the order of their events."""
+    service.enable("shop")
+    made = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}, "emergency": True}, 201)
+    service.service.ticker.advance(1)
+    path = f"/v1/orders?maintenance={made['id']}"
+    every = service.get(path)
+    assert (len(every["items"]) > 1, every["next_cursor"]) == (True, None)
+    met: list[object] = []
+    page = service.get(f"{path}&limit=1")
+    while page["next_cursor"] is not None:
+        met += page["items"]
+        page = service.get(f"{path}&limit=1&cursor={page['next_cursor']}")
+        assert len(page["items"]) == 1
+    assert [*met, *page["items"]] == every["items"]
+
+
+def test_what_is_not_found_comes_with_the_nearest_that_is(service: RunningService) -> None:
+    """Scopes that the caller sees, and the whole id behind a short one."""
+    owner = service.token_of("owner", "shop")
+    made = service.schedule("shop/web-0")
+    event = made["waves"][0]["events"][0]["id"]
+    whole = "ids are written in full, with 36 characters"
+    for path, message in (
+        ("/v1/scopes/shopp", "there is no scope 'shopp'; did you mean shop?"),
+        ("/v1/scopes/elsewhere", "there is no scope 'elsewhere'"),
+        (f"/v1/events/{event[:8]}", f"there is no event {event[:8]}; {whole}: did you mean {event}?"),
+        ("/v1/events/ABC", f"there is no event ABC; {whole}"),
+        (f"/v1/orders/{'0' * 36}", f"there is no event {'0' * 36}"),
+        (
+            f"/v1/maintenances/{made['id'][:9]}",
+            f"there is no maintenance {made['id'][:9]}; {whole}: did you mean {made['id']}?",
+        ),
+    ):
+        found = service.request("GET", path)
+        assert (found.status, found.message) == (404, message)
+    assert service.request("GET", f"/v1/events/{event[:8]}", token=owner).message.endswith(f"did you mean {event}?")
+    body = {"type": "Reboot", "targets": {"scope": "shp"}}
+    assert service.request("POST", "/v1/maintenances", body).message.endswith("in the fleet; did you mean shop?")
 
 
 def test_a_search_reads_a_bounded_part_and_its_cursor_continues(

@@ -7,6 +7,7 @@ import pytest
 
 from forewarn.core.lifecycle import Unknown
 from forewarn.core.model import Actor
+from forewarn.operator.api import views
 from tests.support import forty_hosts
 from tests.support.running_service import RunningService, running_service
 
@@ -69,7 +70,7 @@ def test_only_an_operator_retries_all_and_only_what_failed(service: RunningServi
     assert service.request("POST", "/v1/maintenances/none/retry-failed").status == 404
 
 
-def test_a_maintenance_tells_a_pause_from_a_failure(service: RunningService) -> None:
+def test_a_maintenance_tells_a_pause_from_a_failure(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     """`paused` is an operator's pause, `held` a stop by failures; a list has `paused` too. An owner sees the own scopes."""
     maintenance_id, events = started(service, "shop/web-0", "shop/web-1", "blog/db")
     by_scope = {service.get(f"/v1/events/{each}")["scope"]: each for each in events[:2]}
@@ -94,6 +95,10 @@ def test_a_maintenance_tells_a_pause_from_a_failure(service: RunningService) -> 
     assert sorted(reason["message"] for reason in owners["needs_operator"])[0] == (
         "it waits for something outside your scopes"
     )
+    monkeypatch.setattr(views, "MAX_NAMED", 1)
+    for scope, code in (("shop", "order-failed"), ("blog", "in-doubt")):
+        (reason,) = service.get(path, token=service.token_of("owner", scope, name=scope))["needs_operator"]
+        assert (reason["code"], reason["events"]) == (code, [by_scope[scope]]), "the owner's own reasons come first"
 
 
 def test_a_failure_of_another_maintenance_is_named_and_hidden_from_strangers(service: RunningService) -> None:

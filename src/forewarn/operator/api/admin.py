@@ -156,7 +156,7 @@ def post_token(api: Api, context: CallContext) -> Result:
             Focus(scopes=scopes, whole_maintenances=False, open_events=False, document_only=True)
         ).scopes.keys()
     ):
-        raise NotFound(f"there is no scope {missing!r}: the scopes of a token must exist")
+        raise NotFound(f"there is no scope {missing!r}: the scopes of a token must exist", scope=missing)
     once = context.once(SaveToken(sealed(context.caller, token.id, secret)))
     api.control.add_token(token, context.caller.actor, once=once)
     return _new_token(views.body_of(bodies.TokenOut, token), secret)

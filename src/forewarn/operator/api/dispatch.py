@@ -14,7 +14,8 @@ from forewarn.core.fleet import parse_fleet
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.calls import CALLS, MAX_KEY_CHARS, Call
-from forewarn.operator.api.context import TOML, Api, CallContext, Result
+from forewarn.operator.api.context import CONTROL, TOML, Api, CallContext, Result
+from forewarn.operator.api.not_found_hints import hint
 from forewarn.operator.api.validation_errors import sentence
 from forewarn.service.decisions import RepeatedRequest
 
@@ -68,6 +69,8 @@ def read_query(call: Call, items: Iterable[tuple[str, str]]) -> Any:
     values: dict[str, Any] = {}
     lists = {f.name for f in msgspec.structs.fields(call.query) if get_origin(f.type) is tuple}
     for name, value in items:
+        if CONTROL.search(value.strip()):
+            raise Invalid(f"{name}: it contains a control character: write plain text")
         if name in lists:
             values.setdefault(name, []).append(value)
         elif name in values:
@@ -132,6 +135,8 @@ def perform(api: Api, call: Call, context: CallContext) -> Result:
         if why := why_not(api, call, context.caller, context.path):
             raise Forbidden(why)
         return call.perform(api, context)
+    except NotFound as error:
+        raise NotFound(f"{error}{hint(api, call.path, context, error)}", scope=error.scope) from None
     except RepeatedRequest as repeated:
         # Another node may have made the change. This node must apply it before it answers.
         api.catch_up()

@@ -19,7 +19,7 @@ from forewarn.operator.api.context import (
     split_page,
 )
 from forewarn.operator.api.receipts import SavedHook, SaveHook
-from forewarn.store import Focus, folded
+from forewarn.store import folded
 
 
 def list_hooks(api: Api, context: CallContext) -> Result:
@@ -47,9 +47,6 @@ def post_hook(api: Api, context: CallContext) -> Result:
         raise Forbidden("an owner's hook needs a scope: name one of yours")
     if body.scope:
         context.caller.require_scope(body.scope)
-        focus = Focus(scopes=(body.scope,), whole_maintenances=False, open_events=False, document_only=True)
-        if body.scope not in api.store.snapshot(focus).scopes:
-            raise NotFound(f"there is no scope {body.scope!r}")
         refuse_fleet_kinds(body.on)
     secret = api.random()
     hook = Hook(

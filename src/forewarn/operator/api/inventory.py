@@ -60,7 +60,7 @@ def _scope_out(api: Api, name: str) -> bodies.ScopeOut:
         Focus(scopes=(name,), whole_maintenances=False, open_events=False, document_only=True)
     ).scopes.get(name)
     if scope is None:
-        raise NotFound(f"there is no scope {name!r}")
+        raise NotFound(f"there is no scope {name!r}", scope=name)
     return views.body_of(bodies.ScopeOut, scope)
 
 

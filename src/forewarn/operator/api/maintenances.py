@@ -33,6 +33,8 @@ MAX_LISTED_TARGETS = 20
 MAX_PLANNED_TARGETS = 3
 MAX_FAILED_HOSTS = 10_000
 
+Key = tuple[datetime, str]
+
 
 class MaintenancesQuery(Searched):
     """Which maintenances."""
@@ -82,25 +84,22 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
 def list_maintenances(api: Api, context: CallContext) -> Result:
     query, within = context.query, context.caller.within
 
-    def read(before: tuple[datetime, str] | None, limit: int) -> list[tuple[tuple[datetime, str], Maintenance]]:
+    def read(before: Key | None, limit: int) -> list[tuple[Key, Maintenance | None]]:
         statuses = query.status or tuple(MaintenanceStatus)
-        found = MaintenanceQuery(statuses=statuses, within=within, before=before, limit=limit)
-        return [((each.created, each.id), each) for each in api.store.maintenances(found)]
+        wanted = MaintenanceQuery(statuses=statuses, within=within, before=before, limit=limit)
+        if not query.text:
+            return [((each.created, each.id), each) for each in api.store.maintenances(wanted)]
+        keys = api.store.maintenance_keys(wanted)
+        found = api.store.search_maintenances([i for _, i in keys], query.text, within)
+        # A maintenance that does not match still counts as read.
+        return [(key, found.get(key[1])) for key in keys]
 
     start = read_cursor(query.cursor, tuple[Moment, str])
-    page, last = searched(read, lambda each: _text(each, within), text=query.text, start=start, limit=query.limit)
+    items, last = searched(
+        read, lambda each: query.text if each else "", text=query.text, start=start, limit=query.limit
+    )
+    page = [each for each in items if each is not None]
     return page_of(_rows(api, page, within), cursor_of(*last) if last else None)
-
-
-def _text(maintenance: Maintenance, within: tuple[str, ...] | None) -> str:
-    """Return what a search finds a maintenance by, as far as the caller sees it."""
-    about = (maintenance.id, maintenance.type, maintenance.description, maintenance.created_by)
-    targets = maintenance.targets
-    if targets is None:
-        return "\n".join(about)
-    scopes = (scope for scope in (targets.scope, *targets.scopes) if within is None or scope in within)
-    machines = (f"{scope}/{name}" for scope, name in targets.machines if within is None or scope in within)
-    return "\n".join((*about, *scopes, *machines, *(targets.hosts if within is None else ())))
 
 
 def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | None) -> list[bodies.MaintenanceRow]:

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import Annotated
+
+import msgspec
 
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.lifecycle import Outcome
@@ -9,9 +12,11 @@ from forewarn.core.model import Event, Maintenance, Order, OrderState, Status
 from forewarn.core.transitions import Verb
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.context import (
+    DEFAULT_LIMIT,
     Api,
     CallContext,
     Moment,
+    Number,
     Result,
     Searched,
     cursor_of,
@@ -26,13 +31,14 @@ Key = tuple[datetime, str]
 
 
 class OrdersQuery(Searched):
-    """Which orders; with a maintenance, all of its orders that are in these states.
+    """Which orders. Without a limit, a page has 50 of them, or all orders of the maintenance.
 
     With a state, orders of abandoned events are left out: they failed, and nothing is left to do about them.
     """
 
     state: tuple[OrderState, ...] = ()
     maintenance: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] | None = None  # type: ignore[assignment]
 
 
 def list_orders(api: Api, context: CallContext) -> Result:
@@ -55,7 +61,7 @@ def list_orders(api: Api, context: CallContext) -> Result:
         return [((o.issued, o.id), views.order_out(o, of[o.id]) if o.id in of else None) for o in page]
 
     start = read_cursor(query.cursor, tuple[Moment, str])
-    items, last = searched(read, _text, text=query.text, start=start, limit=query.limit)
+    items, last = searched(read, _text, text=query.text, start=start, limit=query.limit or DEFAULT_LIMIT)
     found = [item for item in items if item is not None]
     return page_of(_with_hosts(api, found), cursor_of(*last) if last else None)
 
@@ -75,7 +81,7 @@ def _text(order: bodies.OrderOut | None) -> str:
 
 
 def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
-    """Return one page: a maintenance has at most as many orders as events and hosts."""
+    """Return a page: the orders of events, then those of hosts. The cursor is the number of orders before it."""
     query, text, caller = context.query, context.query.text, context.caller
     snapshot = api.snapshots.around(maintenances=[query.maintenance])
     states = _offered(api, query.state)
@@ -88,13 +94,19 @@ def _orders_of_maintenance(api: Api, context: CallContext) -> Result:
         if (order := snapshot.orders.get(event.id)) is not None and order.state in states
     ]
     maintenance = snapshot.maintenances.get(query.maintenance)
-    if maintenance is not None and caller.within is None:
-        items += [
-            views.order_out(order, maintenance)
-            for order in sorted(snapshot.orders.values(), key=lambda o: o.position)
-            if order.host and order.maintenance_id == query.maintenance and order.state in states
-        ]
-    return page_of(_with_hosts(api, [item for item in items if text in folded(_text(item))]), None)
+    items += [
+        views.order_out(order, maintenance)
+        for order in sorted(snapshot.orders.values(), key=lambda o: o.position)
+        if maintenance is not None
+        and caller.within is None
+        and order.host
+        and order.maintenance_id == query.maintenance
+        and order.state in states
+    ]
+    (begin,) = read_cursor(query.cursor, tuple[Number]) or (0,)
+    found = [item for item in items if text in folded(_text(item))][begin:]
+    page = found[: query.limit]
+    return page_of(_with_hosts(api, page), cursor_of(begin + len(page)) if len(page) < len(found) else None)
 
 
 def _with_hosts(api: Api, orders: list[bodies.OrderOut]) -> list[bodies.OrderOut]:

@@ -25,7 +25,6 @@ UNRELATED = frozenset(
         "token created",
         "token revoked",
         "authentication failed",
-        "hook created",
         "hook deleted",
         "hook secret rotated",
         "hook enabled",
@@ -135,7 +134,8 @@ def _changed_part(
     scopes: set[str] = set()
     for entry in entries:
         is_read = entry.maintenance_id in submitted and entry.event_id not in known.events
-        if is_read or entry.action in UNRELATED:
+        # A new hook gives its scope a new version; one for the fleet has no scope.
+        if is_read or entry.action in UNRELATED or (entry.action == "hook created" and not entry.scope):
             continue
         if entry.event_id and entry.event_id in known.events:
             events.add(entry.event_id)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -164,6 +165,12 @@ class EventBodies:
         """Whether the event waits until an operator resolves a failure, maybe one of another maintenance."""
         return any(reason.code == "unresolved" for reason in self._waiting[event.id])
 
+    def reasons(self, reasons: Iterable[Waiting], most: int) -> list[bodies.WaitingOut]:
+        """Show the first reasons; an owner sees those of the owner's scopes first."""
+        if self._within is not None:
+            reasons = sorted(reasons, key=lambda reason: not self._all_within(reason))
+        return [self.reason(reason) for reason in islice(reasons, most)]
+
     def reason(self, reason: Waiting) -> bodies.WaitingOut:
         """Show a reason; an owner does not learn what happens outside the owner's scopes."""
         if self._within is not None and not self._all_within(reason):
@@ -216,13 +223,13 @@ def maintenance_row(
 
 def targets_out(targets: Targets, within: Collection[str] | None, most: int | None = None) -> bodies.TargetsOut:
     """Show the first `most` names. An owner sees the machines and scopes of their own, and no hosts."""
-    machines = [f"{scope}/{name}" for scope, name in targets.machines if within is None or scope in within]
+    machines = targets.machines if within is None else [key for key in targets.machines if key[0] in within]
     named = targets.scopes or ((targets.scope,) if targets.scope else ())
     scopes = [scope for scope in named if within is None or scope in within]
     hosts = list(targets.hosts) if within is None else []
     return bodies.TargetsOut(
         count=len(machines) + len(scopes) + len(hosts),
-        machines=machines[:most],
+        machines=[f"{scope}/{name}" for scope, name in machines[:most]],
         scopes=scopes[:most],
         update_domain=targets.update_domain,
         hosts=hosts[:most],
@@ -269,7 +276,7 @@ def maintenance_out(
     held = held or (unstarted is not None and builder.waits_for_failure(unstarted))
     row = maintenance_row(
         maintenance,
-        wave_progress(events, snapshot.orders),
+        all_waves if within is None else wave_progress(events, snapshot.orders),
         all_waves,
         within=within,
         estimated_end=expected_end(maintenance, all_waves, held=held, now=now),
@@ -282,7 +289,7 @@ def maintenance_out(
     waiting = waiting_for_hosts(snapshot, maintenance_id, now) if of_hosts else {}
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},
-        needs_operator=[builder.reason(reason) for reason in needs_operator(snapshot, maintenance_id, now)[:MAX_NAMED]],
+        needs_operator=builder.reasons(needs_operator(snapshot, maintenance_id, now), MAX_NAMED),
         event_counts=dict(Counter(event.status for event in events)),
         waves=[bodies.WaveOut(number=number, events=shown) for number, shown in sorted(waves.items())],
         hosts=[

@@ -80,9 +80,9 @@ def failures_of(request: PageRequest, maintenance: MaintenanceOut) -> Failures |
     if not any(totals.values()):
         return None
     api = request.api
-    orders = api.get("/v1/orders", state=sorted(UNRESOLVED), maintenance=maintenance.id).items
+    orders = api.get("/v1/orders", state=sorted(UNRESOLVED), maintenance=maintenance.id, limit=MAX_ROWS).items
     # Its own page shows its state and its buttons elsewhere.
-    group = MaintenanceFailures(str(maintenance.id), None, orders[:MAX_ROWS], ())
+    group = MaintenanceFailures(str(maintenance.id), None, orders, ())
     back = f"/maintenances/{maintenance.id}"
     return Failures(totals, [group], _buttons(api), _host_buttons(api), back, str(maintenance.id))
 

@@ -127,14 +127,7 @@ def orders(request: PageRequest) -> RenderedPage:
 
     def read() -> RenderedPage:
         maintenance_id = whole_id(request.api, Kind.MAINTENANCE, search["maintenance"])
-        if not maintenance_id:
-            return _list(request, "orders.html", "/v1/orders", ROWS, **search)
-        # The API returns all orders of a maintenance at once, so the cursor is a number of orders.
-        found = request.api.get("/v1/orders", **{**search, "maintenance": maintenance_id}).items
-        begin = _number(request.query.get("cursor", ""))
-        end = begin + ROWS
-        others = request.other_pages(str(end) if end < len(found) else None)
-        return RenderedPage("orders.html", {"items": found[begin:end], **others})
+        return _list(request, "orders.html", "/v1/orders", ROWS, **{**search, "maintenance": maintenance_id})
 
     more = {
         "states": list(OrderState),

@@ -3,6 +3,7 @@
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from itertools import islice
 
 from forewarn.core.model import OPEN, AuditEntry, Event, Host, Machine, Maintenance, Order, OrderState, Scope, Status
@@ -23,6 +24,7 @@ from forewarn.store import (
     Page,
     ScopeQuery,
     folded,
+    maintenance_text,
     selected_scopes,
 )
 from forewarn.store.memory.tables import MemoryTables, locked
@@ -134,6 +136,16 @@ class MemoryLists(MemoryTables):
             and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._events_of_maintenance(m.id)))
         )
         return heapq.nlargest(query.limit, matching, key=lambda m: (m.created, m.id))
+
+    def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
+        return [(each.created, each.id) for each in self.maintenances(query)]
+
+    @locked
+    def search_maintenances(
+        self, ids: Collection[str], text: str, within: tuple[str, ...] | None
+    ) -> dict[str, Maintenance]:
+        found = (self._maintenances[i] for i in ids if i in self._maintenances)
+        return {each.id: each for each in found if text in maintenance_text(each, within)}
 
     @locked
     def wave_progress(

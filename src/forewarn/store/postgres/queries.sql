@@ -84,6 +84,15 @@ WHERE maintenance_id = ANY(%(ids)s::text[])
 SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
 WHERE m.id = ANY(%(ids)s::text[]) ORDER BY m.id;
 
+-- name: maintenances_matching
+-- Return those of these maintenances that contain a text. The targets are JSON, whose names are ASCII without a slash: there both
+-- parts of the text are searched for, wherever they are.
+SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+WHERE m.id = ANY(%(ids)s::text[])
+  AND (m.id ILIKE %(pattern)s OR m.type COLLATE "C" ILIKE %(pattern)s OR m.description COLLATE "C" ILIKE %(pattern)s
+    OR m.created_by COLLATE "C" ILIKE %(pattern)s
+    OR (t.targets COLLATE "C" ILIKE %(scope_part)s AND t.targets COLLATE "C" ILIKE %(name_part)s));
+
 -- name: wave_progress
 -- Count the events of these maintenances by wave.
 SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') AS done,
@@ -154,16 +163,29 @@ ORDER BY name LIMIT %(limit)s;
 
 -- name: machines_matching
 -- Return a page of the machines whose name, host, instance id or address is like a pattern. Reads machines by the primary key
--- until the page is full. `slash` says that the text is `scope/name`, whose parts have patterns of their own; `address` is the
--- pattern if the text may be a part of an address, else NULL.
+-- until the page is full. `address` is the pattern if the text may be a part of an address, else NULL.
 SELECT * FROM machines m
 WHERE (scope, name) > (%(scope)s, %(name)s) AND %(host)s IN ('', host)
   AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
-  AND (CASE WHEN %(slash)s THEN name ILIKE %(name_pattern)s AND scope ILIKE %(scope_pattern)s
-       ELSE name ILIKE %(pattern)s OR scope ILIKE %(pattern)s OR host ILIKE %(pattern)s END
+  AND (name ILIKE %(pattern)s OR scope ILIKE %(pattern)s OR host ILIKE %(pattern)s
        OR instance_id COLLATE "C" ILIKE %(pattern)s
        OR (%(address)s::text IS NOT NULL AND EXISTS (SELECT FROM machine_addresses a
            WHERE a.scope = m.scope AND a.name = m.name AND a.address ILIKE %(address)s::text)))
+ORDER BY scope, name LIMIT %(limit)s;
+
+-- name: machines_matching_key
+-- Return a page of the machines whose scope and name are like two patterns: first the scopes, then the machines in them.
+SELECT m.* FROM scopes s JOIN machines m ON m.scope = s.name
+WHERE s.name >= %(scope)s AND s.name ILIKE %(scope_pattern)s
+  AND (%(scopes)s::text[] IS NULL OR s.name = ANY(%(scopes)s::text[]))
+  AND (m.scope, m.name) > (%(scope)s, %(name)s) AND m.name ILIKE %(name_pattern)s AND %(host)s IN ('', m.host)
+ORDER BY m.scope, m.name LIMIT %(limit)s;
+
+-- name: machines_matching_instance_id
+-- Return a page of the machines whose instance id is like a pattern. Reads the index of instance ids.
+SELECT * FROM machines
+WHERE instance_id <> '' AND instance_id COLLATE "C" ILIKE %(pattern)s AND (scope, name) > (%(scope)s, %(name)s)
+  AND %(host)s IN ('', host) AND (%(scopes)s::text[] IS NULL OR scope = ANY(%(scopes)s::text[]))
 ORDER BY scope, name LIMIT %(limit)s;
 
 -- name: hosts_page
@@ -209,15 +231,27 @@ ORDER BY issued DESC, id DESC LIMIT %(limit)s;
 SELECT * FROM events WHERE number = ANY(%(numbers)s::bigint[]) ORDER BY number DESC;
 
 -- name: events_matching
--- Return, of these numbers, those of events that contain a text, newest first. The text has no line feed, so it is found in one
--- id, the type, the description or the scope/name of one machine. The collation "C" folds the letters of ASCII only.
+-- Return, of these numbers, those of events that contain a text, newest first: in one id, the type, the description or the
+-- scope/name of one machine, whose parts have patterns of their own. The collation "C" folds the letters of ASCII only.
 SELECT e.number FROM events e
 WHERE e.number = ANY(%(numbers)s::bigint[])
-  AND (strpos(lower(concat_ws(chr(10), e.id, e.maintenance_id, e.type, e.description) COLLATE "C"), %(text)s::text) > 0
-    OR EXISTS (
-      SELECT 1 FROM event_machines x
-      WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
+  AND (e.id ILIKE %(pattern)s OR e.maintenance_id ILIKE %(pattern)s OR e.type COLLATE "C" ILIKE %(pattern)s
+    OR e.description COLLATE "C" ILIKE %(pattern)s OR e.scope ILIKE %(pattern)s
+    OR (e.scope ILIKE %(scope_pattern)s AND EXISTS (
+      SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine ILIKE %(name_pattern)s)))
 ORDER BY e.number DESC;
+
+-- name: event_numbers_open_matching
+-- Return the numbers of the newest open events that contain a text, as events_matching does. Reads the index of open events,
+-- which are few, until the page is full.
+SELECT e.number FROM events e
+WHERE e.ended IS NULL AND e.number < %(before)s AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+  AND e.status = ANY(%(statuses)s::text[]) AND e.type = ANY(%(types)s::text[])
+  AND (e.id ILIKE %(pattern)s OR e.maintenance_id ILIKE %(pattern)s OR e.type COLLATE "C" ILIKE %(pattern)s
+    OR e.description COLLATE "C" ILIKE %(pattern)s OR e.scope ILIKE %(pattern)s
+    OR (e.scope ILIKE %(scope_pattern)s AND EXISTS (
+      SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine ILIKE %(name_pattern)s)))
+ORDER BY e.number DESC LIMIT %(limit)s;
 
 -- name: event_numbers
 -- Return the numbers of the newest events.
@@ -290,11 +324,11 @@ WITH matching AS MATERIALIZED (
     AND (%(host)s::text = '' OR EXISTS (
       SELECT 1 FROM event_machines x JOIN machines h ON h.scope = x.scope AND h.name = x.machine
       WHERE x.event_number = e.number AND h.host = %(host)s::text))
-    AND (%(text)s::text = ''
-      OR strpos(lower(concat_ws(chr(10), e.id, e.maintenance_id, e.type, e.description) COLLATE "C"), %(text)s::text) > 0
-      OR EXISTS (
-        SELECT 1 FROM event_machines x
-        WHERE x.event_number = e.number AND strpos(lower(x.scope || '/' || x.machine), %(text)s::text) > 0))
+    AND (%(pattern)s::text = '%%%%'
+      OR e.id ILIKE %(pattern)s OR e.maintenance_id ILIKE %(pattern)s OR e.type COLLATE "C" ILIKE %(pattern)s
+      OR e.description COLLATE "C" ILIKE %(pattern)s OR e.scope ILIKE %(pattern)s
+      OR (e.scope ILIKE %(scope_pattern)s AND EXISTS (
+        SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine ILIKE %(name_pattern)s)))
 ), waves AS (
   SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
   FROM matching GROUP BY maintenance_id, wave, status ORDER BY newest DESC LIMIT %(limit)s

@@ -14,6 +14,8 @@ from typing import Any
 
 from forewarn.core.model import ENDED, OPEN, EventType, Status
 from forewarn.store import (
+    MAX_SEARCHED,
+    SEARCHED_AT_ONCE,
     AuditQuery,
     Backlog,
     Counts,
@@ -33,8 +35,6 @@ from forewarn.store.sql.session import SqlSession
 # Up to so many events that ended since a moment are collected and sorted. If there are more, they lie close together among the
 # newest numbers, and a scan from there soon finds a page of them.
 MAX_GATHERED = 1_000
-MAX_SEARCHED = 5_000
-SEARCHED_AT_ONCE = 1_000
 _NEWEST_NUMBER = 2**62
 
 Scopes = tuple[str, ...] | None
@@ -78,8 +78,16 @@ def machines(reader: SqlSession, query: MachineQuery) -> list[Row]:
     wanted = selected_scopes(query.scope, query.within)
     scope, name = query.after or ("", "")
     values: Values = {"host": query.host, "scopes": _optional_list(reader, wanted), "scope": scope, "name": name}
+    if "/" in query.text:
+        patterns = _name_patterns(query.text)
+        by_key = reader.query("machines_matching_key", **values, **patterns, limit=query.limit)
+        by_id = reader.query("machines_matching_instance_id", **values, **patterns, limit=query.limit)
+        rows = {(row["scope"], row["name"]): row for row in (*by_key, *by_id)}
+        return [rows[key] for key in sorted(rows)[: query.limit]]
     if query.text:
-        return list(reader.query("machines_matching", **values, **_machine_patterns(query.text), limit=query.limit))
+        pattern = _pattern(query.text)
+        address = None if {".", ":"}.isdisjoint(query.text) else pattern
+        return list(reader.query("machines_matching", **values, pattern=pattern, address=address, limit=query.limit))
     if query.host:
         return list(reader.query("machines_page_of_host", **values, limit=query.limit))
     if wanted is None:
@@ -103,6 +111,17 @@ def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
     return _newest(reader, "maintenance_keys", "maintenances_by_id", query, query.statuses)
 
 
+def maintenance_keys(reader: SqlSession, query: MaintenanceQuery) -> list[tuple[Any, str]]:
+    return _newest_keys(reader, "maintenance_keys", query, query.statuses)
+
+
+def maintenances_matching(reader: SqlSession, ids: Collection[str], text: str) -> Iterable[Row]:
+    """Return those of these maintenances that contain the text, and some that only have its parts among their targets."""
+    scope, _, name = text.partition("/")
+    values = {"pattern": _pattern(text), "scope_part": _pattern(scope), "name_part": _pattern(name)}
+    return reader.query("maintenances_matching", ids=reader.as_list(ids), **values)
+
+
 def wave_progress(reader: SqlSession, maintenance_ids: Collection[str], within: Scopes) -> Iterable[Row]:
     scopes = _optional_list(reader, selected_scopes("", within))
     return reader.query("wave_progress", ids=reader.as_list(sorted(set(maintenance_ids))), scopes=scopes)
@@ -113,7 +132,7 @@ def open_waves(reader: SqlSession, query: OpenWavesQuery) -> list[Row]:
         reader.query(
             "open_waves",
             host=query.host,
-            text=query.text,
+            **_name_patterns(query.text),
             statuses=reader.as_list(query.statuses),
             types=reader.as_list(query.types),
             scopes=_optional_list(reader, selected_scopes(query.scope, query.within)),
@@ -142,6 +161,14 @@ def _newest(
     **values: bool,
 ) -> list[Row]:
     """Return the rows of a page, newest first by (time, id)."""
+    ids = [i for _, i in _newest_keys(reader, keys_query, query, kinds, **values)]
+    rows = {row["id"]: row for row in reader.query(rows_query, ids=reader.as_list(ids))}
+    return [rows[i] for i in ids]
+
+
+def _newest_keys(
+    reader: SqlSession, keys_query: str, query: MaintenanceQuery | OrderQuery, kinds: Collection[str], **values: bool
+) -> list[tuple[Any, str]]:
     scopes, before, limit = selected_scopes("", query.within), query.before, query.limit
     at, id_ = (reader.rows.time(before[0]), before[1]) if before else (reader.rows.ever, "")
     keys: set[tuple[Any, str]] = set()
@@ -152,9 +179,7 @@ def _newest(
         for scope in scopes or ():
             found = reader.query(f"{keys_query}_of_scope", scope=scope, kind=kind, at=at, id=id_, limit=limit, **values)
             keys.update((row["at"], row["id"]) for row in found)
-    ids = [i for _, i in heapq.nlargest(limit, keys)]
-    rows = {row["id"]: row for row in reader.query(rows_query, ids=reader.as_list(ids))}
-    return [rows[i] for i in ids]
+    return heapq.nlargest(limit, keys)
 
 
 # -- events
@@ -164,8 +189,9 @@ def event_page(reader: SqlSession, query: EventQuery) -> tuple[list[int], int | 
     """Return the event numbers of a page, newest first, and the `before` of the next page or None.
 
     A search reads at most MAX_SEARCHED events, so its cost does not grow with the history; the next page continues it.
+    A search of open events reads them all, in one query: they are few.
     """
-    if not query.text:
+    if not query.text or _searches_open_events(query):
         numbers = _event_numbers(reader, query)
         return numbers[: query.limit], numbers[query.limit - 1] if len(numbers) > query.limit else None
     found: list[int] = []
@@ -173,13 +199,18 @@ def event_page(reader: SqlSession, query: EventQuery) -> tuple[list[int], int | 
     for _ in range(MAX_SEARCHED // SEARCHED_AT_ONCE):
         numbers = _event_numbers(reader, part)
         read = reader.as_list(numbers[:SEARCHED_AT_ONCE])
-        found += _numbers(reader, "events_matching", {"numbers": read, "text": query.text})
+        found += _numbers(reader, "events_matching", {"numbers": read, **_name_patterns(query.text)})
         if len(found) > query.limit:
             return found[: query.limit], found[query.limit - 1]
         if len(numbers) <= SEARCHED_AT_ONCE:
             return found, None
         part = replace(part, before=numbers[SEARCHED_AT_ONCE - 1])
     return found, part.before
+
+
+def _searches_open_events(query: EventQuery) -> bool:
+    elsewhere = query.machine or query.host or query.maintenance_id
+    return bool(query.text) and OPEN.issuperset(query.statuses) and not elsewhere
 
 
 def _pattern(text: str) -> str:
@@ -191,15 +222,16 @@ def _escaped(text: str) -> str:
     return re.sub(r"([%_\\])", r"\\\1", text)
 
 
-def _machine_patterns(text: str) -> Values:
-    """Return the patterns for machines. Names have no slash, so a text with one is the end of a scope and the start of a name."""
+def _name_patterns(text: str) -> Values:
+    """Return the patterns for `scope/name` and for a text that is not searched in two parts.
+
+    Names have no slash, so a text with one is the end of a scope and the start of a name.
+    """
     scope, slash, name = text.partition("/")
     return {
         "pattern": _pattern(text),
-        "slash": bool(slash),
-        "scope_pattern": f"%{_escaped(scope)}",
-        "name_pattern": f"{_escaped(name)}%",
-        "address": _pattern(text) if not {".", ":"}.isdisjoint(text) else None,
+        "scope_pattern": f"%{_escaped(scope)}" if slash else "%",
+        "name_pattern": f"{_escaped(name)}%" if slash else _pattern(text),
     }
 
 
@@ -224,6 +256,8 @@ def _event_numbers(reader: SqlSession, query: EventQuery) -> list[int]:
         return _numbers(reader, "event_numbers_of_host", values | {"host": query.host})
     if query.maintenance_id:
         return _numbers(reader, "event_numbers_of_maintenance", values)
+    if _searches_open_events(query):
+        return _numbers(reader, "event_numbers_open_matching", values | _name_patterns(query.text))
     wheres: list[Values] = [{}] if scopes is None else [{"scope": scope} for scope in scopes]
     of_scope = "" if scopes is None else "_of_scope"
     if query.since is not None and _few_ended_since(reader, values["since"]):

@@ -51,6 +51,7 @@ from forewarn.store import (
     Page,
     ScopeQuery,
     StorePosition,
+    maintenance_text,
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.sql import lists, writing
@@ -276,6 +277,17 @@ class SqlStore:
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         with self._reading() as reader:
             return [_maintenance(reader, row) for row in lists.maintenances(reader, query)]
+
+    def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
+        with self._reading() as reader:
+            return [(reader.rows.read_time(at), i) for at, i in lists.maintenance_keys(reader, query)]
+
+    def search_maintenances(
+        self, ids: Collection[str], text: str, within: tuple[str, ...] | None
+    ) -> dict[str, Maintenance]:
+        with self._reading() as reader:
+            found = [_maintenance(reader, row) for row in lists.maintenances_matching(reader, ids, text)]
+        return {each.id: each for each in found if text in maintenance_text(each, within)}
 
     def wave_progress(
         self, maintenance_ids: Collection[str], within: tuple[str, ...] | None

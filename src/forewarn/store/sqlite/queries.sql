@@ -87,6 +87,15 @@ WHERE maintenance_id IN (SELECT value FROM json_each(:ids))
 SELECT m.*, t.targets FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
 LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id ORDER BY m.id;
 
+-- name: maintenances_matching
+-- Return those of these maintenances that contain a text. The targets are JSON, whose names are ASCII without a slash: there both
+-- parts of the text are searched for, wherever they are.
+SELECT m.*, t.targets FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
+LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+WHERE m.id LIKE :pattern ESCAPE '\' OR m.type LIKE :pattern ESCAPE '\' OR m.description LIKE :pattern ESCAPE '\'
+  OR m.created_by LIKE :pattern ESCAPE '\'
+  OR (t.targets LIKE :scope_part ESCAPE '\' AND t.targets LIKE :name_part ESCAPE '\');
+
 -- name: wave_progress
 -- Count the events of these maintenances by wave.
 SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
@@ -158,16 +167,31 @@ ORDER BY name LIMIT :limit;
 
 -- name: machines_matching
 -- Return a page of the machines whose name, host, instance id or address is like a pattern. Reads machines by the primary key
--- until the page is full. `:slash` says that the text is `scope/name`, whose parts have patterns of their own; `:address` is the
--- pattern if the text may be a part of an address, else NULL.
+-- until the page is full. `:address` is the pattern if the text may be a part of an address, else NULL.
 SELECT * FROM machines m
 WHERE (scope, name) > (:scope, :name) AND :host IN ('', host)
   AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
-  AND (CASE WHEN :slash THEN name LIKE :name_pattern ESCAPE '\' AND scope LIKE :scope_pattern ESCAPE '\'
-       ELSE name LIKE :pattern ESCAPE '\' OR scope LIKE :pattern ESCAPE '\' OR host LIKE :pattern ESCAPE '\' END
-       OR instance_id LIKE :pattern ESCAPE '\'
+  AND (name LIKE :pattern ESCAPE '\' OR host LIKE :pattern ESCAPE '\'
+       OR +scope IN (SELECT s.name FROM scopes s WHERE s.name >= :scope AND s.name LIKE :pattern ESCAPE '\')
+       OR (instance_id <> '' AND instance_id LIKE :pattern ESCAPE '\')
        OR (:address IS NOT NULL AND EXISTS (SELECT 1 FROM machine_addresses a WHERE a.scope = m.scope AND a.name = m.name
                                             AND a.address LIKE :address ESCAPE '\')))
+ORDER BY scope, name LIMIT :limit;
+
+-- name: machines_matching_key
+-- Return a page of the machines whose scope and name are like two patterns: first the scopes, then the machines in them.
+SELECT * FROM machines
+WHERE scope IN (
+    SELECT s.name FROM scopes s WHERE s.name >= :scope AND s.name LIKE :scope_pattern ESCAPE '\'
+      AND (:scopes IS NULL OR +s.name IN (SELECT value FROM json_each(:scopes))))
+  AND (+scope > :scope OR +name > :name) AND +name LIKE :name_pattern ESCAPE '\' AND :host IN ('', host)
+ORDER BY scope, name LIMIT :limit;
+
+-- name: machines_matching_instance_id
+-- Return a page of the machines whose instance id is like a pattern. Reads the index of instance ids.
+SELECT * FROM machines INDEXED BY machines_by_instance_id
+WHERE instance_id <> '' AND instance_id LIKE :pattern ESCAPE '\' AND (scope, name) > (:scope, :name) AND :host IN ('', host)
+  AND (:scopes IS NULL OR +scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY scope, name LIMIT :limit;
 
 -- name: hosts_page
@@ -213,14 +237,26 @@ ORDER BY issued DESC, id DESC LIMIT :limit;
 SELECT e.* FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value ORDER BY e.number DESC;
 
 -- name: events_matching
--- Return, of these numbers, those of events that contain a text, newest first. The text has no line feed, so it is found in one
--- id, the type, the description or the scope/name of one machine.
+-- Return, of these numbers, those of events that contain a text, newest first: in one id, the type, the description or the
+-- scope/name of one machine, whose parts have patterns of their own.
 SELECT e.number FROM json_each(:numbers) n CROSS JOIN events e ON e.number = n.value
-WHERE instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
-  OR EXISTS (
-    SELECT 1 FROM event_machines x
-    WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0)
+WHERE e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
+  OR e.description LIKE :pattern ESCAPE '\' OR e.scope LIKE :pattern ESCAPE '\'
+  OR (e.scope LIKE :scope_pattern ESCAPE '\' AND EXISTS (
+    SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine LIKE :name_pattern ESCAPE '\'))
 ORDER BY e.number DESC;
+
+-- name: event_numbers_open_matching
+-- Return the numbers of the newest open events that contain a text, as events_matching does. Reads the index of open events,
+-- which are few, until the page is full.
+SELECT e.number FROM events e INDEXED BY events_open
+WHERE e.ended IS NULL AND e.number < :before AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
+  AND e.status IN (SELECT value FROM json_each(:statuses)) AND e.type IN (SELECT value FROM json_each(:types))
+  AND (e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
+    OR e.description LIKE :pattern ESCAPE '\' OR e.scope LIKE :pattern ESCAPE '\'
+    OR (e.scope LIKE :scope_pattern ESCAPE '\' AND EXISTS (
+      SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine LIKE :name_pattern ESCAPE '\')))
+ORDER BY e.number DESC LIMIT :limit;
 
 -- name: event_numbers
 -- Return the numbers of the newest events.
@@ -292,11 +328,11 @@ WITH matching AS MATERIALIZED (
     AND (:host = '' OR EXISTS (
       SELECT 1 FROM event_machines x CROSS JOIN machines h ON h.scope = x.scope AND h.name = x.machine
       WHERE x.event_number = e.number AND h.host = :host))
-    AND (:text = ''
-      OR instr(lower(e.id || char(10) || e.maintenance_id || char(10) || e.type || char(10) || e.description), :text) > 0
-      OR EXISTS (
-        SELECT 1 FROM event_machines x
-        WHERE x.event_number = e.number AND instr(lower(x.scope || '/' || x.machine), :text) > 0))
+    AND (:pattern = '%%'
+      OR e.id LIKE :pattern ESCAPE '\' OR e.maintenance_id LIKE :pattern ESCAPE '\' OR e.type LIKE :pattern ESCAPE '\'
+      OR e.description LIKE :pattern ESCAPE '\' OR e.scope LIKE :pattern ESCAPE '\'
+      OR (e.scope LIKE :scope_pattern ESCAPE '\' AND EXISTS (
+        SELECT 1 FROM event_machines x WHERE x.event_number = e.number AND x.machine LIKE :name_pattern ESCAPE '\')))
 ), waves AS (
   SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
   FROM matching GROUP BY maintenance_id, wave, status ORDER BY newest DESC LIMIT :limit

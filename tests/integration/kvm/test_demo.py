@@ -1,0 +1,38 @@
+"""`make demo-kvm`: the portal of a forewarn that knows two hosts and four guests, and nothing left at the end."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+from scripts.kvm_bed.bed import ROOT
+
+from tests.support.waiting import PATIENCE_S, until
+
+
+def test_the_demo_shows_its_guests_and_leaves_nothing_behind() -> None:
+    """The printed address and token show the machines; after SIGTERM hosts and files are gone."""
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "scripts.demo_kvm", "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        assert demo.stdout is not None
+        (portal, token) = next(
+            found.groups() for line in demo.stdout if (found := re.search(r"portal: (\S+) +token: (\S+)", line))
+        )
+        request = urllib.request.Request(f"{portal}/v1/fleet", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            fleet = json.load(answer)
+        assert {machine["name"]: machine["host"] for machine in fleet["machines"]} == {
+            "web-0": "kvm-a", "db-0": "kvm-a", "web-1": "kvm-b", "db-1": "kvm-b",
+        }  # fmt: skip
+        folder = Path(next(host["connection"] for host in fleet["hosts"]).partition("socket=")[2]).parents[2]
+        assert folder.is_dir()
+    finally:
+        demo.send_signal(signal.SIGTERM)
+        demo.communicate(timeout=PATIENCE_S)
+    until(lambda: not folder.exists())
+    assert demo.returncode == 0
