@@ -132,8 +132,8 @@ def test_hosts_are_listed_with_what_the_fleet_says(service: RunningService) -> N
     plain = {"labels": {}, "fault_domain": 0, "connection": "", "listed": False}
     racks = [{**listed, **plain, "name": f"rack1-{each}", "machines": n} for each, n in (("a", 2), ("b", 1))]
     assert service.get("/v1/hosts")["items"] == [listed, *racks]
-    assert service.get("/v1/hosts/kvm-07") == listed
-    assert service.get("/v1/hosts/rack1-b", token=service.token_of("viewer")) == racks[1]
+    assert service.get("/v1/hosts/kvm-07") == {**listed, "orders": []}
+    assert service.get("/v1/hosts/rack1-b", token=service.token_of("viewer")) == {**racks[1], "orders": []}
     owner = service.token_of("owner", "blog")
     assert service.get("/v1/hosts/rack1-a", token=owner) == {"name": "rack1-a", "machines": 1}
     for hidden in ("rack1-b", "kvm-07"):
