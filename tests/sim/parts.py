@@ -68,8 +68,8 @@ class NodeStore:
         self._record = record
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            return self._called(name, lambda: getattr(self._database.memory, name)(*arguments))
+        def call(*arguments: Any, **options: Any) -> Any:
+            return self._called(name, lambda: getattr(self._database.memory, name)(*arguments, **options))
 
         self.__dict__[name] = call
         return call
