@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -24,6 +25,7 @@ virsh-list) ls; echo listed >>"$HOME/listed" ;;
 patch-and-reboot-) echo "$1:$(ls)" >>"$HOME/patched" ;;
 esac
 """
+POLL_EVERY_S = 1.0
 # The page's loop waits 5 s at a time; a test need not.
 SLEEP = "#!/bin/sh\nexec /bin/sleep 0.02\n"
 
@@ -61,16 +63,28 @@ def running(home: Path, host: str) -> set[str]:
 
 @pytest.fixture
 def cli(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
-    """A service whose commands are the page's program. Machines of both scopes have polled, so these get notice."""
+    """A service whose commands are the page's program. A machine of each scope polls all the time, so these get notice."""
     for name, value in variables(home).items():
         monkeypatch.setenv(name, value)
     (home / "serve.toml").write_text(
         f'executor = "command"\ncommand = ["{home}/bin/patch-host"]\ncommand_parallel = 4\n'
     )
     with serving(home, "--clock", "3000x", "--config", str(home / "serve.toml"), fleet=FLEET) as made:
-        for address in ("127.0.1.1", "127.0.2.1"):
-            made.poll(address)
+        polled, ended = Event(), Event()
+
+        def poll() -> None:
+            # A day without a poll, after which a scope gets no notice, lasts 29 s here.
+            while not ended.wait(POLL_EVERY_S if polled.is_set() else 0):
+                for address in ("127.0.1.1", "127.0.2.1"):
+                    made.poll(address)
+                polled.set()
+
+        guests = Thread(target=poll)
+        guests.start()
+        assert polled.wait(PATIENCE_S)
         yield made
+        ended.set()
+        guests.join(PATIENCE_S)
 
 
 FLEET = "".join(

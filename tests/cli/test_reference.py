@@ -47,6 +47,7 @@ NO_API = (
     "forewarn record",
     "forewarn conform",
     "forewarn demo",
+    "forewarn fleet import",
 )
 
 

@@ -82,8 +82,8 @@ def test_renamed_and_moved_domains_are_followed_by_their_uuid() -> None:
     decision = decide(looks, before, (), now=NOW)
     assert lines(decision, before) == (
         "- machine shop/web-0",
-        "+ machine shop/web-9",
         "~ machine shop/web-1: host kvm-a -> kvm-b",
+        "+ machine shop/web-9",
     )
     assert decision.wanted.machines["shop", "web-9"] == machine(
         name="web-9", host="kvm-b", update_domain=3, addresses=("10.88.0.11",)
@@ -242,6 +242,21 @@ def test_two_domains_of_one_name_are_a_problem_of_the_second() -> None:
     assert adopted.wanted.machines["shop", "web-0"] == machine(update_domain=2)
 
 
+def test_two_domains_may_swap_their_names() -> None:
+    """Each machine follows its UUID; a domain whose new name is not free keeps the old one, with its new host."""
+    before = fleet(machine(update_domain=1), machine(WEB_1, "web-1", update_domain=2))
+    swapped = decide([host("kvm-a", domain(name="web-1"), domain(WEB_1, "web-0"))], before, (), now=NOW)
+    after = swapped.wanted.machines
+    assert (after["shop", "web-0"].instance_id, after["shop", "web-1"].instance_id) == (WEB_1, WEB_0)
+    assert (after["shop", "web-0"].update_domain, swapped.removed, swapped.problems) == (2, (), ())
+    looks = [host("kvm-a", domain(WEB_1, "web-1")), host("kvm-b", domain(name="web-1"))]
+    kept = decide(looks, before, (), now=NOW)
+    assert lines(kept, before) == ("~ machine shop/web-0: host kvm-a -> kvm-b",)
+    assert "there is another domain for machine shop/web-1" in kept.problems[0]
+    wrong = decide([host("kvm-a", domain(WEB_1, "web-1")), host("kvm-b", domain(metadata="<m"))], before, (), now=NOW)
+    assert lines(wrong, before) == ("~ machine shop/web-0: host kvm-a -> kvm-b",)
+
+
 def test_a_wrong_domain_stops_no_other() -> None:
     """A name, metadata or kind that cannot be used is a problem of this domain alone."""
     looks = [
@@ -266,7 +281,7 @@ def test_a_standalone_scope_has_one_machine_and_leaves_with_it() -> None:
     looks = [host("kvm-a", domain(**solo), domain(WEB_1, "web-1", **solo))]
     decision = decide(looks, Fleet({}, {}), (), now=NOW)
     assert list(decision.wanted.machines) == [("solo", "web-0")]
-    assert decision.problems == ("machine solo/web-1: the standalone scope solo has a machine already",)
+    assert decision.problems == ("domain 'web-1' on kvm-a: the standalone scope solo has the machine web-0 already",)
     difference_of(decision, Fleet({}, {}))
     before = Fleet({"solo": Scope(name="solo", kind=ScopeKind.STANDALONE)}, {("solo", "web-0"): machine(scope="solo")})
     moved = decide([host("kvm-a", domain(metadata=stated("duo", kind="standalone")))], before, (), now=NOW)

@@ -25,9 +25,12 @@ from forewarn.core.model import (
     ApprovalMode,
     Event,
     EventType,
+    Host,
+    HostMode,
     Machine,
     MaintenanceRequest,
     OnFailure,
+    Order,
     OrderState,
     Scope,
     ScopeKind,
@@ -36,12 +39,15 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
+from forewarn.core.waiting import waiting_for_hosts
 from forewarn.service.clock import ManualClock
+from forewarn.service.placement import event_targets
 from forewarn.service.settings import Settings
 from forewarn.store import EventQuery, Focus, Store
 from forewarn.testing.stories import START
 
 SCOPES = ("any", "all", "pool")
+HOSTS = ("h-0", "h-1", "h-2", "spare")
 OPERATOR = Actor("operator", "property")
 LATER_S = st.sampled_from([0, 1, 30, 299, 300, 600, 899, 900, 901, 1_800, 5_000])
 
@@ -74,11 +80,15 @@ class CheckedStore:
 
     def __init__(self, store: Store) -> None:
         self.inner = store
+        # Maintenances of hosts also matter while they have no open event.
+        self.of_hosts: tuple[str, ...] = ()
 
     def everything(self) -> Snapshot:
-        return self.inner.snapshot(Focus(scopes=SCOPES, inventory=True))
+        return self.inner.snapshot(Focus(scopes=SCOPES, inventory=True, hosts=HOSTS, maintenances=self.of_hosts))
 
     def apply(self, change: Change) -> None:
+        new = [m.id for m in change.maintenances if m.host_mode is not None and m.id not in self.of_hosts]
+        self.of_hosts = (*self.of_hosts, *new)
         before = self.everything()
         self.inner.apply(change)
         check_invariants(before, self.everything(), change.at)
@@ -303,6 +313,85 @@ class FleetMachine(ServiceMachine):
         inventory = self.store.inventory()
         left = {key: m for key, m in inventory.machines.items() if key != (scope, name)}
         self.do(self.control.apply_fleet, Fleet(inventory.scopes, left), OPERATOR, prune=True)
+
+
+class HostMachine(ServiceMachine):
+    """The same, with maintenance of hosts: evacuation and in place."""
+
+    @initialize()
+    def list_the_hosts(self) -> None:
+        hosts = {name: Host(name=name, fault_domain=number, listed=True) for number, name in enumerate(HOSTS)}
+        self.control.apply_fleet(Fleet({}, {}, hosts), OPERATOR)
+
+    def host_orders(self) -> list[Order]:
+        return sorted(self.store.orders(tuple(OrderState), 500, of_hosts=True), key=lambda o: o.id)
+
+    @rule(
+        hosts=st.lists(st.sampled_from(HOSTS), min_size=1, max_size=2, unique=True),
+        mode=st.sampled_from(HostMode),
+        on_failure=st.sampled_from(OnFailure),
+        back=st.booleans(),
+        emergency=st.booleans(),
+    )
+    def work_on_hosts(
+        self, hosts: list[str], mode: HostMode, on_failure: OnFailure, back: bool, emergency: bool
+    ) -> None:
+        evacuates = mode is HostMode.EVACUATE
+        request = MaintenanceRequest(
+            type=EventType.FREEZE if evacuates else EventType.REBOOT,
+            targets=Targets(hosts=tuple(hosts)),
+            host_mode=mode,
+            return_machines=evacuates and back,
+            on_failure=on_failure,
+            emergency=emergency,
+        )
+        maintenance_id = self.do(self.control.submit, request, OPERATOR)
+        if maintenance_id is not None:
+            self.maintenances.append(maintenance_id)
+
+    @precondition(lambda self: any(e.host for e in self.events(Status.STARTED)))
+    @rule(data=st.data())
+    def move_machines(self, data: st.DataObject) -> None:
+        """Finish an event of a host: its machines go where forewarn says."""
+        event = data.draw(st.sampled_from([e for e in self.events(Status.STARTED) if e.host]))
+        rows = self.store.hosts()
+        chosen = event_targets(cast(Store, self.store), event, rows)
+        moved = {(event.scope, name): hosts[0] for name, hosts in chosen.items() if hosts}
+        for host in moved.values():
+            assert rows[host].cordoned is None, f"{host} was chosen although it is cordoned"
+        self.do(self.control.report_order, event.id, replace(DONE, new_hosts=moved), Actor("playbook"))
+
+    @precondition(lambda self: self.host_orders())
+    @rule(data=st.data(), end=st.sampled_from(ENDS), reported=st.booleans())
+    def carry_out_work_on_a_host(self, data: st.DataObject, end: Outcome | Unknown, reported: bool) -> None:
+        order = data.draw(st.sampled_from(self.host_orders()))
+        self.do(self.control.take_order, order.id, Actor("playbook"), node="playbook")
+        if reported:
+            self.do(self.control.report_order, order.id, end, Actor("playbook"))
+
+    @precondition(lambda self: self.host_orders())
+    @rule(data=st.data(), verb=st.sampled_from([Verb.RETRY, Verb.FINISH, Verb.ABANDON]))
+    def resolve_work_on_a_host(self, data: st.DataObject, verb: Verb) -> None:
+        self.do(self.control.resolve_host, data.draw(st.sampled_from(self.host_orders())).id, verb, OPERATOR)
+
+    @precondition(lambda self: self.host_orders())
+    @rule(data=st.data())
+    def skip_a_host(self, data: st.DataObject) -> None:
+        order = data.draw(st.sampled_from(self.host_orders()))
+        self.do(self.control.skip_host, order.maintenance_id, order.host, OPERATOR)
+
+    @rule(host=st.sampled_from(HOSTS), on=st.booleans())
+    def cordon_or_uncordon(self, host: str, on: bool) -> None:
+        self.do(self.control.cordon_host if on else self.control.uncordon_host, host, OPERATOR)
+
+    @invariant()
+    def no_host_waits_for_the_ticker(self) -> None:
+        """No host could be worked on and is not, which a lost wake-up would cause."""
+        everything = self.store.everything()
+        for maintenance_id in {order.maintenance_id for order in self.host_orders()}:
+            for host, reasons in waiting_for_hosts(everything, maintenance_id, self.clock.now()).items():
+                codes = [reason.code for reason in reasons]
+                assert "ticker" not in codes, f"{host} could be worked on, and the ticker does not move it"
 
 
 @st.composite

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import advance, host_work, lifecycle, planning, waiting
+from forewarn.core import advance, host_work, lifecycle, placement, planning, waiting
 from forewarn.core.draft import Draft
-from forewarn.core.model import Event, Order, Scope, Status
-from forewarn.core.transitions import TRANSITIONS, Verb
+from forewarn.core.model import Event, HostMode, Order, OrderState, Phase, Scope, Status
+from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -185,6 +185,38 @@ def hold_of_the_store_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(waiting, "_store_held", lambda draft: [])
 
 
+def a_host_looks_empty(patch: pytest.MonkeyPatch) -> None:
+    """Work on a host begins before the last machine has left."""
+    patch.setattr(host_work, "machines_on", lambda draft, host: [])
+
+
+def a_cordoned_host_is_chosen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(placement.Hosts, "why_not", lambda hosts, name: "")
+
+
+def machines_are_stopped_when_announced(patch: pytest.MonkeyPatch) -> None:
+    """The order that shuts machines down is issued before their event has started."""
+    original = advance._publish
+
+    def published(draft: Draft, maintenance_id: str) -> None:
+        original(draft, maintenance_id)
+        if draft.maintenances[maintenance_id].host_mode is HostMode.IN_PLACE:
+            for event in draft.events_of(maintenance_id):
+                if event.status is Status.SCHEDULED and event.id not in draft.orders:
+                    draft.put_order(Order(id=event.id, issued=draft.now, phase=Phase.STOP))
+
+    patch.setattr(advance, "_publish", published)
+
+
+def a_cancelled_host_is_worked_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(ORDER_TRANSITIONS[OrderState.CANCELLED], OrderVerb.TAKE, OrderState.RUNNING)
+
+
+def machines_start_during_the_work(patch: pytest.MonkeyPatch) -> None:
+    """Machines that are shut down are started again while their host is worked on."""
+    patch.setattr(host_work, "UNDER_WAY", frozenset({OrderState.OPEN}))
+
+
 # Each mutation with the message it must cause: a mutation that merely crashes the code proves nothing.
 MUTATIONS: dict[Patch, str] = {
     no_update_domain_guard: "invariant 6: ",
@@ -210,4 +242,12 @@ MUTATIONS: dict[Patch, str] = {
     a_doubt_has_a_time_limit: "invariant 11: .* with a time limit",
     a_retry_is_no_new_attempt: "invariant 11: .* to open within one attempt",
     hold_of_the_store_ignored: "invariant 1: .* while the store is held",
+}
+# Found by the machine with hosts.
+HOST_MUTATIONS: dict[Patch, str] = {
+    a_host_looks_empty: "invariant 11: the work on host .* would begin while",
+    a_cordoned_host_is_chosen: "was chosen although it is cordoned",
+    machines_are_stopped_when_announced: "invariant 11: .* no started event announces it",
+    a_cancelled_host_is_worked_on: "invariant 11: .* from cancelled to running",
+    machines_start_during_the_work: "invariant 11: .* would start machines while",
 }

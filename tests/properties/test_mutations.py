@@ -7,8 +7,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from forewarn.core.errors import InvariantBroken
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
-from tests.properties.machine import ServiceMachine
-from tests.properties.mutations import MUTATIONS, Patch
+from tests.properties.machine import HostMachine, ServiceMachine
+from tests.properties.mutations import HOST_MUTATIONS, MUTATIONS, Patch
 
 # How soon the examples that show a bent rule come depends on the seed: short runs find them sooner than one long run.
 SEEDS = range(256)
@@ -24,16 +24,25 @@ def test_a_bent_rule_is_noticed(mutate: Patch, monkeypatch: pytest.MonkeyPatch) 
         run_every_seed()
 
 
-def run_every_seed() -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutate", HOST_MUTATIONS, ids=lambda each: each.__name__)
+def test_a_bent_rule_about_hosts_is_noticed(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The property machine with hosts fails when the rule is bent."""
+    mutate(monkeypatch)
+    with pytest.raises((InvariantBroken, AssertionError), match=HOST_MUTATIONS[mutate]):
+        run_every_seed(HostMachine)
+
+
+def run_every_seed(machine: type[ServiceMachine] = ServiceMachine) -> None:
     for number in SEEDS:
-        run_examples(number)
+        run_examples(number, machine)
 
 
-def run_examples(number: int) -> None:
+def run_examples(number: int, machine: type[ServiceMachine]) -> None:
     """Run the property machine on memory, with examples that are the same in every run."""
 
     @seed(number)
-    class MemoryMachine(ServiceMachine):
+    class MemoryMachine(machine):  # type: ignore[valid-type, misc]
         @staticmethod
         def make_store() -> Store:
             return MemoryStore()

@@ -68,8 +68,8 @@ class NodeStore:
         self._record = record
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            return self._called(name, lambda: getattr(self._database.memory, name)(*arguments, **options))
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            return self._called(name, lambda: getattr(self._database.memory, name)(*arguments, **keywords))
 
         self.__dict__[name] = call
         return call

@@ -151,8 +151,10 @@ def _open_in_place(draft: Draft, maintenance: Maintenance, order: Order, order_t
             not stopped(draft, maintenance) and (floor is None or draft.trusted_in("") >= floor)
         )
         return may_open and _open(draft, order, order_timeout_s)
-    if waiting and order.deadline is None and order_timeout_s:
-        draft.put_order(replace(order, deadline=_deadline(draft.now, order_timeout_s)))
+    if waiting and order.deadline is None and (deadline := _deadline(draft.now, order_timeout_s)) is not None:
+        draft.put_order(replace(order, deadline=deadline))
+        detail = f"host {order.host}: its work must be ready to begin by {deadline:%Y-%m-%dT%H:%M:%SZ}"
+        draft.note("host waiting", maintenance_id=order.maintenance_id, detail=detail)
     return False
 
 

@@ -341,6 +341,7 @@ def note_host(snapshot: Snapshot, order_id: str, reason: str, *, now: datetime, 
     order = _find(draft.orders, order_id, "order")
     if order.state is OrderState.OPEN and order.reason != reason:
         draft.put_order(replace(order, reason=reason))
+        _note_order(draft, "host waiting", order, reason or "nothing is in the way any more")
     return draft.change()
 
 

@@ -77,6 +77,8 @@ class LibvirtExecutor(Executor):
         self._connections: HostConnections = HostConnections()
         self._placement = Placement()
         self._watched: set[tuple[str, int]] = set()
+        # Orders that this process could not tell the end of: an operator decides, or a restart of the service tries again.
+        self._doubted: dict[tuple[str, int], Unknown] = {}
         self._ended: queue.SimpleQueue[OrderReport] = queue.SimpleQueue()
         self._nudge: Callable[[], None] = lambda: None
         self._host_slots: dict[str, threading.BoundedSemaphore] = {}
@@ -105,6 +107,8 @@ class LibvirtExecutor(Executor):
         self._nudge = nudge
 
     def status(self, work: Work) -> Progress | Outcome | Unknown:
+        if (doubt := self._doubted.get(_key(work))) is not None:
+            return doubt
         if _key(work) in self._watched or self._journal(work).exists():
             return Progress.RUNNING  # `watch` continues it if the process that took it has ended
         from forewarn.libvirt.connections import HostUnreachable, LibvirtError
@@ -192,8 +196,11 @@ class LibvirtExecutor(Executor):
             thread.start()
         for thread in threads:
             thread.join()
-        self._ended.put(OrderReport(work.order.id, work.order.attempt, self._outcome(work, results)))
-        journal.unlock()
+        outcome = self._outcome(work, results)
+        if isinstance(outcome, Unknown):
+            self._doubted[_key(work)] = outcome
+        journal.unlock()  # before the report: a retry may follow it at once
+        self._ended.put(OrderReport(work.order.id, work.order.attempt, outcome))
         self._nudge()
 
     def _run_machine(

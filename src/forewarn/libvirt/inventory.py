@@ -6,7 +6,7 @@ neither states stays as the fleet has it. A machine that is no domain is never t
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -88,6 +88,23 @@ class _Sighting:
     domain: Domain
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A domain that is a machine: where it is, what is stated about it, its machine in the fleet, and the key it should have."""
+
+    sighting: _Sighting
+    statement: Statement
+    known: Machine | None
+    wish: Key
+
+    @property
+    def uuid(self) -> str:
+        return self.sighting.domain.uuid
+
+    def moves(self, key: Key) -> bool:
+        return self.known is not None and self.known.key != key
+
+
 def decide(
     looks: Iterable[HostLook],
     fleet: Fleet,
@@ -117,6 +134,9 @@ class _Deciding:
         self._looks, self._fleet, self._rules, self._now = looks, fleet, rules, now
         self._by_interface, self._busy, self._memory = by_interface, busy, memory
         self._known = {machine.instance_id: machine for machine in fleet.machines.values() if machine.instance_id}
+        self._members: dict[str, set[Key]] = defaultdict(set)
+        for key in fleet.machines:
+            self._members[key[0]].add(key)
         self._sightings: dict[str, list[_Sighting]] = defaultdict(list)
         for look in looks:
             for domain in look.domains:
@@ -131,9 +151,18 @@ class _Deciding:
         self._kinds: dict[str, ScopeKind] = {}
 
     def decision(self) -> Decision:
-        # Known machines first: a new domain does not take the name of a machine that is there.
-        for each in sorted(self._sightings, key=lambda each: (each not in self._known, each)):
-            self._add(each, self._sightings[each])
+        candidates = [each for uuid in sorted(self._sightings) if (each := self._candidate(uuid)) is not None]
+        self._note_kinds(candidates)
+        keys = self._keys(candidates)
+        self._removed.update(
+            (c.known.key, None) for key, c in keys.items() if c.known is not None and c.known.key not in keys
+        )
+        vacated = {c.known.key for key, c in keys.items() if c.known is not None and c.moves(key)}
+        for key, candidate in keys.items():
+            self._machines[key] = self._machine(
+                candidate, key, None if key in vacated else self._fleet.machines.get(key)
+            )
+            self._leases[key] = frozenset(candidate.sighting.domain.leases)
         gone = self._gone()
         self._without_contested_identities(gone)
         return Decision(
@@ -148,27 +177,93 @@ class _Deciding:
 
     # -- one domain
 
-    def _add(self, each: str, sightings: list[_Sighting]) -> None:
-        known = self._known.get(each)
-        sighting = self._located(sightings, known)
+    def _candidate(self, uuid: str) -> _Candidate | None:
+        known = self._known.get(uuid)
+        sighting = self._located(self._sightings[uuid], known)
         if sighting is None:
-            return
-        domain, host = sighting.domain, sighting.host
+            return None
+        domain = sighting.domain
         try:
             statement = statement_of(domain.name, domain.metadata, self._rules)
-            if not statement.scope and known is None:
+            scope = statement.scope or (known.scope if known is not None else "")
+            if not scope:
                 self._unassigned.append(domain.name)
-                return
-            machine = self._machine(domain, host, statement, known)
+                return None
+            key = Machine(scope=scope, name=domain.name).key
         except Invalid as error:
-            self._problems.append(f"domain {domain.name[:64]!r} on {host.name}: {error}")
-            return
-        if known is not None and machine.key != known.key:
-            self._removed[known.key] = None
-        self._machines[machine.key] = machine
-        self._leases[machine.key] = frozenset(domain.leases)
-        if machine.scope == statement.scope and statement.kind is not None:
-            self._note_kind(machine.scope, statement.kind, domain.name)
+            self._refuse(sighting, str(error))
+            if known is None:
+                return None
+            statement, key = Statement(), known.key  # its host and its addresses are facts all the same
+        if known is not None and key != known.key and known.key in self._busy:
+            self._problems.append(f"machine {known} is in an open event: it becomes {'/'.join(key)} after the event")
+            key = known.key
+        return _Candidate(sighting, statement, known, key)
+
+    def _refuse(self, sighting: _Sighting, reason: str) -> None:
+        self._problems.append(f"domain {sighting.domain.name[:64]!r} on {sighting.host.name}: {reason}")
+
+    # -- names
+
+    def _keys(self, candidates: list[_Candidate]) -> dict[Key, _Candidate]:
+        """Return which domain is which machine. A domain that cannot have its new name keeps the old one."""
+        staying: dict[str, str] = {}
+        while True:
+            wishes = {c.uuid: c.known.key if c.known is not None and c.uuid in staying else c.wish for c in candidates}
+            vacated = {c.known.key for c in candidates if c.known is not None and c.moves(wishes[c.uuid])}
+            # Those that stay come first, then those that move: a new domain does not take the name of a machine.
+            order = sorted(candidates, key=lambda c: (c.known is None, c.moves(wishes[c.uuid]), c.uuid))
+            taken: dict[Key, _Candidate] = {}
+            refused: list[tuple[_Candidate, str]] = []
+            loser = None
+            for candidate in order:
+                key = wishes[candidate.uuid]
+                obstacle = self._obstacle(candidate, key, taken, vacated)
+                if not obstacle:
+                    taken[key] = candidate
+                elif candidate.known is None:
+                    refused.append((candidate, obstacle))
+                else:
+                    loser = candidate
+                    staying[candidate.uuid] = obstacle
+                    break
+            if loser is None:
+                refused += [(c, staying[c.uuid]) for c in candidates if c.uuid in staying]
+                for candidate, reason in refused:
+                    self._refuse(candidate.sighting, reason)
+                return taken
+
+    def _obstacle(self, candidate: _Candidate, key: Key, taken: Mapping[Key, _Candidate], vacated: set[Key]) -> str:
+        """Return why a domain cannot be the machine with this key, or ""."""
+        if candidate.known is not None and candidate.known.key == key:
+            return ""
+        if key in taken:
+            return f"there is another domain for machine {'/'.join(key)}: give one of them another name"
+        namesake = self._fleet.machines.get(key)
+        if namesake is not None and key not in vacated and not self._may_take(namesake):
+            return f"machine {namesake} has the instance id {namesake.instance_id!r}: remove one of them"
+        if self._kind_of(key[0]) is ScopeKind.STANDALONE:
+            others = {*self._members[key[0]] - vacated, *(each for each in taken if each[0] == key[0])} - {key}
+            if others:
+                return f"the standalone scope {key[0]} has the machine {others.pop()[1]} already"
+        return ""
+
+    def _kind_of(self, scope: str) -> ScopeKind:
+        in_fleet = self._fleet.scopes.get(scope)
+        return in_fleet.kind if in_fleet is not None else self._kinds.get(scope, ScopeKind.AVAILABILITY_SET)
+
+    def _note_kinds(self, candidates: list[_Candidate]) -> None:
+        for each in candidates:
+            kind, scope = each.statement.kind, each.statement.scope
+            if kind is not None and scope:
+                self._kinds.setdefault(scope, kind)
+                if self._kind_of(scope) is not kind:
+                    self._problems.append(
+                        f"domain {each.sighting.domain.name[:64]!r} says that scope {scope} is of the kind {kind}, and it is"
+                        f" {self._kind_of(scope)}: correct the domain, or change the kind with `forewarn fleet apply`"
+                    )
+
+    # -- where, and the rest
 
     def _located(self, sightings: list[_Sighting], known: Machine | None) -> _Sighting | None:
         """Return where the machine is. While a domain runs on several hosts, or on none of several, it stays where it was."""
@@ -195,24 +290,15 @@ class _Deciding:
             " stop and undefine it on all hosts but one"
         )
 
-    def _machine(self, domain: Domain, host: HostLook, statement: Statement, known: Machine | None) -> Machine:
-        """Return the machine of a domain; raise Invalid if there can be none."""
-        key = (statement.scope or (known.scope if known is not None else ""), domain.name)
-        if known is not None and key != known.key and known.key in self._busy:
-            self._problems.append(f"machine {known} is in an open event: it becomes {'/'.join(key)} after the event")
-            key = known.key
-        if key in self._machines:
-            raise Invalid(f"there is another domain for machine {'/'.join(key)}: give one of them another name")
-        namesake = self._fleet.machines.get(key)
-        if known is None and namesake is not None and not self._may_take(namesake):
-            raise Invalid(f"machine {namesake} has the instance id {namesake.instance_id!r}: remove one of them")
-        base = known or namesake or Machine(scope=key[0], name=key[1])
+    def _machine(self, candidate: _Candidate, key: Key, namesake: Machine | None) -> Machine:
+        domain, statement = candidate.sighting.domain, candidate.statement
+        base = candidate.known or namesake or Machine(scope=key[0], name=key[1])
         machine = Machine(
             scope=key[0],
             name=key[1],
             update_domain=base.update_domain if statement.update_domain is None else statement.update_domain,
             fault_domain=base.fault_domain if statement.fault_domain is None else statement.fault_domain,
-            host=host.name,
+            host=candidate.sighting.host.name,
             addresses=self._addresses(domain, base),
             interface=(domain.interface or base.interface) if self._by_interface else base.interface,
             instance_id=domain.uuid,
@@ -239,15 +325,6 @@ class _Deciding:
         # A machine that is off, or has been silent, shows no address and keeps those it had; so it does without a lease.
         kept = () if domain.leases else base.addresses
         return tuple(dict.fromkeys((*found, *kept)))[:MAX_ADDRESSES_PER_MACHINE]
-
-    def _note_kind(self, scope: str, kind: ScopeKind, domain: str) -> None:
-        in_fleet = self._fleet.scopes.get(scope)
-        decided = in_fleet.kind if in_fleet is not None else self._kinds.setdefault(scope, kind)
-        if decided is not kind:
-            self._problems.append(
-                f"domain {domain!r} says that scope {scope} is of the kind {kind}, and it is {decided}:"
-                " correct the domain, or change the kind with `forewarn fleet apply`"
-            )
 
     # -- all machines
 
@@ -315,27 +392,9 @@ class _Deciding:
             self._problems.append(f"{address or interface} of machine {machine} belongs to {'/'.join(owner)} already")
 
     def _scopes(self) -> dict[str, Scope]:
-        """Return the scopes that are new, without machines of standalone scopes that have one already."""
-        scopes = {
-            name: Scope(name=name, kind=self._kinds.get(name, ScopeKind.AVAILABILITY_SET))
-            for name in sorted({machine.scope for machine in self._machines.values()})
-            if name not in self._fleet.scopes
-        }
-        standalone = {
-            name for name, scope in {**self._fleet.scopes, **scopes}.items() if scope.kind is ScopeKind.STANDALONE
-        }
-        taken = Counter(
-            scope for scope, name in self._fleet.machines if (scope, name) not in self._removed and scope in standalone
-        )
-        for key in list(self._machines):
-            if key[0] in standalone and key not in self._fleet.machines:
-                taken[key[0]] += 1
-                if taken[key[0]] > 1:
-                    del self._machines[key]
-                    self._problems.append(
-                        f"machine {'/'.join(key)}: the standalone scope {key[0]} has a machine already"
-                    )
-        return scopes
+        """Return the scopes that are new."""
+        names = {machine.scope for machine in self._machines.values()} - self._fleet.scopes.keys()
+        return {name: Scope(name=name, kind=self._kind_of(name)) for name in sorted(names)}
 
     def _hosts(self) -> tuple[Host, ...]:
         return tuple(Host(name=look.name, connection=look.connection, listed=True) for look in self._looks)

@@ -116,8 +116,7 @@ class MachineWork:
             self._begin(domain)
         self._power_off(domain, self._limits.shutdown_grace_s)
         if not domain.is_active():
-            domain.start()
-            self._reached("started")
+            self._start(domain)
         return self._ended(domain, "was rebooted")
 
     def _preempt(self) -> MachineEnd:
@@ -158,10 +157,7 @@ class MachineWork:
         if record is None:
             if not domain.is_active():
                 return MachineEnd(f"{self._name} is off and stays off")
-            if domain.state() != RUNNING:
-                raise WorkFailed(
-                    f"{self._name} is already paused on {domain.host.name}: resume it, then retry the order"
-                )
+            self._require_running(domain)
             record = self._begin(domain)
         pause = "for a time that was not measured, because its work was interrupted"
         if record.phase == "begun" and record.same_run and domain.state() == RUNNING:
@@ -236,8 +232,7 @@ class MachineWork:
         if record.domain_id < 0:
             return MachineEnd(f"{self._name} is off and moved to {target.host.name}", target.host.name)
         if not target.is_active():
-            target.start()
-            self._reached("started")
+            self._start(target)
         return self._ended(target, f"was redeployed to {target.host.name}", target.host.name)
 
     def _migrate(self) -> MachineEnd:
@@ -251,6 +246,7 @@ class MachineWork:
             self._await_abort(source, self._on(record.target))
             if not source.exists():
                 return self._end_migration()
+        self._require_running(source)
         with self._placement.choose(source, self._targets(), needs_disks=False) as target:
             self._begin(source, target=target.name, autostart=source.autostarts())
             self._reached("migrating")
@@ -328,6 +324,11 @@ class MachineWork:
                 f"libvirt forgets {self._name} when it stops, because it is transient: define it with `virsh define`"
             )
 
+    def _require_running(self, domain: HostedDomain) -> None:
+        """Refuse a machine that others have paused: the order would resume it."""
+        if domain.state() != RUNNING:
+            raise WorkFailed(f"{self._name} is already paused on {domain.host.name}: resume it, then retry the order")
+
     def _begin(self, domain: HostedDomain, *, target: str = "", autostart: bool = False) -> OrderRecord:
         """Record the order in the domain, before anything is done to it."""
         record = OrderRecord(
@@ -369,6 +370,15 @@ class MachineWork:
             return False
         record = domain.record(self._order)
         return record is not None and record.same_run
+
+    def _start(self, domain: HostedDomain) -> None:
+        try:
+            domain.start()
+        except libvirt.libvirtError as error:
+            raise WorkFailed(
+                f"{self._name} is off on {domain.host.name} and cannot be started: {error}. Remove the cause and retry"
+            ) from error
+        self._reached("started")
 
     def _moved(self) -> tuple[HostedDomain, OrderRecord]:
         """Return the domain where this order moved it to."""

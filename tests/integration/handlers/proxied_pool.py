@@ -138,14 +138,19 @@ class Pool:
     # -- HAProxy
 
     def haproxy(self, name: str = "one", level: str = "admin") -> str:
-        """Start an HAProxy and return its runtime socket."""
+        """Start an HAProxy, wait until it uses both services, and return its runtime socket."""
+        proxy = self.start_haproxy(name, level)
+        until(lambda: all(seen.usable for seen in server_states(proxy, "web", Deadline(5)).values()))
+        return proxy
+
+    def start_haproxy(self, name: str = "one", level: str = "admin") -> str:
+        """Start an HAProxy and return its runtime socket. A step that waits for the proxy may change it at once."""
         (self.folder / f"{name}.cfg").write_text(HAPROXY.format(folder=self.folder, name=name, level=level))
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(["haproxy", "-db", "-f", f"{self.folder}/{name}.cfg"], stdout=log, stderr=log)
         self._started.append(process)
         proxy = f"{self.folder}/{name}.sock"
         until(lambda: self._answers(proxy), detail=(self.folder / f"{name}.log").read_text)
-        until(lambda: all(seen.usable for seen in server_states(proxy, "web", Deadline(5)).values()))
         return proxy
 
     def stop(self, name: str = "one") -> None:

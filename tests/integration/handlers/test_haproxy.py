@@ -94,7 +94,7 @@ def test_every_proxy_must_confirm(web: Pool) -> None:
     until(lambda: web.server_state(one).admin == "maint")
     assert preparing.is_alive(), "it waits for the other"
     Path(two).unlink()
-    web.haproxy("two")
+    web.start_haproxy("two")
     preparing.join(PATIENCE_S)
     assert haproxy.verify(spec, run) is True
     web.set_state(two, "ready")
