@@ -212,11 +212,6 @@ def a_cancelled_host_is_worked_on(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(ORDER_TRANSITIONS[OrderState.CANCELLED], OrderVerb.TAKE, OrderState.RUNNING)
 
 
-def machines_start_during_the_work(patch: pytest.MonkeyPatch) -> None:
-    """Machines that are shut down are started again while their host is worked on."""
-    patch.setattr(host_work, "UNDER_WAY", frozenset({OrderState.OPEN}))
-
-
 # Each mutation with the message it must cause: a mutation that merely crashes the code proves nothing.
 MUTATIONS: dict[Patch, str] = {
     no_update_domain_guard: "invariant 6: ",
@@ -249,5 +244,4 @@ HOST_MUTATIONS: dict[Patch, str] = {
     a_cordoned_host_is_chosen: "was chosen although it is cordoned",
     machines_are_stopped_when_announced: "invariant 11: .* no started event announces it",
     a_cancelled_host_is_worked_on: "invariant 11: .* from cancelled to running",
-    machines_start_during_the_work: "invariant 11: .* would start machines while",
 }

@@ -9,18 +9,29 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from forewarn.store import Store
 from tests.conftest import STORES
-from tests.properties.machine import FleetMachine
+from tests.properties.machine import FleetMachine, HostMachine, ServiceMachine
 from tests.support.budget import BUDGET
 
 EXAMPLES = {"memory": 120, "postgres": 8, "sqlite": 25}
+HOST_EXAMPLES = {"memory": 60, "postgres": 3, "sqlite": 8}
 
 
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("name", sorted(STORES))
 def test_invariants_hold_for_any_requests(name: str) -> None:
     """No sequence of requests, reports and time breaks an invariant, saves part of a refused request, or loses a wake-up."""
+    run(name, FleetMachine, EXAMPLES[name])
 
-    class Machine(FleetMachine):
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_invariants_hold_for_maintenance_of_hosts(name: str) -> None:
+    """The same, with hosts that are evacuated or worked on in place."""
+    run(name, HostMachine, HOST_EXAMPLES[name])
+
+
+def run(name: str, machine: type[ServiceMachine], examples: int) -> None:
+    class Machine(machine):  # type: ignore[valid-type, misc]
         @staticmethod
         def make_store() -> Store:
             return STORES[name](Path(tempfile.mkdtemp(dir=folder)))
@@ -29,7 +40,7 @@ def test_invariants_hold_for_any_requests(name: str) -> None:
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=EXAMPLES[name] * BUDGET,
+                max_examples=examples * BUDGET,
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -265,7 +265,7 @@ class Orders:
         timeline = self._timeline()
         if timeline == self._known_timeline:
             return
-        orders = self._store.orders(BEGUN, MAX_RUNNING_ORDERS) if self._kept else ()
+        orders = self._begun() if self._kept else ()
         begun: dict[tuple[str, int | None], str] = {(order.id, order.attempt): order.node for order in orders}
         with self._counting:
             self._unsaved.extend(report for key, report in self._kept.items() if begun.get(key) == report.node)

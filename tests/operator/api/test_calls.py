@@ -560,7 +560,7 @@ def test_what_is_not_found_comes_with_the_nearest_that_is(service: RunningServic
         ("/v1/scopes/elsewhere", "there is no scope 'elsewhere'"),
         (f"/v1/events/{event[:8]}", f"there is no event {event[:8]}; {whole}: did you mean {event}?"),
         ("/v1/events/ABC", f"there is no event ABC; {whole}"),
-        (f"/v1/orders/{'0' * 36}", f"there is no event {'0' * 36}"),
+        (f"/v1/orders/{'0' * 36}", f"there is no order {'0' * 36}"),
         (
             f"/v1/maintenances/{made['id'][:9]}",
             f"there is no maintenance {made['id'][:9]}; {whole}: did you mean {made['id']}?",
