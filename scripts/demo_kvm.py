@@ -38,6 +38,8 @@ inventory = "libvirt"
 executor = "libvirt"
 guest = ["169.254.169.254:80"]
 operator = "127.0.0.1:{port}"
+host_executor = "command"
+host_command = ["/bin/sleep", "10"]
 
 [libvirt]
 shutdown_grace = "20s"
@@ -49,8 +51,7 @@ On the command line:
   forewarn host list
   forewarn machine list
   forewarn maintenance schedule --type Reboot --scope shop --wait done
-  forewarn host cordon kvm-a
-  forewarn maintenance schedule --type Redeploy --host kvm-a --wait done
+  forewarn maintenance schedule --evacuate --host kvm-a --wait done
   virsh --connect '{uri}' list --all
 A scope gets notice once its guests have booted and asked: `forewarn scope list` shows it as enabled.
 Ctrl-C removes everything.

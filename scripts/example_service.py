@@ -14,7 +14,7 @@ from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.hooks import USUAL_KINDS
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Source, Targets
+from forewarn.core.model import Actor, EventType, HostMode, Machine, MaintenanceRequest, OrderState, Source, Targets
 from forewarn.core.operator_model import Hook, HookDelivery, Role, Token
 from forewarn.operator.api.access import digest
 from forewarn.service.clock import ManualClock
@@ -36,6 +36,7 @@ pg-1: controller 1: verify failed at 0x0003f000: the old image is kept
 pg-3: not touched
 """,
 )
+SPARE_HOST = "rack4-x"
 SCOPES = {
     "shop": ("availability-set", "any", 3, ("web-{}", 6)),
     "db": ("availability-set", "all", 2, ("pg-{}", 4)),
@@ -62,6 +63,7 @@ def fleet_text() -> str:
             lines += ["[[machines]]", f'scope = "{name}"', f'name = "{pattern.format(number)}"']
             lines += [f"update_domain = {number % domains}", f'host = "rack{number % 3 + 1}-{name[0]}"']
             lines += [f'addresses = ["127.0.0.{next(address)}"]']
+    lines += ["[[hosts]]", f'name = "{SPARE_HOST}"', 'labels = { rack = "4" }']
     return "\n".join(lines)
 
 
@@ -145,6 +147,9 @@ def _fill(service: Service) -> dict[str, str]:
     control.cancel_maintenance(cancelled, OPERATOR)
     approve("shop", "web-0")
     advance(1)
+    tonight = clock.now() + timedelta(hours=12)
+    spare = Targets(hosts=(SPARE_HOST,))
+    submit(EventType.FREEZE, spare, description="New disks", host_mode=HostMode.EVACUATE, not_before=tonight)
     _add_tokens(service)
     hook = _add_hooks(service)
     seen = [
@@ -161,6 +166,7 @@ def _fill(service: Service) -> dict[str, str]:
         "waiting event": service.store.events(EventQuery(scope="workers", statuses=("Scheduled",))).events[0].id,  # type: ignore[arg-type]
         "ended event": _event(service, done, "Completed"),
         "hook": hook,
+        "host order": service.store.orders({OrderState.PLANNED}, 1, of_hosts=True)[0].id,
     }
 
 

@@ -42,6 +42,7 @@ PAGES = {
     "event-failed": "/events/{failed event}",
     "event-ended": "/events/{ended event}",
     "orders": "/orders",
+    "order": "/orders/{host order}",
     "history": "/history",
     "audit": "/audit",
     "tokens": "/tokens",

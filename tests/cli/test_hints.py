@@ -26,10 +26,10 @@ NOTHING: dict[str, str] = {}
 TABLE: dict[str, dict[str, str]] = {
     "approval": {Role.OPERATOR: APPROVE, Role.OWNER: APPROVE},
     "clock": {Role.OPERATOR: "forewarn clock confirm"},
+    "earlier-host": NOTHING,
     "earlier-wave": NOTHING,
     "earliest": NOTHING,
     "executor": NOTHING,
-    "earlier-host": NOTHING,
     "host-not-empty": NOTHING,
     "host-work": NOTHING,
     "in-doubt": {Role.OPERATOR: RETRY},
@@ -49,6 +49,7 @@ CALL_OF = {
     "event approve": "/v1/events/{id}/approve",
     "event retry": "/v1/events/{id}/retry",
     "maintenance resume": "/v1/maintenances/{id}/resume",
+    "order retry": "/v1/orders/{id}/retry",
     "maintenance retry-failed": "/v1/maintenances/{id}/retry-failed",
     "clock confirm": "/v1/clock/confirm",
     "db resume": "/v1/store/resume",
@@ -87,6 +88,18 @@ def test_what_a_role_is_told_about_a_reason(code: str, role: str) -> None:
     assert commands(text) == ([wanted] if wanted else [])
     assert bool(text) == bool(wanted)
     assert all(role in roles_of(command) for command in commands(text))
+
+
+@pytest.mark.parametrize("code", ["order-failed", "in-doubt", "unresolved"])
+def test_a_failed_host_is_resolved_by_its_order(code: str) -> None:
+    """The order of a host has an id of its own, and no event."""
+    failed = api_bodies.waiting(code, "…", orders=[SECOND_ID])
+    assert commands(hint(event(), failed, Role.OPERATOR)) == [f"forewarn order retry {SECOND_ID}"]
+    assert hint(event(), failed, Role.VIEWER) == ""
+    held = maintenance(failed_hosts=1, held=True, needs_operator=[failed])
+    assert maintenance_hints(held, Role.OPERATOR) == [hint(event(), failed, Role.OPERATOR)]
+    both = maintenance(failed_hosts=2, held=True, needs_operator=[failed])
+    assert "retry-failed" in maintenance_hints(both, Role.OPERATOR)[0]
 
 
 def test_an_owner_is_not_told_to_approve_for_operators() -> None:

@@ -11,7 +11,7 @@ from threading import Event, Thread
 import pytest
 
 from tests.cli.command_line import CommandLine, environment, serving
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S
 
 PAGE = (Path(__file__).parents[2] / "docs/guide/patching-hosts.md").read_text("utf-8")
 # One file per running machine, in a folder per host; `patched` gets a line with the machines that ran at that moment.
@@ -21,7 +21,7 @@ cd "$HOME/hosts/$1"
 case $2-${3-} in
 virsh-shutdown) rm "$4" ;;
 virsh-start) touch "$4" ;;
-virsh-list) ls; echo listed >>"$HOME/listed" ;;
+virsh-list) ls ;;
 patch-and-reboot-) echo "$1:$(ls)" >>"$HOME/patched" ;;
 esac
 """
@@ -37,12 +37,13 @@ def printed(mark: str) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with the page's program, and with a PATH where `ssh` leads to pretended hosts."""
+    """A home with the page's programs, and with a PATH where `ssh` leads to pretended hosts."""
     programs = tmp_path / "bin"
     programs.mkdir()
     forewarn = f'#!/bin/sh\nexec {sys.executable} -m forewarn "$@"\n'
     for name, text in (
-        ("ssh", SSH), ("sleep", SLEEP), ("forewarn", forewarn), ("patch-host", printed("/usr/local/bin/patch-host")),
+        ("ssh", SSH), ("sleep", SLEEP), ("forewarn", forewarn), ("patch-host", printed("/usr/local/bin/patch-host:")),
+        ("work-on-machines", printed("/usr/local/bin/work-on-machines:")),
     ):  # fmt: skip
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
@@ -63,12 +64,11 @@ def running(home: Path, host: str) -> set[str]:
 
 @pytest.fixture
 def cli(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
-    """A service whose commands are the page's program. A machine of each scope polls all the time, so these get notice."""
+    """A service whose commands are the page's programs. A machine of each scope polls all the time, so these get notice."""
     for name, value in variables(home).items():
         monkeypatch.setenv(name, value)
-    (home / "serve.toml").write_text(
-        f'executor = "command"\ncommand = ["{home}/bin/patch-host"]\ncommand_parallel = 4\n'
-    )
+    (settings,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    (home / "serve.toml").write_text(settings.replace("/usr/local/bin", f"{home}/bin"))
     with serving(home, "--clock", "3000x", "--config", str(home / "serve.toml"), fleet=FLEET) as made:
         polled, ended = Event(), Event()
 
@@ -98,37 +98,35 @@ FLEET = "".join(
 )
 
 
-def run(cli: CommandLine, script: str, *hosts: str) -> "subprocess.CompletedProcess[str]":
-    words = ["sh", "-c", script, "script", *hosts]
+def run(cli: CommandLine, script: str) -> "subprocess.CompletedProcess[str]":
+    words = ["sh", "-c", script]
     variables = environment(cli.folder)
     return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_hosts_are_patched_one_after_the_other_with_their_machines_down(cli: CommandLine, home: Path) -> None:
-    """Each host is patched once, when none of its machines runs; all run at the end. A host that is not empty stops the
-    program for empty hosts."""
-    done = run(cli, printed("# patch-hosts, with"), "rack0", "rack1")
+    """Each host is patched once, when none of its machines runs, by one command; all machines run at the end."""
+    command = " ".join(printed("--in-place").replace("--host kvm-01", "--host rack0 --host rack1").split())
+    done = run(cli, f"{command} --yes")
     assert done.returncode == 0, done.stderr
     assert (home / "patched").read_text() == "rack0:\nrack1:\n"
     assert running(home, "rack0") | running(home, "rack1") == {"shop.web-0", "db.db-0", "shop.web-1", "db.db-1"}
-    assert [each["status"] for each in cli.json("maintenance", "list")["items"]] == ["Completed", "Completed"]
-    stopped = run(cli, printed("# patch-empty-hosts"), "rack0")
-    assert stopped.returncode == 1
-    assert "rack0 still has db/db-0\nshop/web-0" in stopped.stderr
+    (maintenance,) = cli.json("maintenance", "list")["items"]
+    assert maintenance["status"] == "Completed"
+    assert {host["state"] for host in cli.json("host", "list")["items"]} == {"up"}
 
 
-def test_a_machine_without_a_started_event_keeps_the_host_up(home: Path) -> None:
-    """The program waits for it, and does not patch."""
-    order = {"FOREWARN_HOSTS": "rack0", "FOREWARN_SCOPE": "shop", "FOREWARN_RESOURCES": "web-0"}
-    process = subprocess.Popen(
-        [home / "bin" / "patch-host"], env={**variables(home), **order, "FOREWARN_MAINTENANCE_ID": "M"}
-    )
-    try:
-        listed = home / "listed"
-        until(lambda: listed.exists() and len(listed.read_text().splitlines()) >= 3)
-        assert process.poll() is None
-        assert running(home, "rack0") == {"db.db-0"}
-        assert not (home / "patched").exists()
-    finally:
-        process.kill()
-        process.wait()
+def test_the_plan_of_an_evacuation_is_shown(cli: CommandLine) -> None:
+    """The page's first command shows the hosts in turn and changes nothing."""
+    shown = run(cli, printed("--evacuate").replace("kvm-01", "rack0").replace("kvm-02", "rack1"))
+    assert shown.returncode == 0, shown.stderr
+    assert "Evacuation of 2 hosts by Freeze, one after the other" in shown.stdout
+    assert cli.json("maintenance", "list")["items"] == []
+
+
+def test_a_program_for_machines_refuses_other_work(home: Path) -> None:
+    """Without a phase the order is no in-place maintenance, and nothing is touched."""
+    order = {"FOREWARN_HOSTS": "rack0", "FOREWARN_SCOPE": "shop", "FOREWARN_RESOURCES": "web-0", "FOREWARN_PHASE": ""}
+    done = subprocess.run([home / "bin" / "work-on-machines"], env={**variables(home), **order}, check=False)
+    assert done.returncode == 1
+    assert running(home, "rack0") == {"shop.web-0", "db.db-0"}

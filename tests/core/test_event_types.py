@@ -15,6 +15,7 @@ ROOT = Path(forewarn.__file__).parent
 EXCEPTIONS = {
     "demo/schedule.py": "the demo schedules maintenances of its own choice",
     "executors/simulated.py": "the setting freeze_work gives Freeze a duration of its own",
+    "libvirt/machine_work.py": "libvirt has an action for each type",
     "operator/api/inventory.py": "the calls restart and redeploy request these types",
     "operator/portal/plan_form.py": "the form's first choice is Reboot",
 }

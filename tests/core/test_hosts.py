@@ -24,7 +24,9 @@ def test_a_host_is_cordoned_and_uncordoned() -> None:
     change = cordon(seen(LISTED), "kvm-07", now=at(1), actor=OPERATOR)
     (cordoned,) = change.hosts
     assert cordoned == replace(LISTED, cordoned=at(1))
-    assert [host_state(host) for host in (LISTED, cordoned)] == [HostState.UP, HostState.CORDONED]
+    assert host_state(LISTED, in_maintenance=False) is HostState.UP
+    assert host_state(cordoned, in_maintenance=False) is HostState.CORDONED
+    assert host_state(cordoned, in_maintenance=True) is HostState.IN_MAINTENANCE
     assert [(e.at, e.who, e.origin, e.action, e.detail) for e in change.audit] == [
         (at(1), "alice", "console", "host cordoned", "kvm-07")
     ]

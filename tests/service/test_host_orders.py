@@ -28,6 +28,7 @@ from forewarn.service.ticker import Ticker
 from forewarn.store import EventQuery, MaintenanceQuery
 from forewarn.store.memory import MemoryStore
 from tests.support.services import OPERATOR, make_service
+from tests.support.several_nodes import LeasedMemoryStore, ticker_on
 
 
 class HostExecutor(Executor):
@@ -269,3 +270,22 @@ def test_machines_of_two_hosts_leave_in_turn() -> None:
         assert order.host == host
         service.control.report_order(order.id, Outcome(ok=True), OPERATOR)
         service.ticker.cycle_until_idle()
+
+
+def test_a_report_about_a_host_that_a_failover_lost_is_repeated() -> None:
+    """The new server shows the order of the host as running; the node that reported its end does so again."""
+    service = make_service(LeasedMemoryStore())
+    service.store.apply(Change(at=service.clock.now(), hosts=(Host(name="empty", listed=True),)))
+    evacuate(service, "empty")
+    timeline, hosts = [1], HostExecutor()
+    ticker = ticker_on(service, "a:1", SeeingExecutor(), host_executor=hosts, timeline=lambda: timeline[-1])
+    ticker.cycle_until_idle()
+    running = work(service)
+    hosts.ended = [OrderReport(running.id, 1, Outcome(ok=False, reason="broke"))]
+    ticker.cycle_until_idle()
+    assert work(service).state is OrderState.FAILED
+    service.store.apply(Change(at=service.clock.now(), orders=(running,)))
+    timeline.append(2)
+    ticker.cycle()
+    assert (work(service).state, work(service).reason) == (OrderState.FAILED, "broke")
+    assert len(hosts.taken) == 1

@@ -1,9 +1,13 @@
 """What an executor learns about hosts: how to reach them, and where the machines of an order may go."""
 
+from typing import Any
+
 import pytest
 
+from forewarn.app.service import Service
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import EventType, Host, Machine, MaintenanceRequest, Targets
+from forewarn.core.model import EventType, Host, HostMode, Machine, MaintenanceRequest, OrderState, Targets
+from forewarn.core.transitions import Verb
 from forewarn.executors import Work
 from forewarn.service import placement
 from forewarn.store.memory import MemoryStore
@@ -21,14 +25,20 @@ class Recorder(ScriptedExecutor):
         self.works.append(work)
 
 
-def taken(type_: EventType, *hosts: Host) -> Work:
-    """Return the work of an event of this type, on a fleet with these hosts, of which b is cordoned."""
+def farm(*hosts: Host) -> Service:
+    """Return a service with the machine s-0/m on host h, s-1/m on host d, and these hosts, of which b is cordoned."""
     service = make_service(MemoryStore(), scopes=2, enabled=False)
     rows = {host.name: host for host in hosts}
     machine = Machine(scope="s-1", name="m", host="d", instance_id="uuid-1")
     service.control.apply_fleet(Fleet({}, {machine.key: machine}, rows), OPERATOR)
     if "b" in rows:
         service.control.cordon_host("b", OPERATOR)
+    return service
+
+
+def taken(type_: EventType, *hosts: Host) -> Work:
+    """Return the work of an event of this type on such a fleet."""
+    service = farm(*hosts)
     request = MaintenanceRequest(type=type_, targets=Targets(machines=(("s-0", "m"),)))
     service.control.submit(request, OPERATOR)
     executor = Recorder()
@@ -56,3 +66,59 @@ def test_machines_that_stay_have_no_targets() -> None:
     assert taken(EventType.REBOOT, *LISTED).targets == {}
     work = taken(EventType.REDEPLOY)
     assert (work.targets, work.connections) == ({}, {})
+
+
+def evacuated(service: Service, **more: Any) -> Recorder:
+    """Evacuate host h, and return the executor that got the work."""
+    targets = Targets(hosts=("h",))
+    request = MaintenanceRequest(type=EventType.FREEZE, targets=targets, host_mode=HostMode.EVACUATE, **more)
+    service.control.submit(request, OPERATOR)
+    executor = Recorder()
+    ticker_with(service, executor).cycle_until_idle()
+    return executor
+
+
+def test_an_evacuation_moves_running_machines_to_the_named_host() -> None:
+    """A Freeze that empties a host is live; `to_host` is the only target, also one that the fleet does not list."""
+    (work,) = evacuated(farm(*LISTED)).works
+    assert (work.live, work.targets) == (True, {"m": ("c", "e", "d")})
+    (work,) = evacuated(farm(*LISTED), to_host="d").works
+    assert work.targets == {"m": ("d",)}
+    (work,) = evacuated(farm(), to_host="new").works
+    assert work.targets == {"m": ("new",)}
+
+
+def test_an_order_fails_if_its_host_is_cordoned() -> None:
+    """The executor does not get it; after the host is uncordoned, a retry does."""
+    service = farm(*LISTED)
+    executor = evacuated(service, to_host="b")
+    assert executor.works == []
+    ticker_with(service, executor).cycle_until_idle()
+    (order,) = service.store.orders({OrderState.FAILED}, 9)
+    assert order.reason == "host b is cordoned, and its machines must go there: uncordon it or wait, then retry"
+    service.control.uncordon_host("b", OPERATOR)
+    service.control.resolve_failure(order.id, Verb.RETRY, OPERATOR)
+    ticker_with(service, executor).cycle_until_idle()
+    assert [work.targets for work in executor.works] == [{"m": ("b",)}]
+
+
+def test_a_host_in_maintenance_is_no_target() -> None:
+    """Machines are not sent to a host whose work may begin or goes on, even if it is uncordoned meanwhile."""
+    service = farm(*LISTED)
+    request = MaintenanceRequest(type=EventType.FREEZE, targets=Targets(hosts=("c",)), host_mode=HostMode.EVACUATE)
+    service.control.submit(request, OPERATOR)
+    service.control.uncordon_host("c", OPERATOR)
+    assert placement.hosts_in_maintenance(service.store) == {"c"}
+    (work,) = evacuated(service).works
+    assert work.targets == {"m": ("e", "d")}
+
+
+def test_a_plan_spreads_the_machines_of_all_scopes() -> None:
+    """Each machine is placed as if the ones before it had moved."""
+    service = farm(*LISTED)
+    machines = service.store.inventory().machines.values()
+    assert placement.planned_targets(service.store, machines, "") == {
+        "s-0/m": ("c", "e", "d"),
+        "s-1/m": ("e", "c", "h"),
+    }
+    assert placement.planned_targets(service.store, machines, "e") == {"s-0/m": ("e",), "s-1/m": ("e",)}

@@ -8,12 +8,13 @@ from typing import Any
 from forewarn.app.service import Service
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Order, OrderState
+from forewarn.executors import Executor
 from forewarn.service.leases import ELSEWHERE_AFTER_S, RENEW_EVERY_S
 from forewarn.service.ticker import Ticker
 from forewarn.store import Connections, Feed, FeedPosition, FeedUpdate
 from forewarn.store.memory import MemoryStore
 from tests.support.guest_service import START
-from tests.support.services import ScriptedExecutor, reboot
+from tests.support.services import reboot
 
 
 def feed_update(
@@ -90,7 +91,7 @@ class LeasedMemoryStore(MemoryStore):
         return 0
 
 
-def ticker_on(service: Service, node: str, executor: ScriptedExecutor, **options: Any) -> Ticker:
+def ticker_on(service: Service, node: str, executor: Executor, **options: Any) -> Ticker:
     """Return a ticker of the node `node`; `options` are those of `Ticker`."""
     store = service.store
     assert isinstance(store, LeasedMemoryStore)

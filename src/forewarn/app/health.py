@@ -7,7 +7,7 @@ every few seconds.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime
 
@@ -25,6 +25,7 @@ from forewarn.service.control import Control
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
 from forewarn.service.hook_sender import HookSender
 from forewarn.service.inventory import InventoryHealth
+from forewarn.service.placement import hosts_in_maintenance
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog, SharedStore, Store
@@ -109,7 +110,7 @@ class Health:
             backlog=backlog,
             overdue_s=None if backlog is None else _ago_s(now, backlog.earliest_start),
             due_s=None if backlog is None else _ago_s(now, backlog.earliest_wake),
-            hosts=None if hosts is None else _host_states(hosts.values()),
+            hosts=None if hosts is None else _host_states(hosts.values(), hosts_in_maintenance(self._store)),
             hooks=None if hooks is None else _hook_states(hooks),
             hook_failing_s=None
             if hooks is None
@@ -170,8 +171,9 @@ def guest_counts(endpoint: EndpointState, absent_addresses: int = 0) -> GuestCou
     )
 
 
-def _host_states(hosts: Iterable[Host]) -> dict[str, int]:
-    states = Counter(host_state(host) for host in hosts if host.listed or host.cordoned is not None)
+def _host_states(hosts: Iterable[Host], busy: Collection[str]) -> dict[str, int]:
+    shown = (host for host in hosts if host.listed or host.cordoned is not None)
+    states = Counter(host_state(host, in_maintenance=host.name in busy) for host in shown)
     return {state: states[state] for state in HostState}
 
 

@@ -54,7 +54,12 @@ def maintenances(ctx: typer.Context, incomplete: str) -> list[Candidate]:
 
 
 def orders(ctx: typer.Context, incomplete: str) -> list[Candidate]:
-    return _ids(ctx, incomplete, "orders", lambda order: f"{order['state']} {order['type']} in {order['scope']}")
+    return _ids(
+        ctx,
+        incomplete,
+        "orders",
+        lambda order: f"{order['state']} {order['type']} in {order['scope'] or order['host']}",
+    )
 
 
 def hooks(ctx: typer.Context, incomplete: str) -> list[Candidate]:

@@ -40,6 +40,7 @@ def update_domain_name(event: Json) -> str:
 def maintenance_state(maintenance: Json) -> str:
     """Return the status of a maintenance, and its orders that failed or are in doubt."""
     failed, in_doubt = (maintenance["progress"][key] for key in ("failed", "in_doubt"))
+    failed += maintenance["failed_hosts"]
     return formatting.maintenance_state(
         maintenance["status"], held=maintenance["held"], failed=failed, in_doubt=in_doubt
     )

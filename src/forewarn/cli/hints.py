@@ -11,6 +11,7 @@ from forewarn.core.operator_model import Role
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 RESOLVE = "run `forewarn event retry {cause}`, or `finish` or `abandon` instead of `retry`"
+RESOLVE_HOST = "run `forewarn order retry {cause}`, or `finish` or `abandon` instead of `retry`"
 RETRY_ALL = "run `forewarn maintenance retry-failed {maintenance}` to retry all that failed"
 # By the code of the reason: who may run the commands, and the commands. For other reasons there is only to wait.
 HINTS: Mapping[str, tuple[frozenset[Role], str]] = {
@@ -32,6 +33,8 @@ def hint(event: Json, reason: Json, role: str) -> str:
     if role == Role.OWNER and not reason.get("machines"):  # the scope has approval = operator
         return ""
     cause = next(iter(reason.get("events", ())), event["id"])
+    if orders := reason.get("orders"):
+        cause, text = orders[0], text.replace(RESOLVE, RESOLVE_HOST)
     return text.format(event=event["id"], maintenance=event["maintenance_id"], cause=cause)
 
 
@@ -46,11 +49,12 @@ def maintenance_hints(maintenance: Json, role: str) -> list[str]:
     if role not in OPERATORS:
         return []
     hints = []
-    if maintenance["progress"]["failed"]:
+    if maintenance["progress"]["failed"] + maintenance["failed_hosts"] > 1 or maintenance["progress"]["failed"]:
         hints.append(RETRY_ALL.format(maintenance=maintenance["id"]))
     if maintenance["paused"]:
         hints.append(HINTS["paused"][1].format(maintenance=maintenance["id"]))
-    others = [reason for reason in maintenance["needs_operator"] if reason["code"] != "order-failed"]
+    reasons = maintenance["needs_operator"]
+    others = [reason for reason in reasons if reason["code"] != "order-failed" or reason.get("orders")]
     event = {"id": "", "maintenance_id": maintenance["id"]}
     return hints + _distinct(hint(event, reason, role) for reason in others)
 

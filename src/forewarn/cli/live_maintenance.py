@@ -136,12 +136,18 @@ def differences(before: Json | None, after: Json) -> list[str]:
         lines.append(f"targets: {target_names(after) or 'not kept'}")
         if after["estimated_end"]:
             lines.append(f"estimated end: {full_time(after['estimated_end'])}")
+        lines += [f"host {host['host']}: {_host_state(host)}" for host in after["hosts"]]
         lines += [f"{_label(event)}: {_state(event)}" for event in events_of(after)]
         return lines + _paused_lines(before, after)
     lines = []
+    states = {host["host"]: _host_state(host) for host in before["hosts"]}
+    changed = [host for host in after["hosts"] if _host_state(host) != states.get(host["host"])]
+    lines += [f"host {host['host']}: {_host_state(host)}" for host in changed]
     earlier = {event["id"]: event for event in events_of(before)}
     for event in events_of(after):
-        lines += _event_differences(earlier[event["id"]], event)
+        known = earlier.get(event["id"])
+        # The events of a host are planned when its turn comes.
+        lines += [f"{_label(event)}: {_state(event)}"] if known is None else _event_differences(known, event)
     if maintenance_state(before) != maintenance_state(after):
         lines.append(f"maintenance {after['id']}: {maintenance_state(before)} -> {maintenance_state(after)}")
     return lines + _paused_lines(before, after)
@@ -167,6 +173,10 @@ def _label(event: Json) -> str:
     return f"wave {event['wave']} {update_domain_name(event)} {names(event['resources'])} [{event['id']}]"
 
 
+def _host_state(host: Json) -> str:
+    return f"{host['state']} ({host['reason']})" if host["reason"] else str(host["state"])
+
+
 def _state(event: Json) -> str:
     if event["status"] == "Scheduled" and event["not_before"]:
         return f"Scheduled, not before {full_time(event['not_before'])}"
@@ -187,12 +197,23 @@ def picture(maintenance: Json, now: str) -> RenderableType:
     end = f", estimated end {when(maintenance['estimated_end'], now)}" if maintenance["estimated_end"] else ""
     about = f"{target_names(maintenance) or 'targets not kept'}: {progress(maintenance)}{end}"
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    hosts = _hosts_text(maintenance["hosts"])
     waves = _nearest_waves(maintenance["waves"])
     for wave in waves:
         table.add_row(*_wave_row(wave, now))
     hidden = len(maintenance["waves"]) - len(waves)
     more = [Text(f"and {count(hidden, 'more wave')}", style="dim")] if hidden else []
-    return Group(head, Text(printable(about), style="dim"), table, *more)
+    return Group(head, Text(printable(about), style="dim"), *hosts, table, *more)
+
+
+def _hosts_text(hosts: list[Json]) -> list[Text]:
+    """Return the hosts in their turn, each with the state of its work."""
+    text = Text()
+    for position, host in enumerate(hosts):
+        text.append(", " if position else "hosts: ")
+        text.append(f"{host['host']} ")
+        text.append(printable(_host_state(host)), style=STYLES.get(host["state"], ""))
+    return [text] if hosts else []
 
 
 def _nearest_waves(waves: list[Json]) -> list[Json]:

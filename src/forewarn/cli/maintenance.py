@@ -12,6 +12,7 @@ from forewarn.cli.formatting import (
     full_time,
     maintenance_state,
     progress,
+    reasons,
     target_names,
     update_domain_name,
     waits_for,
@@ -21,8 +22,9 @@ from forewarn.cli.hints import maintenance_hints
 from forewarn.cli.options import moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
-from forewarn.core.formatting import span
-from forewarn.core.model import EventType, MaintenanceStatus, OnFailure
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.formatting import names, span
+from forewarn.core.model import EventType, HostMode, MaintenanceStatus, OnFailure
 
 app = group("maintenance", "Plan, schedule, follow and cancel maintenance.")
 
@@ -40,6 +42,7 @@ COLUMNS = (
     "earliest",
     "description",
 )
+HOST_COLUMNS = ("turn", "host", "order", "state", "machines", "waits for")
 EVENT_COLUMNS = ("wave", "event", "status", "scope", "machines", "not before", "approved by", "waits for")
 
 
@@ -67,9 +70,14 @@ Timeout = Annotated[
 def schedule(
     session: Session,
     type_: Annotated[
-        EventType,
-        typer.Option("--type", help="What happens to the machines.", case_sensitive=False, show_default=False),
-    ],
+        EventType | None,
+        typer.Option(
+            "--type",
+            help="What happens to the machines. [required, except: --evacuate: Freeze; --in-place: Reboot]",
+            case_sensitive=False,
+            show_default=False,
+        ),
+    ] = None,
     machine: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,6 +97,26 @@ def schedule(
             help="Every machine on this host; may be repeated.", metavar="HOST", autocompletion=completion.hosts
         ),
     ] = None,
+    evacuate: Annotated[
+        bool,
+        typer.Option("--evacuate", help="Move the machines off the hosts, then work on the hosts.", show_default=False),
+    ] = False,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place", help="Shut the machines down, work on the hosts, start them again.", show_default=False
+        ),
+    ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="With --evacuate: the host that all machines go to.", metavar="HOST", autocompletion=completion.hosts
+        ),
+    ] = None,
+    return_: Annotated[
+        bool,
+        typer.Option("--return", help="With --evacuate: bring the machines back after the work.", show_default=False),
+    ] = False,
     not_before: Annotated[
         str | None,
         typer.Option(
@@ -118,6 +146,10 @@ def schedule(
 ) -> None:
     """Show the plan, ask for confirmation, and schedule it."""
     targets = _targets(machine or [], scope or [], update_domain, host or [])
+    host_mode = _host_mode(targets, evacuate=evacuate, in_place=in_place, only_evacuating=bool(to) or return_)
+    type_ = type_ or next((each for each, rules in EVENT_TYPES.items() if host_mode in rules.host_modes), None)
+    if type_ is None:
+        raise usage("--type: say what happens to the machines, or work on hosts with --evacuate or --in-place")
     timeout_s = seconds("--timeout", timeout) if timeout is not None else None
     duration_s = seconds("--duration", duration) if duration is not None else -1
     now = session.now()
@@ -131,6 +163,8 @@ def schedule(
         "emergency": emergency,
         "on_failure": on_failure.value,
     }
+    if host_mode is not None:
+        request |= {"host_mode": host_mode.value, "return_machines": return_, "to_host": to or ""}
     plan = session.api.post("/v1/maintenances", request, {"dry_run": True})
     if dry_run and session.out.as_json:
         session.out.json(plan)
@@ -224,8 +258,8 @@ def resume(session: Session, maintenance: Id) -> None:
 
 
 def _targets(machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
-    for option, names in (("--machine", machines), ("--scope", scopes), ("--host", hosts)):
-        for name in names:
+    for option, given in (("--machine", machines), ("--scope", scopes), ("--host", hosts)):
+        for name in given:
             if "," in name:
                 raise usage(f"{option}: {name!r} is a list: write one name per {option}, and repeat the option")
     if sum((bool(machines), bool(scopes), bool(hosts))) != 1:
@@ -241,6 +275,16 @@ def _targets(machines: list[str], scopes: list[str], update_domain: int | None, 
     return {"scope": scopes[0]} if update_domain is None else {"scope": scopes[0], "update_domain": update_domain}
 
 
+def _host_mode(targets: dict[str, Any], *, evacuate: bool, in_place: bool, only_evacuating: bool) -> HostMode | None:
+    if evacuate and in_place:
+        raise usage("--evacuate and --in-place exclude each other: choose one of them")
+    if only_evacuating and not evacuate:
+        raise usage("--to and --return need --evacuate: without it no machine leaves its host")
+    if (evacuate or in_place) and "hosts" not in targets:
+        raise usage(f"{'--evacuate' if evacuate else '--in-place'}: name the hosts with --host H")
+    return HostMode.EVACUATE if evacuate else HostMode.IN_PLACE if in_place else None
+
+
 def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     session.out.say(plan_text.summary(plan))
     session.out.say(f"targets: {target_names(plan)}")
@@ -249,7 +293,10 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
         session.out.say(f"not before {when(request['not_before'], now)}, unless approved")
     if request["earliest"]:
         session.out.say(f"never before {when(request['earliest'], now)}, approved or not")
-    session.out.table(plan_text.COLUMNS, plan_text.rows(plan))
+    if plan["host_mode"]:
+        session.out.table(plan_text.HOST_COLUMNS, plan_text.host_rows(plan))
+        session.out.say("the events of the first host; those of the others are planned when their turn comes:")
+    session.out.table(plan_text.COLUMNS, plan_text.rows(plan), empty="no machines")
     for warning in plan["warnings"]:
         session.out.say(f"! {warning['message']}")
     for message in plan_text.blockers(plan):
@@ -273,6 +320,23 @@ def _wait(session: Session, maintenance_id: str, until: Until, timeout_s: int | 
     started = any(event["started"] for event in plan_text.events_of(maintenance))
     if status in ("Cancelled", "Failed") and not (until is Until.STARTED and started):
         raise Failed(f"maintenance {maintenance['id']} ended as {status}: see `forewarn maintenance show`")
+
+
+@command(app, "skip-host")
+def skip_host(
+    session: Session,
+    maintenance: Id,
+    host: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST", help="A host of the maintenance.", show_default=False, autocompletion=completion.hosts
+        ),
+    ],
+) -> None:
+    """Leave one host out: its events that have not started and its work are cancelled. The host stays cordoned."""
+    path = session.path_to("maintenance", maintenance, "hosts", host, "skip")
+    changed = session.api.post(path)
+    session.out.result(changed, f"host {host} is skipped; maintenance {changed['id']} is {maintenance_state(changed)}")
 
 
 @command(app, "retry-failed")
@@ -333,6 +397,7 @@ def _show(session: Session, maintenance: Json) -> None:
         ],
     )
     session.out.heading(plan_text.summary(maintenance))
+    _show_hosts(session, maintenance, now)
     events = plan_text.events_of(maintenance)
     id_texts = session.out.id_texts(event["id"] for event in events)
     rows = [
@@ -349,3 +414,21 @@ def _show(session: Session, maintenance: Json) -> None:
         for event in events
     ]
     session.out.table(EVENT_COLUMNS, rows)
+
+
+def _show_hosts(session: Session, maintenance: Json, now: str) -> None:
+    if not maintenance["hosts"]:
+        return
+    id_texts = session.out.id_texts(host["order_id"] for host in maintenance["hosts"])
+    rows = [
+        (
+            turn,
+            host["host"],
+            id_texts[host["order_id"]],
+            host["state"],
+            names(host["machines"]),
+            host["reason"] if host["ended"] else reasons(host, now),
+        )
+        for turn, host in enumerate(maintenance["hosts"], start=1)
+    ]
+    session.out.table(HOST_COLUMNS, rows)

@@ -1,4 +1,4 @@
-"""`forewarn order`: take the orders of started events and report how the work ended."""
+"""`forewarn order`: take the orders of started events and of hosts, and report how the work ended."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -14,18 +14,21 @@ from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.formatting import names
 
-app = group("order", "Take the orders of started events and report how the work ended.")
+app = group("order", "Take the orders of started events and of hosts, and report how the work ended.")
 
 COLUMNS = ("order", "state", "type", "scope", "machines", "hosts", "issued", "deadline", "attempt", "by", "reason")
 MAX_OUTPUT_CHARS = 65_536
 
 
 class OrderStateOption(StrEnum):
+    PLANNED = "planned"
     OPEN = "open"
     RUNNING = "running"
     IN_DOUBT = "in-doubt"
     DONE = "done"
     FAILED = "failed"
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"
     ALL = "all"
 
 
@@ -33,7 +36,7 @@ Id = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="The order's id, which is also the event's id.",
+        help="The order's id; of an event's order it is the event's id.",
         show_default=False,
         autocompletion=completion.orders,
     ),
@@ -97,6 +100,44 @@ def fail(
     _show(session, session.api.post(session.path_to("order", order, "fail"), body))
 
 
+@command(app, "show")
+def show(session: Session, order: Id) -> None:
+    """Show an order: what to do, where machines may go, and how it ended."""
+    found = session.api.get(session.path_to("order", order))
+    targets = (f"{machine}: {' '.join(hosts)}" for machine, hosts in found.get("targets", {}).items())
+    session.out.facts(
+        found,
+        [
+            ("order", found["id"]),
+            ("state", found["state"]),
+            ("maintenance", found["maintenance_id"]),
+            ("work", _work(found)),
+            *((("phase", found["phase"]),) if found["phase"] else ()),
+            ("hosts", " ".join(found["hosts"])),
+            *(("target", each) for each in targets),
+            ("attempt", found["attempt"]),
+            ("issued", full_time(found["issued"])),
+            ("deadline", full_time(found["deadline"])),
+            ("taken", f"{full_time(found['taken'])} by {found['node']}" if found["taken"] else ""),
+            ("ended", full_time(found["ended"])),
+            ("reason", found["reason"]),
+            ("output", found["output"]),
+        ],
+    )
+
+
+@command(app, "retry")
+def retry(session: Session, order: Id) -> None:
+    """Retry the work on a host, which failed or is in doubt. For the work of an event, use `forewarn event retry`."""
+    _show(session, session.api.post(session.path_to("order", order, "retry")))
+
+
+@command(app, "abandon")
+def abandon(session: Session, order: Id) -> None:
+    """Abandon the work on a host, which failed or is in doubt: it stays undone, and the host stays cordoned."""
+    _show(session, session.api.post(session.path_to("order", order, "abandon")))
+
+
 def _new_hosts(options: list[str]) -> dict[str, str]:
     hosts = {}
     for text in options:
@@ -140,6 +181,11 @@ def _show(session: Session, order: Json) -> None:
     reason = f": {order['reason']}" if order["reason"] else ""
     session.out.result(
         order,
-        f"order {order['id']} is {order['state']}{reason}"
-        f" ({order['type']} of {names(order['machines'])} in {order['scope']}, attempt {order['attempt']})",
+        f"order {order['id']} is {order['state']}{reason} ({_work(order)}, attempt {order['attempt']})",
     )
+
+
+def _work(order: Json) -> str:
+    if order["host"]:
+        return f"the work on host {order['host']}"
+    return f"{order['type']} of {names(order['machines'])} in {order['scope']}"

@@ -36,6 +36,10 @@ STYLES: Mapping[str, str] = {
     "disabled": "red",
     "up": "green",
     "cordoned": "magenta",
+    "in-maintenance": "cyan",
+    "planned": "dim",
+    "cancelled": "dim",
+    "abandoned": "red",
 }
 
 Rows = Sequence[Sequence[object]]

@@ -5,6 +5,7 @@ from forewarn.cli.output import Rows
 from forewarn.core.formatting import count, span
 
 COLUMNS = ("wave", "scope", "update domain", "machines", "hosts", "notice")
+HOST_COLUMNS = ("turn", "host", "machines", "they go to")
 
 
 def events_of(maintenance: Json) -> list[Json]:
@@ -13,6 +14,8 @@ def events_of(maintenance: Json) -> list[Json]:
 
 def summary(maintenance: Json) -> str:
     """Return `Reboot of 3 machines in 1 scope, 3 waves, one after the other`."""
+    if maintenance["host_mode"]:
+        return _host_summary(maintenance)
     events = events_of(maintenance)
     machines = sum(len(event["resources"]) for event in events)
     scopes = len({event["scope"] for event in events})
@@ -20,6 +23,32 @@ def summary(maintenance: Json) -> str:
     order = f"{count(waves, 'wave')}, one after the other" if waves > 1 else "all at once"
     emergency = "Emergency: " if maintenance["emergency"] else ""
     return f"{emergency}{maintenance['type']} of {count(machines, 'machine')} in {count(scopes, 'scope')}, {order}"
+
+
+def _host_summary(maintenance: Json) -> str:
+    """Return `Evacuation of 2 hosts by Freeze, one after the other, then the work on each`."""
+    what = "Evacuation of" if maintenance["host_mode"] == "evacuate" else "In-place maintenance of"
+    hosts = maintenance["targets"]["count"] if maintenance["targets"] else len(maintenance["hosts"])
+    turns = ", one after the other" if hosts > 1 else ""
+    back = "; then the machines come back" if maintenance["return_machines"] else ""
+    return f"{what} {count(hosts, 'host')} by {maintenance['type']}{turns}{back}"
+
+
+def host_rows(plan: Json) -> Rows:
+    """Return the hosts of a plan in their turn. Those that come later may carry other machines by then."""
+    return [
+        (turn, host["host"], ", ".join(host["machines"]) or "none", _targets(plan, host))
+        for turn, host in enumerate(plan["hosts"], start=1)
+    ]
+
+
+def _targets(plan: Json, host: Json) -> str:
+    if plan["host_mode"] != "evacuate":
+        return "they are shut down and started again"
+    found = host.get("targets", {})
+    if not found:
+        return "hosts that the executor chooses" if host["machines"] else ""
+    return ", ".join(f"{machine}: {' or '.join(names) or 'NO HOST'}" for machine, names in found.items())
 
 
 def rows(maintenance: Json) -> Rows:
@@ -38,12 +67,14 @@ def rows(maintenance: Json) -> Rows:
 
 def blockers(plan: Json) -> list[str]:
     """Return why events of the plan would wait for something outside the plan, each reason once."""
-    return list(dict.fromkeys(reason["message"] for event in events_of(plan) for reason in event["waiting_for"]))
+    waiting = [*events_of(plan), *plan["hosts"]]
+    return list(dict.fromkeys(reason["message"] for each in waiting for reason in each["waiting_for"]))
 
 
 def shape(maintenance: Json) -> object:
     """Return what must be equal in the plan shown and in the maintenance that is scheduled, besides the warnings."""
-    return [
+    events = [
         (event["wave"], event["scope"], event["update_domain"], event["resources"], bool(event["notice_s"]))
         for event in events_of(maintenance)
     ]
+    return events, [(host["host"], host["machines"]) for host in maintenance["hosts"]]

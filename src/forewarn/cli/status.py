@@ -27,6 +27,7 @@ ID_LISTS = ("failed", "in_doubt", "open", "ended", "paused")
 
 # What an operator may do about each row of a table: below it, because a line of 100 columns has no room for commands.
 RESOLVE = "to resolve one: forewarn event retry|finish|abandon {}", "EVENT"
+RESOLVE_HOST = "to resolve one: forewarn order retry|finish|abandon {}", "ORDER"
 CONTINUE = "to continue one: forewarn maintenance resume {}", "MAINTENANCE"
 
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
@@ -66,10 +67,14 @@ def status(session: Session) -> None:
     started = [event for event in events if event["status"] == "Started" and event["id"] not in unresolved]
     scheduled = [event for event in events if event["status"] == "Scheduled"]
     abandoned = [event for event in state["ended"]["items"] if event["status"] == "Abandoned"]
-    resolve, resume = (RESOLVE, CONTINUE) if role == Role.OPERATOR else (None, None)
+    act = role == Role.OPERATOR
+    resolve, resolve_host, resume = (RESOLVE, RESOLVE_HOST, CONTINUE) if act else (None, None, None)
     ids = session.out.id_texts(each for key in ID_LISTS for item in state[key]["items"] for each in _ids(item))
     _section(session, "FAILED", _unresolved(failed, ids), resolve, style="red")
     _section(session, "IN DOUBT: check the machines first", _unresolved(doubtful, ids), resolve, style="red")
+    _section(session, "FAILED WORK ON HOSTS", _unresolved_hosts(failed, ids), resolve_host, style="red")
+    in_doubt = "WORK ON HOSTS IN DOUBT: check the hosts first"
+    _section(session, in_doubt, _unresolved_hosts(doubtful, ids), resolve_host, style="red")
     _section(session, "MAINTENANCES WITH FAILURES", _held(state, ids, role), style="red")
     _section(session, "IN PROGRESS", _started(started, ids, now))
     _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
@@ -82,7 +87,8 @@ def headline(state: Json) -> list[str]:
     events, ended = state["open"]["items"], state["ended"]["items"]
     failed, doubtful = (len(state[key]["items"]) for key in ("failed", "in_doubt"))
     open_counts = Counter(event["status"].lower() for event in events)
-    in_progress = max(0, open_counts["started"] - failed - doubtful)
+    of_hosts = sum(bool(order["host"]) for key in ("failed", "in_doubt") for order in state[key]["items"])
+    in_progress = max(0, open_counts["started"] - (failed + doubtful - of_hosts))
     act = state["caller"]["role"] == Role.OPERATOR
     ended_counts = Counter(event["status"].lower() for event in ended)
     unapproved = sum(bool(missing_approvals(event)) for event in events)
@@ -135,7 +141,7 @@ def _event_cells(event: Json, ids: dict[str, str]) -> tuple[object, ...]:
 
 
 def _unresolved(orders: list[Json], ids: dict[str, str]) -> Table:
-    """Return the orders that wait for an operator."""
+    """Return the orders of events that wait for an operator."""
     return ("event", "type", "machines", "hosts", "attempt", "why", "maintenance"), [
         (
             ids[order["id"]],
@@ -147,6 +153,16 @@ def _unresolved(orders: list[Json], ids: dict[str, str]) -> Table:
             ids[order["maintenance_id"]],
         )
         for order in orders
+        if not order["host"]
+    ]
+
+
+def _unresolved_hosts(orders: list[Json], ids: dict[str, str]) -> Table:
+    """Return the orders of hosts that wait for an operator."""
+    return ("order", "host", "attempt", "why", "maintenance"), [
+        (ids[order["id"]], order["host"], order["attempt"], order["reason"], ids[order["maintenance_id"]])
+        for order in orders
+        if order["host"]
     ]
 
 

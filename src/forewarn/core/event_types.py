@@ -63,8 +63,10 @@ class TypeRules:
     one_event_per_machine: bool = False
     # Completing the event removes its machines from the inventory.
     removes_machines: bool = False
-    # The events that prepare the work on a host may be of this type.
+    # The events that prepare the work on a host may be of this type. The first type with a mode is its default.
     host_modes: frozenset[HostMode] = frozenset()
+    # The machines of the event always go to another host. Those of other types do so, running, only to empty their host.
+    changes_host: bool = False
 
 
 EVENT_TYPES: Mapping[EventType, TypeRules] = {
@@ -73,7 +75,7 @@ EVENT_TYPES: Mapping[EventType, TypeRules] = {
         minimum_notice_s=900, sources=frozenset(Source), host_modes=frozenset({HostMode.IN_PLACE})
     ),
     EventType.REDEPLOY: TypeRules(
-        minimum_notice_s=600, sources=frozenset(Source), host_modes=frozenset({HostMode.EVACUATE})
+        minimum_notice_s=600, sources=frozenset(Source), host_modes=frozenset({HostMode.EVACUATE}), changes_host=True
     ),
     EventType.PREEMPT: TypeRules(
         minimum_notice_s=30,

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import NotFound
-from forewarn.core.model import Actor, AuditEntry, Host
+from forewarn.core.model import Actor, AuditEntry, Host, OrderState
 
 
 class HostState(StrEnum):
@@ -18,9 +18,16 @@ class HostState(StrEnum):
 
     UP = "up"
     CORDONED = "cordoned"
+    IN_MAINTENANCE = "in-maintenance"
 
 
-def host_state(host: Host) -> HostState:
+# States of a host's order in which its work may begin or go on.
+IN_MAINTENANCE = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT, OrderState.FAILED})
+
+
+def host_state(host: Host, *, in_maintenance: bool) -> HostState:
+    if in_maintenance:
+        return HostState.IN_MAINTENANCE
     return HostState.UP if host.cordoned is None else HostState.CORDONED
 
 

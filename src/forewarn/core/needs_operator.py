@@ -5,7 +5,7 @@ from datetime import datetime
 
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.host_orders import UNDER_WAY, current_host
+from forewarn.core.host_orders import UNDER_WAY, current_host, departures
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
 from forewarn.core.waiting import (
     Waiting,
@@ -49,7 +49,8 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     under_way = [order for order in orders if order.state in UNDER_WAY or order.state is OrderState.FAILED]
     current = current_host(draft, maintenance) if orders else None
     reasons = [host_reasons(draft, maintenance, order, current)[0] for order in under_way]
-    if current is not None and current.state is OrderState.PLANNED:
+    # A host without events gets them in the next tick.
+    if current is not None and current.state is OrderState.PLANNED and departures(draft, current):
         found = host_reasons(draft, maintenance, current, current)
         reasons += [reason for reason in found if reason.code == "host-not-empty" and not reason.events]
     return reasons

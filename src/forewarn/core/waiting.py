@@ -44,13 +44,17 @@ MAX_NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """One reason why an event has not moved on: a stable code, a sentence, and the machines and events concerned."""
+    """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.
+
+    `orders` are orders of hosts that failed or are in doubt.
+    """
 
     code: str
     message: str
     until: datetime | None = None
     machines: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
 
 
 def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiting, ...]:
@@ -106,7 +110,8 @@ def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: 
 
 def _not_empty(draft: Draft, maintenance: Maintenance, order: Order) -> list[Waiting]:
     """Return the wait for machines on the host, and for the events that empty it or shut them down."""
-    unended = [e for e in departures(draft, order) if e.status in OPEN and not is_stopped(draft, e)]
+    events = departures(draft, order)
+    unended = [e for e in events if e.status in OPEN and not is_stopped(draft, e)]
     machines = tuple(str(m) for m in machines_in_the_way(draft, maintenance, order)) if is_read(draft, order) else ()
     if unended:
         message = f"{len(unended)} event(s) of host {order.host} have not ended"
@@ -118,9 +123,10 @@ def _not_empty(draft: Draft, maintenance: Maintenance, order: Order) -> list[Wai
                 events=tuple(e.id for e in unended[:MAX_NAMED]),
             )
         ]
-    if machines:
-        return [_in_the_way(order, machines)]
-    return []
+    if machines and not events:
+        message = f"host {order.host} carries {_listed(machines)}, and their events are planned next"
+        return [Waiting(code="host-not-empty", message=message, machines=machines[:MAX_NAMED])]
+    return [_in_the_way(order, machines)] if machines else []
 
 
 def _in_the_way(order: Order, machines: tuple[str, ...]) -> Waiting:
@@ -130,6 +136,11 @@ def _in_the_way(order: Order, machines: tuple[str, ...]) -> Waiting:
 
 def _host_progress(draft: Draft, maintenance: Maintenance, order: Order) -> Waiting:
     """Return what an order of a host waits for that can be taken or was taken."""
+    if order.state is OrderState.FAILED:
+        message = f"the work on host {order.host} failed ({order.reason})"
+        return Waiting(code="order-failed", message=message, orders=(order.id,))
+    if order.state is OrderState.IN_DOUBT:
+        return replace(_progress(draft, order), orders=(order.id,))
     if order.state is not OrderState.OPEN or _store_held(draft):
         return _progress(draft, order)
     machines = tuple(str(m) for m in machines_in_the_way(draft, maintenance, order)) if is_read(draft, order) else ()
@@ -407,7 +418,7 @@ def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
         reasons.append(Waiting(code="unresolved", message=message, events=tuple(e.id for e in failed[:MAX_NAMED])))
     for order in blocking_hosts(draft, maintenance):
         message = f"the work on host {order.host} failed ({order.reason}) and holds the maintenance"
-        reasons.append(Waiting(code="unresolved", message=message))
+        reasons.append(Waiting(code="unresolved", message=message, orders=(order.id,)))
     if maintenance.paused:
         reasons.append(Waiting(code="paused", message="the maintenance is paused"))
     return reasons

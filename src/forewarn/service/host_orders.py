@@ -77,9 +77,12 @@ class HostOrders(Orders):
         node: str,
         stopping: threading.Event,
         alone: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(False),
+        timeline: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        super().__init__(control, store, clock, executor, leases, node=node, stopping=stopping, alone=alone)
+        super().__init__(
+            control, store, clock, executor, leases, node=node, stopping=stopping, alone=alone, timeline=timeline
+        )
         self._check = check
         self._monotonic = monotonic
         self._try_again_s: dict[str, float] = {}

@@ -22,7 +22,7 @@ from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknow
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import NodeLeases
-from forewarn.service.placement import event_targets, is_live
+from forewarn.service.placement import event_targets, is_live, no_target
 from forewarn.store import Focus, Store
 
 BATCH = 100
@@ -265,7 +265,7 @@ class Orders:
         timeline = self._timeline()
         if timeline == self._known_timeline:
             return
-        orders = self._store.orders(BEGUN, MAX_RUNNING_ORDERS) if self._kept else ()
+        orders = self._begun() if self._kept else ()
         begun: dict[tuple[str, int | None], str] = {(order.id, order.attempt): order.node for order in orders}
         with self._counting:
             self._unsaved.extend(report for key, report in self._kept.items() if begun.get(key) == report.node)
@@ -330,12 +330,17 @@ class Orders:
             self._hand_to_executor(work)
 
     def _hand_to_executor(self, work: AnyWork) -> None:
+        if isinstance(work, Work) and (refusal := no_target(self._store, work.event)):
+            self._fail(work, refusal)
+            return
         self._kept.pop((work.order.id, work.order.attempt), None)  # a failover lost that the order was taken before
         try:
             self._executor.take(work)
         except OSError as error:
-            outcome = Outcome(False, f"the executor could not take it: {error}")
-            self._unsaved.append(OrderReport(work.order.id, work.order.attempt, outcome, self._reporter))
+            self._fail(work, f"the executor could not take it: {error}")
+
+    def _fail(self, work: AnyWork, reason: str) -> None:
+        self._unsaved.append(OrderReport(work.order.id, work.order.attempt, Outcome(False, reason), self._reporter))
 
     def _work_of(self, order: Order) -> AnyWork | None:
         """Return what the executor needs; None if a failover has lost the order since it was listed."""

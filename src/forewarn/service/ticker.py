@@ -111,6 +111,7 @@ class Ticker:
                 node=node,
                 stopping=self._stopping,
                 alone=alone,
+                timeline=timeline,
                 monotonic=monotonic,
             ),
         )

@@ -132,8 +132,8 @@ def test_hosts_are_listed_with_what_the_fleet_says(service: RunningService) -> N
     plain = {"labels": {}, "fault_domain": 0, "connection": "", "listed": False}
     racks = [{**listed, **plain, "name": f"rack1-{each}", "machines": n} for each, n in (("a", 2), ("b", 1))]
     assert service.get("/v1/hosts")["items"] == [listed, *racks]
-    assert service.get("/v1/hosts/kvm-07") == listed
-    assert service.get("/v1/hosts/rack1-b", token=service.token_of("viewer")) == racks[1]
+    assert service.get("/v1/hosts/kvm-07") == {**listed, "orders": []}
+    assert service.get("/v1/hosts/rack1-b", token=service.token_of("viewer")) == {**racks[1], "orders": []}
     owner = service.token_of("owner", "blog")
     assert service.get("/v1/hosts/rack1-a", token=owner) == {"name": "rack1-a", "machines": 1}
     for hidden in ("rack1-b", "kvm-07"):
@@ -560,7 +560,7 @@ def test_what_is_not_found_comes_with_the_nearest_that_is(service: RunningServic
         ("/v1/scopes/elsewhere", "there is no scope 'elsewhere'"),
         (f"/v1/events/{event[:8]}", f"there is no event {event[:8]}; {whole}: did you mean {event}?"),
         ("/v1/events/ABC", f"there is no event ABC; {whole}"),
-        (f"/v1/orders/{'0' * 36}", f"there is no event {'0' * 36}"),
+        (f"/v1/orders/{'0' * 36}", f"there is no order {'0' * 36}"),
         (
             f"/v1/maintenances/{made['id'][:9]}",
             f"there is no maintenance {made['id'][:9]}; {whole}: did you mean {made['id']}?",

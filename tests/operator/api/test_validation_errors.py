@@ -14,7 +14,10 @@ from forewarn.operator.api.validation_errors import sentence
 NAME = "a name of 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
 TYPES = "Freeze, Reboot, Redeploy, Preempt, Terminate"
 REBOOT = {"type": "Reboot", "targets": {}}
-FIELDS = "type, targets, source, not_before, earliest, duration_s, description, emergency, on_failure"
+FIELDS = (
+    "type, targets, source, not_before, earliest, duration_s, description, emergency, on_failure, host_mode,"
+    " return_machines, to_host"
+)
 # Words of msgspec, Python and regular expressions, which mean nothing to an operator.
 JARGON = re.compile(r"`(?:str|int|bool|float|object|array|datetime)|regex|enum|Expected|RFC3339|\^|\$|null")
 

@@ -163,8 +163,8 @@ CALLS: tuple[Call, ...] = (
         )
     ),
     _post(
-        "/v1/maintenances/{id}/hosts/{name}/skip", maintenances.skip_host, bodies.MaintenanceOut,
-        "Leave a host out whose work has not begun; it stays cordoned.",
+        "/v1/maintenances/{id}/hosts/{host}/skip", maintenances.skip_host, bodies.MaintenanceOut,
+        "Leave one host out: its events that have not started and its work are cancelled; it stays cordoned.",
     ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
     _get(
@@ -189,7 +189,7 @@ CALLS: tuple[Call, ...] = (
         )
     ),
     _get("/v1/orders", orders.list_orders, bodies.Page[bodies.OrderOut], "The orders, newest first.", query=orders.OrdersQuery),
-    _get("/v1/orders/{id}", orders.get_order, bodies.OrderOut, "One order; the order of an event has the event's id."),
+    _get("/v1/orders/{id}", orders.get_order, bodies.OrderOut, "One order; its id is its event's id, unless it is a host's."),
     _post("/v1/orders/{id}/start", orders.start_order, bodies.OrderOut, "Take an order: its work begins."),
     _post(
         "/v1/orders/{id}/finish", orders.finish_order, bodies.OrderOut, "Report that the work is done.", takes=bodies.FinishIn,
@@ -199,8 +199,8 @@ CALLS: tuple[Call, ...] = (
     *(
         _post(f"/v1/orders/{{id}}/{verb}", orders.resolve_host(verb), bodies.OrderOut, summary)
         for verb, summary in (
-            (Verb.RETRY, "Retry the work on a host that failed or is in doubt."),
-            (Verb.ABANDON, "Abandon the work on a host that failed or is in doubt: it stays undone, and the host cordoned."),
+            (Verb.RETRY, "Retry the work on a host, which failed or is in doubt."),
+            (Verb.ABANDON, "Abandon the work on a host, which failed or is in doubt: it stays undone."),
         )
     ),
     _get("/v1/audit", admin.list_audit, bodies.Page[bodies.AuditOut], "Who did what, newest first.", query=admin.AuditsQuery),

@@ -5,15 +5,13 @@ import binascii
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
-from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.model import Event, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import Identity
@@ -133,17 +131,13 @@ class Api:
         return builder.event(snapshot.events[event_id], timeline)
 
     def maintenance_body(self, caller: Identity, maintenance_id: str, part: slice = WHOLE) -> bodies.MaintenanceOut:
-        snapshot = self._with_hosts(self.snapshots.around(maintenances=[maintenance_id]), maintenance_id)
+        maintenance = self.store.maintenance(maintenance_id)
+        if maintenance is not None and maintenance.host_mode is not None and maintenance.ended is None:
+            hosts = maintenance.targets.hosts if maintenance.targets is not None else ()
+            snapshot = self.store.snapshot(Focus(maintenances=(maintenance_id,), hosts=hosts))
+        else:
+            snapshot = self.snapshots.around(maintenances=[maintenance_id])
         return views.maintenance_out(snapshot, maintenance_id, within=caller.within, now=self.clock.now(), part=part)
-
-    def _with_hosts(self, snapshot: Snapshot, maintenance_id: str) -> Snapshot:
-        """Return the snapshot with the machines on the host whose turn it is, so that those in the way are named."""
-        hosts, machines = hosts_to_read(snapshot, [maintenance_id])
-        if not hosts:
-            return snapshot
-        focus = Focus(hosts=hosts, machines=machines, whole_maintenances=False, open_events=False, document_only=True)
-        found = self.store.snapshot(focus)
-        return replace(snapshot, machines=found.machines, hosts=found.hosts, read_hosts=found.read_hosts)
 
     def targets(self, body: bodies.TargetsIn) -> Targets:
         return Targets(

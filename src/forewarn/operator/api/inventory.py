@@ -5,8 +5,8 @@ from collections.abc import Callable
 from forewarn.core import fleet
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.errors import NotFound
-from forewarn.core.hosts import known_host
-from forewarn.core.model import Actor, EventType, MaintenanceRequest, Source, Targets
+from forewarn.core.hosts import IN_MAINTENANCE, known_host
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, Order, OrderState, Source, Targets
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -22,6 +22,7 @@ from forewarn.operator.api.context import (
 )
 from forewarn.operator.api.receipts import SaveEvent
 from forewarn.service.control import Control
+from forewarn.service.placement import MAX_HOST_ORDERS, hosts_in_maintenance
 from forewarn.store import Focus, HostQuery, MachineQuery, ScopeQuery
 
 # -- scopes and machines
@@ -109,7 +110,8 @@ def list_hosts(api: Api, context: CallContext) -> Result:
     )
     page, last = split_page(rows, query.limit)
     whole = context.caller.within is None
-    items = [views.host_out(each.host, each.machines, whole=whole) for each in page]
+    busy = hosts_in_maintenance(api.store)
+    items = [views.host_out(e.host, e.machines, whole=whole, in_maintenance=e.name in busy) for e in page]
     return page_of(items, cursor_of(last.name) if last else None)
 
 
@@ -120,7 +122,21 @@ def get_host(api: Api, context: CallContext) -> Result:
     machines = sum(caller.sees(scope) for scope, _ in snapshot.machines)
     if caller.within is not None and not machines:
         raise NotFound(f"there is no host {name!r}: none of your machines is on it")
-    return Result(200, views.host_out(known_host(snapshot, name), machines, whole=caller.within is None))
+    host, orders = known_host(snapshot, name), _host_orders(api, name)
+    in_maintenance = any(order.state in IN_MAINTENANCE for order in orders)
+    body = views.host_out(host, machines, whole=caller.within is None, in_maintenance=in_maintenance)
+    if caller.within is None:
+        of = {order.maintenance_id: api.store.maintenance(order.maintenance_id) for order in orders}
+        found = ((order, of[order.maintenance_id]) for order in orders)
+        body.orders = [views.order_out(order, maintenance) for order, maintenance in found if maintenance is not None]
+    return Result(200, body)
+
+
+def _host_orders(api: Api, host: str) -> list[Order]:
+    """Return the orders of a host that have not ended, the next one first."""
+    states = (*IN_MAINTENANCE, OrderState.PLANNED)
+    orders = api.store.orders(states, MAX_HOST_ORDERS, of_hosts=True)
+    return sorted((o for o in orders if o.host == host), key=lambda o: (o.state is OrderState.PLANNED, o.issued))
 
 
 def change_host(change: Callable[[Control, str, Actor], None]) -> Callable[[Api, CallContext], Result]:

@@ -1,5 +1,6 @@
-"""Schedule, list, show, pause, resume and cancel maintenances, and retry all their failed orders."""
+"""Schedule, list, show, pause, resume and cancel maintenances, retry all their failed orders, and skip one of their hosts."""
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from forewarn.core.estimate import expected_end
-from forewarn.core.model import Actor, Maintenance, MaintenanceRequest, MaintenanceStatus
+from forewarn.core.model import Actor, HostMode, Maintenance, MaintenanceRequest, MaintenanceStatus, OrderState
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -24,9 +25,13 @@ from forewarn.operator.api.context import (
 )
 from forewarn.operator.api.receipts import SaveMaintenance
 from forewarn.service.control import Control
+from forewarn.service.placement import planned_targets
 from forewarn.store import Focus, MaintenanceQuery
 
 MAX_LISTED_TARGETS = 20
+# Of each machine in a plan.
+MAX_PLANNED_TARGETS = 3
+MAX_FAILED_HOSTS = 10_000
 
 Key = tuple[datetime, str]
 
@@ -63,7 +68,15 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
     )
     if context.query.dry_run:
         plan = api.control.plan(request, caller.actor, read=api.snapshots.of)
-        return Result(200, views.plan_out(plan, caller.within))
+        shown = views.plan_out(plan, caller.within)
+        if request.host_mode is HostMode.EVACUATE:
+            for host in shown.hosts:
+                leaving = views.machines_of_host(plan.snapshot, host.host)
+                host.targets = {
+                    name: list(targets[:MAX_PLANNED_TARGETS])
+                    for name, targets in planned_targets(api.store, leaving, request.to_host).items()
+                }
+        return Result(200, shown)
     submission = api.control.submit_once(request, caller.actor, context.once(SaveMaintenance(caller.within)))
     return Result(201, views.submission_out(submission, caller.within))
 
@@ -96,6 +109,8 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
     seen = waves if within is None else api.store.wave_progress(ids, within)
     state, now = api.store.snapshot(Focus()), api.clock.now()
     held = state.hold is not None or state.store_hold is not None
+    of_hosts = api.store.orders({OrderState.FAILED}, MAX_FAILED_HOSTS, of_hosts=True)
+    failed = Counter(order.maintenance_id for order in of_hosts)
     return [
         views.maintenance_row(
             each,
@@ -103,6 +118,7 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
             waves.get(each.id, ()),
             within=within,
             estimated_end=expected_end(each, waves.get(each.id, ()), held=held, now=now),
+            failed_hosts=failed[each.id],
             max_targets=MAX_LISTED_TARGETS,
         )
         for each in maintenances
@@ -126,5 +142,5 @@ def change_maintenance(change: Callable[[Control, str, Actor], None]) -> Callabl
 
 
 def skip_host(api: Api, context: CallContext) -> Result:
-    api.control.skip_host(context.path["id"], context.path["name"], context.caller.actor)
+    api.control.skip_host(context.path["id"], context.path["host"], context.caller.actor)
     return Result(200, api.maintenance_body(context.caller, context.path["id"]))

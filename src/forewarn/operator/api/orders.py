@@ -1,14 +1,14 @@
 """List, show, take and report orders."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from forewarn.core.errors import NotFound
+from forewarn.core.errors import NotFound, Refused
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import OrderState, Status
+from forewarn.core.model import Event, Maintenance, Order, OrderState, Status
 from forewarn.core.transitions import Verb
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.context import (
@@ -24,7 +24,7 @@ from forewarn.operator.api.context import (
     read_cursor,
     searched,
 )
-from forewarn.service.placement import event_targets
+from forewarn.service.placement import event_targets, no_target
 from forewarn.store import Focus, OrderQuery, folded
 
 Key = tuple[datetime, str]
@@ -56,15 +56,21 @@ def list_orders(api: Api, context: CallContext) -> Result:
         events = api.store.snapshot(
             Focus(events=tuple(o.id for o in page), whole_maintenances=False, open_events=False, document_only=True)
         ).events
-        hosts = {o.maintenance_id: api.store.maintenance(o.maintenance_id) for o in page if o.host}
-        shown = [(o, hosts.get(o.maintenance_id) if o.host else events.get(o.id)) for o in page]
-        # An order whose event was removed meanwhile still counts as read.
-        return [((o.issued, o.id), views.order_out(o, of) if of is not None else None) for o, of in shown]
+        of: dict[str, Event | Maintenance] = {**events, **_maintenances(api, page)}
+        # An order whose event or maintenance was removed meanwhile still counts as read.
+        return [((o.issued, o.id), views.order_out(o, of[o.id]) if o.id in of else None) for o in page]
 
     start = read_cursor(query.cursor, tuple[Moment, str])
     items, last = searched(read, _text, text=query.text, start=start, limit=query.limit or DEFAULT_LIMIT)
     found = [item for item in items if item is not None]
     return page_of(_with_hosts(api, found), cursor_of(*last) if last else None)
+
+
+def _maintenances(api: Api, orders: Iterable[Order]) -> dict[str, Maintenance]:
+    """Return the maintenances of those orders that are orders of hosts, by order."""
+    of_hosts = {order.id: order.maintenance_id for order in orders if order.host}
+    found = {each: api.store.maintenance(each) for each in set(of_hosts.values())}
+    return {order_id: known for order_id, each in of_hosts.items() if (known := found[each]) is not None}
 
 
 def _text(order: bodies.OrderOut | None) -> str:
@@ -110,8 +116,8 @@ def _with_hosts(api: Api, orders: list[bodies.OrderOut]) -> list[bodies.OrderOut
     machines = api.store.snapshot(focus).machines if keys else {}
     for order in orders:
         found = (machines.get(keys[name]) for name in order.machines)
-        on_hosts = {machine.host for machine in found if machine is not None and machine.host}
-        order.hosts = [order.host] if order.host else sorted(on_hosts)
+        on = {machine.host for machine in found if machine is not None and machine.host}
+        order.hosts = sorted(on) if not order.host else [order.host]
     return orders
 
 
@@ -122,14 +128,13 @@ def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]
 
 
 def get_order(api: Api, context: CallContext) -> Result:
-    order_id, caller = context.path["id"], context.caller
-    _, _, event = api.control.order(order_id)
-    if not (caller.sees(event.scope) if event is not None else caller.within is None):
-        raise NotFound(f"there is no order {order_id}")
-    return _result(api, context, order_id)
+    return _result(api, context, context.path["id"])
 
 
 def start_order(api: Api, context: CallContext) -> Result:
+    _, _, event = api.control.order(context.path["id"])
+    if event is not None and (why := no_target(api.store, event)):
+        raise Refused(why)
     order = api.control.take_order(context.path["id"], context.caller.actor, node=context.caller.name)
     return _result(api, context, order.id)
 
@@ -143,14 +148,8 @@ def fail_order(api: Api, context: CallContext) -> Result:
     return _report(api, context, Outcome(False, reason=context.body.reason, output=context.body.output))
 
 
-def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
-    order_id = context.path["id"]
-    api.control.report_order(order_id, outcome, context.caller.actor, attempt=context.body.attempt)
-    return _result(api, context, order_id)
-
-
 def resolve_host(verb: Verb) -> Callable[[Api, CallContext], Result]:
-    """Return the call that retries or abandons the order of a host that failed or is in doubt."""
+    """Return the call that retries or abandons the work on a host."""
 
     def call(api: Api, context: CallContext) -> Result:
         api.control.resolve_host(context.path["id"], verb, context.caller.actor)
@@ -159,8 +158,16 @@ def resolve_host(verb: Verb) -> Callable[[Api, CallContext], Result]:
     return call
 
 
+def _report(api: Api, context: CallContext, outcome: Outcome) -> Result:
+    order_id = context.path["id"]
+    api.control.report_order(order_id, outcome, context.caller.actor, attempt=context.body.attempt)
+    return _result(api, context, order_id)
+
+
 def _result(api: Api, context: CallContext, order_id: str) -> Result:
     order, maintenance, event = api.control.order(order_id)
+    if not context.caller.sees(event.scope if event is not None else ""):
+        raise NotFound(f"there is no order {order_id}")
     (body,) = _with_hosts(api, [views.order_out(order, event or maintenance)])
     if event is not None and context.caller.within is None and order.ended is None:
         targets = event_targets(api.store, event, api.store.hosts())

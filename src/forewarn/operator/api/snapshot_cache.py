@@ -74,7 +74,7 @@ class SnapshotCache:
         if known is not None:
             known = self._with_maintenances(known, tuple(known.maintenances) if compared is None else compared)
         snapshot = self._store.snapshot(focus) if known is None else known
-        if _publication_observed(snapshot):
+        if _publication_observed(snapshot) and not _works_on_hosts(snapshot):
             with self._lock:
                 self._cached[focus] = audit_id, snapshot
                 self._cached.move_to_end(focus)
@@ -193,6 +193,11 @@ def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snap
         events=events,
         orders={each: order for each, order in orders.items() if each in events or order.maintenance_id in covered},
     )
+
+
+def _works_on_hosts(snapshot: Snapshot) -> bool:
+    """Whether events may be added without an audit entry that names them: those of a host are planned when its turn comes."""
+    return any(each.host_mode is not None and each.ended is None for each in snapshot.maintenances.values())
 
 
 def _publication_observed(snapshot: Snapshot) -> bool:

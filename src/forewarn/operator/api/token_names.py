@@ -16,6 +16,7 @@ RESERVED = frozenset(
         "forewarn",
         "guest",
         "idle watch",
+        "inventory",
         "node",
         "operator",
         "reader",

@@ -14,6 +14,7 @@ from forewarn.core.errors import NotFound
 from forewarn.core.estimate import expected_end
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.hooks import hook_state
+from forewarn.core.host_orders import OVER
 from forewarn.core.hosts import host_state
 from forewarn.core.model import (
     ENDED,
@@ -76,14 +77,14 @@ def machine_in(scope: str, name: str, body: bodies.MachineIn) -> Machine:
     return Machine(**{**fields, "addresses": tuple(body.addresses), "scope": scope, "name": name})
 
 
-def host_out(host: Host, machines: int, *, whole: bool) -> bodies.HostOut:
+def host_out(host: Host, machines: int, *, whole: bool, in_maintenance: bool) -> bodies.HostOut:
     """Show a host, to an owner only its name and the number of the owner's machines on it."""
     if not whole:
         return bodies.HostOut(name=host.name, machines=machines)
     return bodies.HostOut(
         name=host.name,
         machines=machines,
-        state=host_state(host),
+        state=host_state(host, in_maintenance=in_maintenance),
         fault_domain=host.fault_domain,
         labels=dict(host.labels),
         connection=host.connection,
@@ -180,11 +181,14 @@ class EventBodies:
             until=reason.until,
             machines=list(reason.machines),
             events=list(reason.events),
+            orders=list(reason.orders),
         )
 
     def _all_within(self, reason: Waiting) -> bool:
         events = (self._snapshot.events.get(event_id) for event_id in reason.events)
-        return all(e is not None and self._within is not None and e.scope in self._within for e in events)
+        return not reason.orders and all(
+            e is not None and self._within is not None and e.scope in self._within for e in events
+        )
 
 
 def maintenance_row(
@@ -194,22 +198,22 @@ def maintenance_row(
     *,
     within: Collection[str] | None,
     estimated_end: datetime | None,
+    failed_hosts: int,
     max_targets: int | None = None,
 ) -> bodies.MaintenanceRow:
     """Show a maintenance without its events; `waves` are the progress that the caller may see.
 
-    A failure in any scope holds the whole maintenance, so `held` follows from `all_waves`.
+    A failure in any scope or on any host holds the whole maintenance, so `held` follows from `all_waves` and `failed_hosts`. What
+    the later hosts of a maintenance need is not known before their turn, so such a maintenance has no estimated end.
     """
     derived: dict[str, Any] = {
         "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
         "progress": body_of(bodies.ProgressOut, total(waves)),
-        # A failure in any scope, or on a host: then it is Paused although nobody paused it.
         "held": maintenance.on_failure is OnFailure.HOLD
-        and (
-            any(wave.failed for wave in all_waves)
-            or (maintenance.status is MaintenanceStatus.PAUSED and not maintenance.paused)
-        ),
-        "estimated_end": estimated_end,
+        and (failed_hosts > 0 or any(wave.failed for wave in all_waves)),
+        "estimated_end": estimated_end if maintenance.host_mode is None else None,
+        "to_host": maintenance.to_host if within is None else "",
+        "failed_hosts": failed_hosts if within is None else 0,
     }
     stored = {
         name: getattr(maintenance, name) for name in bodies.MaintenanceRow.__struct_fields__ if name not in derived
@@ -247,8 +251,15 @@ def maintenance_out(
         for event in snapshot.events.values()
         if event.maintenance_id == maintenance_id and (within is None or event.scope in within)
     ]
-    shows_hosts = maintenance is not None and maintenance.host_mode is not None and within is None
-    if maintenance is None or not (events or shows_hosts):
+    of_hosts = (
+        sorted(
+            (order for order in snapshot.orders.values() if order.host and order.maintenance_id == maintenance_id),
+            key=lambda order: order.position,
+        )
+        if within is None
+        else []
+    )
+    if maintenance is None or not (events or of_hosts):
         raise NotFound(f"there is no maintenance {maintenance_id}")
     events.sort(key=lambda event: event.position)
     all_events = [event for event in snapshot.events.values() if event.maintenance_id == maintenance_id]
@@ -269,32 +280,41 @@ def maintenance_out(
         all_waves,
         within=within,
         estimated_end=expected_end(maintenance, all_waves, held=held, now=now),
+        failed_hosts=sum(
+            order.state is OrderState.FAILED and order.maintenance_id == maintenance_id
+            for order in snapshot.orders.values()
+            if order.host
+        ),
     )
+    waiting = waiting_for_hosts(snapshot, maintenance_id, now) if of_hosts else {}
     return bodies.MaintenanceOut(
         **{key: getattr(row, key) for key in row.__struct_fields__},
         needs_operator=builder.reasons(needs_operator(snapshot, maintenance_id, now), MAX_NAMED),
         event_counts=dict(Counter(event.status for event in events)),
         waves=[bodies.WaveOut(number=number, events=shown) for number, shown in sorted(waves.items())],
-        hosts=_hosts_out(snapshot, maintenance_id, builder, now) if shows_hosts else [],
+        hosts=[
+            _host_work(snapshot, order, [builder.reason(each) for each in waiting[order.host]]) for order in of_hosts
+        ],
     )
 
 
-def _hosts_out(
-    snapshot: Snapshot, maintenance_id: str, builder: EventBodies, now: datetime
-) -> list[bodies.HostWorkOut]:
-    waiting = waiting_for_hosts(snapshot, maintenance_id, now)
-    orders = (order for order in snapshot.orders.values() if order.host and order.maintenance_id == maintenance_id)
-    return [
-        bodies.HostWorkOut(
-            host=order.host,
-            order_id=order.id,
-            state=order.state,
-            attempt=order.attempt,
-            reason=order.reason,
-            waiting_for=[builder.reason(reason) for reason in waiting[order.host]],
-        )
-        for order in sorted(orders, key=lambda order: order.position)
-    ]
+def _host_work(snapshot: Snapshot, order: Order, waiting: list[bodies.WaitingOut]) -> bodies.HostWorkOut:
+    return bodies.HostWorkOut(
+        host=order.host,
+        order_id=order.id,
+        state=order.state,
+        attempt=order.attempt,
+        node=order.node,
+        deadline=order.deadline,
+        ended=order.ended,
+        reason=order.reason,
+        machines=[] if order.state in OVER else sorted(str(m) for m in machines_of_host(snapshot, order.host)),
+        waiting_for=waiting,
+    )
+
+
+def machines_of_host(snapshot: Snapshot, host: str) -> list[Machine]:
+    return [machine for machine in snapshot.machines.values() if machine.host == host]
 
 
 def submission_out(submission: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
@@ -326,7 +346,8 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
     body.progress = body_of(bodies.ProgressOut, Counted(left=event_count))
     body.needs_operator = []
     for host in body.hosts:
-        host.order_id, host.waiting_for = None, []
+        host.order_id, host.state, host.deadline = None, OrderState.PLANNED, None
+        host.waiting_for = [reason for reason in host.waiting_for if reason.code in CAUSED_BY_OTHERS]
     for event in (event for wave in body.waves for event in wave.events):
         event.id = event.maintenance_id = event.published = event.not_before = event.started = None
         event.status = Status.PLANNED
@@ -377,15 +398,14 @@ def _result(order: Order) -> str:
 
 
 def order_out(order: Order, of: Event | Maintenance) -> bodies.OrderOut:
-    """Show the order of an event, or the order of a host with its maintenance."""
-    event = of if isinstance(of, Event) else None
+    """Show the order of an event, or the order of a host in its maintenance."""
     return bodies.OrderOut(
         id=order.id,
-        maintenance_id=event.maintenance_id if event is not None else of.id,
+        maintenance_id=of.maintenance_id if isinstance(of, Event) else of.id,
         state=order.state,
-        scope=event.scope if event is not None else "",
+        scope=of.scope if isinstance(of, Event) else "",
         type=of.type,
-        machines=[f"{event.scope}/{name}" for name in event.resources] if event is not None else [],
+        machines=[f"{of.scope}/{name}" for name in of.resources] if isinstance(of, Event) else [],
         issued=order.issued,
         deadline=order.deadline,
         attempt=order.attempt,

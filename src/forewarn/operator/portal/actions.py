@@ -10,10 +10,10 @@ from urllib.parse import quote
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, NotFound
 from forewarn.core.formatting import count, names
-from forewarn.operator.api.bodies import TokenOut
+from forewarn.operator.api.bodies import OrderOut, TokenOut
 from forewarn.operator.api.client import ApiClient
-from forewarn.operator.portal import inventory_pages, pages
-from forewarn.operator.portal.buttons import REVOKE, Button
+from forewarn.operator.portal import inventory_pages, order_pages, pages
+from forewarn.operator.portal.buttons import REVOKE, SKIP, Button
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
 MAX_PAGE = 500
@@ -40,8 +40,14 @@ def _back(request: PageRequest) -> str:
 
 def change_order(request: PageRequest) -> Redirect:
     order_id, verb = request.path_names["id"], request.path_names["verb"]
+    if verb == SKIP.verb:
+        skipped: OrderOut = request.api.get(f"/v1/orders/{order_id}")
+        request.api.call("POST", f"/v1/maintenances/{skipped.maintenance_id}/hosts/{skipped.host}/skip")
+        return Redirect(f"/orders/{quote(order_id)}?done=skip")
     body = {"reason": request.form.get("reason", "").strip()} if verb == "fail" else None
-    request.api.call("POST", f"/v1/orders/{order_id}/{verb}", body)
+    order: OrderOut = request.api.call("POST", f"/v1/orders/{order_id}/{verb}", body)
+    if order.host:
+        return Redirect(f"{_back(request) or f'/orders/{quote(order_id)}'}?done=host-{verb}")
     return Redirect(f"/events/{quote(order_id)}?done=order-{verb}")
 
 
@@ -132,9 +138,17 @@ def _tokens(api: ApiClient) -> Iterator[TokenOut]:
         cursor = page.next_cursor
 
 
-def go_to_event(request: PageRequest) -> Redirect:
-    """Redirect to the event's page, which has the buttons of its order."""
-    return Redirect(f"/events/{quote(request.path_names['id'])}")
+def confirm_order(request: PageRequest) -> RenderedPage | Redirect:
+    """Ask before the order of a host is abandoned or skipped. The page of an event has the buttons of its order."""
+    try:
+        page = order_pages.order(request)
+    except NotFound:  # the event has not started
+        return Redirect(f"/events/{quote(request.path_names['id'])}")
+    if isinstance(page, Redirect):
+        return page
+    order = page.variables["order"]
+    subject = f"The work on host {order.host}: {order.state}"
+    return _confirmation(request, page.variables["buttons"], f"/orders/{quote(order.id)}", subject)
 
 
 def _confirmation(

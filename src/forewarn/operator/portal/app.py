@@ -29,7 +29,17 @@ from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.doubtful_requests import DoubtfulRequests
 from forewarn.operator.api.request_shares import RequestShares
 from forewarn.operator.api.stream import Streams
-from forewarn.operator.portal import actions, bulk, hook_pages, inventory_pages, owner_page, pages, plan_form, search
+from forewarn.operator.portal import (
+    actions,
+    bulk,
+    hook_pages,
+    inventory_pages,
+    order_pages,
+    owner_page,
+    pages,
+    plan_form,
+    search,
+)
 from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
@@ -96,6 +106,12 @@ DONE = {
     "order-start": "You have taken the order. Do the work, then report the result.",
     "order-finish": "The work is reported as done.",
     "order-fail": "The work is reported as failed. Now retry, finish or abandon the event.",
+    "host-start": "You have taken the order. Do the work on the host, then report the result.",
+    "host-finish": "The work on the host is done.",
+    "host-fail": "The work on the host is reported as failed. Now retry, finish or abandon it.",
+    "host-retry": "The order of the host can be taken again.",
+    "host-abandon": "Abandoned. The work on the host stays undone, and the host stays cordoned.",
+    "skip": "Skipped. What had not started is cancelled, and the host stays cordoned.",
     "revoked": "Revoked. The token no longer works.",
     "hook-enable": "Enabled. What has waited is sent now.",
     "hook-replay": "The hook goes on with that entry.",
@@ -120,8 +136,9 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
     ("/search", search.search),
     ("/maintenances", pages.maintenances),
     ("/maintenances/{id}", pages.maintenance),
-    ("/events/{id}", pages.event),
+    ("/events/{id}", order_pages.event_or_order),
     ("/orders", pages.orders),
+    ("/orders/{id}", order_pages.order),
     ("/history", pages.history),
     ("/audit", pages.audit),
     ("/tokens", pages.tokens),
@@ -149,7 +166,7 @@ CONFIRMATIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/bulk", bulk.confirm),
     ("/events/{id}/{verb}", actions.confirm_event),
     ("/maintenances/{id}/{verb}", actions.confirm_maintenance),
-    ("/orders/{id}/{verb}", actions.go_to_event),
+    ("/orders/{id}/{verb}", actions.confirm_order),
     ("/hosts/{host}/{verb}", actions.confirm_host),
     ("/tokens/{id}/revoke", actions.confirm_token),
     ("/hooks/{id}/{verb}", hook_pages.confirm_hook),
@@ -200,7 +217,7 @@ def refilled_form(
     if path == "/hooks":
         fields = {**fields, "key": request.api.new_key()}
         return hook_pages.hooks(request, fields=fields, error_message=error_message, status=status)
-    page = pages.event(replace(request, path_names={"id": path.split("/")[2]}))
+    page = order_pages.event_or_order(replace(request, path_names={"id": path.split("/")[2]}))
     if isinstance(page, Redirect):
         return page
     typed = {"reason": fields.get("reason", ""), "error_message": error_message}

@@ -57,6 +57,21 @@ CANCEL_REST = Button(
     "cancel events that have not started; started events run to their end",
     irreversible=True,
 )
+HOST_ORDER = {
+    OrderVerb.TAKE: ORDER[OrderVerb.TAKE],
+    OrderVerb.FINISH: Button("finish", "Report as done", "the work on the host is done"),
+    OrderVerb.FAIL: ORDER[OrderVerb.FAIL],
+}
+HOST_RESOLUTIONS = {
+    Verb.RETRY: RESOLUTIONS[Verb.RETRY],
+    Verb.FINISH: Button("finish", "Finish", "the work on the host was done after all"),
+    Verb.ABANDON: Button(
+        "abandon", "Abandon", "give up: the work stays undone, and the host stays cordoned", irreversible=True
+    ),
+}
+SKIP = Button(
+    "skip", "Skip", "leave this host out: what has not started is cancelled; the host stays cordoned", irreversible=True
+)
 CORDON = Button("cordon", "Cordon", "no machine is sent to this host; its machines stay", asks=True)
 UNCORDON = Button("uncordon", "Uncordon", "machines may be sent to this host again", asks=True)
 REVOKE = Button("revoke", "Revoke", "the token stops working at once", irreversible=True)
@@ -111,3 +126,19 @@ def host_buttons(api: ApiClient, host: HostOut) -> list[Button]:
     if host.cordoned_by:
         buttons.append(replace(CORDON, effect="keep it cordoned when its maintenance has ended"))
     return [button for button in buttons if api.may("POST", f"/v1/hosts/{host.name}/{button.verb}")]
+
+
+def host_order_buttons(api: ApiClient, order: OrderOut) -> list[Button]:
+    """Return what resolves the order of a host, what reports it, and how the host is left out."""
+    if order.state in UNRESOLVED:
+        return [button for button in HOST_RESOLUTIONS.values() if api.may("POST", f"/v1/orders/{{id}}/{button.verb}")]
+    # An executor of the service reports its orders itself; its name has the name of its node.
+    ours = order.state is OrderState.RUNNING and " on " in order.node
+    buttons = [button for verb, button in HOST_ORDER.items() if verb in ORDER_TRANSITIONS[order.state] and not ours]
+    if order.state is OrderState.PLANNED:
+        buttons = []
+    buttons = [button for button in buttons if api.may("POST", f"/v1/orders/{{id}}/{button.verb}")]
+    may_skip = OrderVerb.CANCEL in ORDER_TRANSITIONS[order.state] and api.may(
+        "POST", f"/v1/maintenances/{{id}}/hosts/{{host}}/{SKIP.verb}"
+    )
+    return [*buttons, SKIP] if may_skip else buttons

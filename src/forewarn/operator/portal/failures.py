@@ -1,12 +1,13 @@
 """The failures on top of a page: orders that failed or are in doubt, by maintenance, with the buttons that resolve them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forewarn.core.model import MaintenanceStatus, OrderState
 from forewarn.operator.api.bodies import CountsOut, MaintenanceOut, MaintenanceRow, OrderOut
 from forewarn.operator.api.client import ApiClient
-from forewarn.operator.portal.buttons import RESOLUTIONS, RETRY_ALL, UNRESOLVED, Button
+from forewarn.operator.portal.buttons import HOST_RESOLUTIONS, RESOLUTIONS, RETRY_ALL, UNRESOLVED, Button
 from forewarn.operator.portal.page_request import PageRequest
 
 MAX_ROWS = 10
@@ -27,12 +28,15 @@ class MaintenanceFailures:
 class Failures:
     """What a page shows: `counts` of all unresolved orders, the newest of them by maintenance, and each order's buttons.
 
+    `host_buttons` are those of the orders of hosts.
+
     `back` is the page to return to after an action. `maintenance_id` is "" unless they are the failures of one maintenance.
     """
 
     counts: Mapping[OrderState, int]
     groups: Sequence[MaintenanceFailures]
     buttons: Sequence[Button]
+    host_buttons: Sequence[Button]
     back: str
     maintenance_id: str = ""
 
@@ -63,21 +67,29 @@ def failures_now(request: PageRequest, counts: CountsOut) -> Failures | None:
         )
         for maintenance_id, orders in by_maintenance.items()
     ]
-    return Failures(totals, groups, _buttons(api), "/")
+    return Failures(totals, groups, _buttons(api), _host_buttons(api), "/")
 
 
 def failures_of(request: PageRequest, maintenance: MaintenanceOut) -> Failures | None:
     """Return the failures of one maintenance, or None if there are none."""
-    progress = maintenance.progress
-    totals = {OrderState.FAILED: progress.failed, OrderState.IN_DOUBT: progress.in_doubt}
+    progress, hosts = maintenance.progress, Counter(work.state for work in maintenance.hosts)
+    totals = {
+        OrderState.FAILED: progress.failed + hosts[OrderState.FAILED],
+        OrderState.IN_DOUBT: progress.in_doubt + hosts[OrderState.IN_DOUBT],
+    }
     if not any(totals.values()):
         return None
     api = request.api
     orders = api.get("/v1/orders", state=sorted(UNRESOLVED), maintenance=maintenance.id, limit=MAX_ROWS).items
     # Its own page shows its state and its buttons elsewhere.
     group = MaintenanceFailures(str(maintenance.id), None, orders, ())
-    return Failures(totals, [group], _buttons(api), f"/maintenances/{maintenance.id}", str(maintenance.id))
+    back = f"/maintenances/{maintenance.id}"
+    return Failures(totals, [group], _buttons(api), _host_buttons(api), back, str(maintenance.id))
 
 
 def _buttons(api: ApiClient) -> list[Button]:
     return [button for button in RESOLUTIONS.values() if api.may("POST", "/v1/events/{id}/" + button.verb)]
+
+
+def _host_buttons(api: ApiClient) -> list[Button]:
+    return [button for button in HOST_RESOLUTIONS.values() if api.may("POST", "/v1/orders/{id}/" + button.verb)]

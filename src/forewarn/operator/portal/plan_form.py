@@ -16,7 +16,7 @@ import msgspec
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
-from forewarn.core.model import EventType, OnFailure, Source
+from forewarn.core.model import EventType, HostMode, OnFailure, Source
 from forewarn.operator.api.bodies import EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
@@ -39,6 +39,9 @@ FIELDS: Mapping[str, str] = {
     "update_domain": "",
     "hosts": "",
     "machines": "",
+    "host_mode": "",
+    "to_host": "",
+    "return_machines": "",
     "not_before": "",
     "earliest": "",
     "duration": "",
@@ -67,6 +70,7 @@ def form(
         "fields": values,
         "kinds": kinds,
         "types": list(EventType),
+        "host_modes": list(HostMode),
         "sources": list(Source),
         "failures": list(OnFailure),
         "scopes": [s.name for s in request.api.get("/v1/scopes", limit=SUGGESTIONS).items],
@@ -135,7 +139,8 @@ def _fingerprint(
         return "as requested" if as_requested else str(notice_s)
 
     waves = [[(e.scope, e.update_domain, e.resources, notice(e)) for e in wave] for wave in _waves(plan)]
-    return hashlib.sha256(msgspec.json.encode((call, waves, plan.warnings))).hexdigest()
+    hosts = [(work.host, work.machines) for work in plan.hosts] if isinstance(plan, MaintenanceOut) else []
+    return hashlib.sha256(msgspec.json.encode((call, waves, hosts, plan.warnings))).hexdigest()
 
 
 def _waves(plan: MaintenanceOut | EventOut) -> list[list[EventOut]]:
@@ -166,6 +171,9 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         "targets": targets,
         "emergency": bool(fields["emergency"]),
     }
+    if fields["host_mode"] or fields["to_host"] or fields["return_machines"]:
+        body |= {"host_mode": fields["host_mode"] or None, "to_host": fields["to_host"]}
+        body["return_machines"] = bool(fields["return_machines"])
     if fields["duration"]:
         body["duration_s"] = _seconds("duration", fields["duration"])
     return "/v1/maintenances", body
@@ -240,7 +248,7 @@ class PlanPreview:
 def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: datetime | None) -> PlanPreview:
     waves = _waves(plan)
     events = [event for wave in waves for event in wave]
-    page_count = ceil(len(events) / MAX_EVENTS)
+    page_count = max(1, ceil(len(events) / MAX_EVENTS))
     page = min(max(1, _page_number(request.form.get("page", ""))), page_count)
     first = (page - 1) * MAX_EVENTS
     shown = events[first : first + MAX_EVENTS]
@@ -260,7 +268,7 @@ def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: d
         ],
         page=page,
         page_count=page_count,
-        first=first + 1,
+        first=min(first + 1, len(events)),
         last=first + len(shown),
         wave_count=len(waves),
         event_count=len(events),

@@ -15,6 +15,7 @@ from forewarn.core.model import (
     ScopeKind,
 )
 from forewarn.operator.api.bodies.common import Domain, Name, RequestBody, ResponseBody, Whole
+from forewarn.operator.api.bodies.orders import OrderOut
 from forewarn.operator.api.resolver import Kind
 
 
@@ -113,7 +114,7 @@ class HostOut(ResponseBody):
     """A host, and the number of machines on it that the caller may see. An owner sees only the name and the number.
 
     `listed` says that the fleet lists it, so that forewarn may send machines to it. `cordoned_by` is the maintenance that
-    cordoned it, or "" if an operator did.
+    cordoned it, or "" if an operator did. One host also has its `orders` that have not ended.
     """
 
     name: str
@@ -125,6 +126,7 @@ class HostOut(ResponseBody):
     listed: bool | msgspec.UnsetType = msgspec.UNSET
     cordoned: datetime | msgspec.UnsetType | None = msgspec.UNSET
     cordoned_by: str | msgspec.UnsetType = msgspec.UNSET
+    orders: list[OrderOut] | msgspec.UnsetType = msgspec.UNSET
 
 
 class FleetChange(ResponseBody):

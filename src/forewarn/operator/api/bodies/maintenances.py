@@ -29,7 +29,11 @@ class TargetsIn(RequestBody):
 
 
 class MaintenanceIn(RequestBody):
-    """A maintenance to schedule."""
+    """A maintenance to schedule. With a `host_mode` the hosts of its targets are worked on, one after another.
+
+    `evacuate` moves their machines away first, to `to_host` if it is given; `return_machines` brings them back. `in-place` shuts
+    them down and starts them again.
+    """
 
     type: EventType
     targets: TargetsIn
@@ -40,24 +44,20 @@ class MaintenanceIn(RequestBody):
     description: Text = ""
     emergency: bool = False
     on_failure: OnFailure = OnFailure.HOLD
-    host_mode: Annotated[
-        HostMode | None,
-        msgspec.Meta(
-            description="work on the hosts of the targets, one after another, without their machines or in place"
-        ),
-    ] = None
+    host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 class WaitingOut(ResponseBody, omit_defaults=True):
-    """One reason why an event has not moved on."""
+    """One reason why an event or a host has not moved on. `orders` are orders of hosts that failed or are in doubt."""
 
     code: str
     message: str
     until: datetime | None = None
     machines: list[str] = []
     events: list[str] = []
+    orders: list[str] = []
 
 
 class ApprovedBy(ResponseBody):
@@ -137,22 +137,31 @@ class ProgressOut(ResponseBody):
 
 
 class HostWorkOut(ResponseBody):
-    """The work on one host of a maintenance, in its turn: the state of its order, and what it waits for."""
+    """The work on one host of a maintenance; hosts come one after another.
+
+    `machines` are on the host now, until its work is over; `targets` are the hosts that each may go to, in a plan. A plan has no
+    `order_id`.
+    """
 
     host: str
     order_id: str | None
     state: OrderState
     attempt: int
+    node: str
+    deadline: datetime | None
+    ended: datetime | None
     reason: str
+    machines: list[str]
     waiting_for: list[WaitingOut]
+    targets: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
 
 
 class MaintenanceOut(ResponseBody):
-    """A maintenance, and how far it is.
+    """A maintenance, and how far it is. `hosts` is the work on its hosts, if it has a `host_mode`; an owner sees none.
 
-    `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known. It is `held` while
-    failed orders stop the events that have not started. `needs_operator` says why only an operator can move it; it is empty
-    while anything else can, and for a pause.
+    `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known. It is `held`
+    while failed orders stop the events that have not started; `failed_hosts` counts those of hosts. `needs_operator` says why
+    only an operator can move it; it is empty while anything else can, and for a pause.
     """
 
     id: str | None
@@ -176,10 +185,11 @@ class MaintenanceOut(ResponseBody):
     estimated_end: datetime | None
     event_counts: dict[Status, int]
     waves: list[WaveOut]
-    host_mode: HostMode | None = None
-    return_machines: bool = False
-    to_host: str = ""
-    hosts: list[HostWorkOut] = []
+    host_mode: HostMode | None
+    return_machines: bool
+    to_host: str
+    failed_hosts: int
+    hosts: list[HostWorkOut]
 
 
 class SubmittedMaintenance(MaintenanceOut):
@@ -215,9 +225,10 @@ class MaintenanceRow(ResponseBody):
     targets: TargetsOut | None
     progress: ProgressOut
     estimated_end: datetime | None
-    host_mode: HostMode | None = None
-    return_machines: bool = False
-    to_host: str = ""
+    host_mode: HostMode | None
+    return_machines: bool
+    to_host: str
+    failed_hosts: int
 
 
 class OpenWaveOut(ResponseBody):

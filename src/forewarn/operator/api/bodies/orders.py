@@ -33,9 +33,12 @@ class FailIn(RequestBody):
 
 
 class OrderOut(ResponseBody):
-    """The work of one started event, whose id it has, or the work on one host: then it has no scope and no machines.
+    """The work of one started event, whose id is the event's id, or the work on a `host`.
 
-    `phase` says whether an order of in-place maintenance shuts its machines down or starts them again. `hosts` are the hosts of
+    The order of a host names no scope and no machines; its type is that of the maintenance. `phase` says what an order of
+    in-place maintenance does: `stop` its machines, or `start` them again.
+
+    `hosts` are the hosts of
     its machines now. What resuming the store would do is listed without them. One order that has not ended also has `targets`
     for an operator or viewer: the hosts that each machine may be moved to, the best first.
     """

@@ -1,0 +1,143 @@
+"""Maintenance of hosts in the command line alone: the plan, the hosts in turn, a failure, and one host left out.
+
+The service and the commands run in this process, on a clock that the test moves.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from forewarn.cli.app import run
+from tests.cli.command_line import DONE, FAILED, USAGE
+from tests.support.running_service import FLEET, RunningService, running_service
+
+HOSTS = "".join(f'\n[[hosts]]\nname = "{name}"\n' for name in ("rack1-a", "rack1-b", "rack1-c"))
+SCHEDULE = ["maintenance", "schedule"]
+CONFIRMED = ["--yes", "--no-notice-ok"]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    """web-0 and db are on rack1-a, web-1 is on rack1-b, and rack1-c is empty."""
+    with running_service(FLEET + HOSTS) as running:
+        monkeypatch.setenv("FOREWARN_SERVER", running.url)
+        monkeypatch.setenv("FOREWARN_TOKEN", running.token)
+        yield running
+
+
+@pytest.fixture
+def forewarn(service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process; return its exit code, output and errors."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["forewarn", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return command
+
+
+def move(forewarn: Command, service: RunningService, host: str) -> None:
+    """Finish the open orders of events: their machines are on this host now."""
+    for order in service.get("/v1/orders?state=open")["items"]:
+        moved = [option for machine in order["machines"] for option in ("--new-host", f"{machine}={host}")]
+        if moved:
+            assert forewarn("order", "finish", order["id"], *moved)[0] == DONE
+    assert forewarn("clock", "advance", "1s")[0] == DONE
+
+
+def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> None:
+    """One command plans it; `show` and `status` say what each host waits for, and the commands that help work."""
+    code, plan, _ = forewarn(*SCHEDULE, "--host", "rack1-a", "--host", "rack1-b", "--evacuate", "--dry-run")
+    assert code == DONE
+    assert "Evacuation of 2 hosts by Freeze, one after the other" in plan
+    rows = [line.split() for line in plan.splitlines()]
+    assert rows[rows.index(["TURN", "HOST", "MACHINES", "THEY", "GO", "TO"]) + 1][:8] == [
+        "1",
+        "rack1-a",
+        "blog/db,",
+        "shop/web-0",
+        "blog/db:",
+        "rack1-c",
+        "or",
+        "rack1-b,",
+    ]
+    _, output, _ = forewarn(*SCHEDULE, "--host", "rack1-a", "--host", "rack1-b", "--evacuate", *CONFIRMED)
+    maintenance_id = output.splitlines()[-1].split()[1]
+    shown = forewarn("maintenance", "show", maintenance_id)[1]
+    assert "host rack1-a comes first, and its turn has not ended" in shown
+    assert "of host rack1-a have not ended" in shown
+    assert "in-maintenance" not in forewarn("host", "list")[1]
+    assert forewarn("clock", "advance", "1s")[0] == DONE
+    move(forewarn, service, "rack1-c")
+    (order,) = service.get("/v1/orders?state=open")["items"]
+    assert "rack1-a  in-maintenance" in forewarn("host", "list")[1]
+    assert "work         the work on host rack1-a" in forewarn("order", "show", order["id"])[1]
+    assert "is running (the work on host rack1-a, attempt 1)" in forewarn("order", "start", order["id"])[1]
+    assert forewarn("order", "fail", order["id"], "--reason", "no boot")[0] == DONE
+    code, _, errors = forewarn("maintenance", "wait", maintenance_id)
+    assert code == FAILED
+    assert "Held: 1 order failed: the work on host rack1-a failed (no boot)" in errors
+    assert f"`forewarn order retry {order['id']}`" in errors
+    status = forewarn("status")[1]
+    assert "FAILED WORK ON HOSTS" in status
+    assert f"to resolve one: forewarn order retry|finish|abandon {order['id'][:8]}" in status
+    assert "now: 1 failed, 0 in progress" in status
+    assert "Held: 1 order failed" in forewarn("maintenance", "list")[1]
+    assert "is open (the work on host rack1-a, attempt 2)" in forewarn("order", "retry", order["id"])[1]
+    assert "is done" in forewarn("order", "finish", order["id"])[1]
+    assert forewarn("clock", "advance", "1s")[0] == DONE
+    skipped = forewarn("maintenance", "skip-host", maintenance_id[:8], "rack1-b")[1]
+    assert skipped.startswith(f"host rack1-b is skipped; maintenance {maintenance_id} is ")
+    move(forewarn, service, "rack1-a")
+    assert service.get(f"/v1/maintenances/{maintenance_id}")["status"] == "Failed"
+    assert [host["state"] for host in service.get(f"/v1/maintenances/{maintenance_id}")["hosts"]] == [
+        "done",
+        "cancelled",
+    ]
+
+
+def test_an_abandoned_host_and_a_named_target(service: RunningService, forewarn: Command) -> None:
+    """`--to` names the target, `--return` the way back; an abandoned host stays cordoned."""
+    options = ["--host", "rack1-b", "--evacuate", "--type", "Redeploy", "--to", "rack1-c", "--return"]
+    _, output, _ = forewarn(*SCHEDULE, *options, *CONFIRMED)
+    assert "shop/web-1: rack1-c" in output
+    assert "then the machines come back" in output
+    assert forewarn("clock", "advance", "1s")[0] == DONE
+    (order,) = service.get("/v1/orders?state=open")["items"]
+    assert "target       shop/web-1: rack1-c" in forewarn("order", "show", order["id"])[1]
+    move(forewarn, service, "rack1-c")
+    (order,) = service.get("/v1/orders?state=open")["items"]
+    forewarn("order", "fail", order["id"], "--reason", "no boot")
+    assert "is abandoned" in forewarn("order", "abandon", order["id"])[1]
+    assert forewarn("host", "show", "rack1-b")[1].splitlines()[2] == "state         cordoned"
+
+
+@pytest.mark.parametrize(
+    "options, complaint",
+    [
+        ("--host rack1-a --evacuate --in-place", "--evacuate and --in-place exclude each other"),
+        ("--host rack1-a --to rack1-b --type Reboot", "--to and --return need --evacuate"),
+        ("--host rack1-a --in-place --return", "--to and --return need --evacuate"),
+        ("--scope shop --evacuate", "--evacuate: name the hosts with --host H"),
+        ("--scope shop", "--type: say what happens to the machines"),
+    ],
+)
+def test_options_that_do_not_fit_together(forewarn: Command, options: str, complaint: str) -> None:
+    """Nothing is sent, and the message says what to write."""
+    code, _, errors = forewarn(*SCHEDULE, *options.split())
+    assert (code, complaint in errors) == (USAGE, True)
+
+
+def test_in_place_maintenance_is_planned(service: RunningService, forewarn: Command) -> None:
+    """The plan says what happens to the machines; the refusal of a crowded host names the machines to move."""
+    plan = forewarn(*SCHEDULE, "--host", "rack1-a", "--in-place", "--dry-run")[1]
+    assert "In-place maintenance of 1 host by Reboot" in plan
+    assert "they are shut down and started again" in plan
+    service.request("PUT", "/v1/scopes/shop/machines/web-1", {"host": "rack1-a", "update_domain": 1})
+    code, _, errors = forewarn(*SCHEDULE, "--host", "rack1-a", "--in-place", "--dry-run")
+    assert code == FAILED
+    assert "carries several update domains of shop" in errors

@@ -1,0 +1,149 @@
+"""Maintenance of hosts through the API: the plan, the hosts in turn, their orders, and what helps when one fails."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.running_service import FLEET, RunningService, running_service
+
+HOSTS = "".join(f'\n[[hosts]]\nname = "{name}"\n' for name in ("rack1-a", "rack1-b", "rack1-c"))
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    """web-0 and db are on rack1-a, web-1 is on rack1-b, and rack1-c is empty."""
+    with running_service(FLEET + HOSTS) as running:
+        yield running
+
+
+def evacuation(*hosts: str, **more: object) -> dict[str, object]:
+    return {"type": "Freeze", "targets": {"hosts": list(hosts)}, "host_mode": "evacuate", **more}
+
+
+def move(service: RunningService, *, to: str) -> None:
+    """Report that all machines of the open event orders are on this host now."""
+    service.service.ticker.advance(1)
+    for order in service.get("/v1/orders?state=open")["items"]:
+        if not order["host"]:
+            service.post(f"/v1/orders/{order['id']}/start")
+            service.post(f"/v1/orders/{order['id']}/finish", {"new_hosts": dict.fromkeys(order["machines"], to)})
+    service.service.ticker.advance(1)
+
+
+def hosts_of(service: RunningService, maintenance: dict[str, Any]) -> list[dict[str, Any]]:
+    shown: list[dict[str, Any]] = service.get(f"/v1/maintenances/{maintenance['id']}")["hosts"]
+    return shown
+
+
+def test_a_plan_shows_hosts_machines_and_targets(service: RunningService) -> None:
+    """The hosts in their turn, with the machines that are on them now and where each may go; nothing is saved."""
+    service.post("/v1/hosts/rack1-b/cordon")
+    plan = service.post("/v1/maintenances?dry_run=true", evacuation("rack1-a", "rack1-b"))
+    first, second = plan["hosts"]
+    assert (first["host"], first["order_id"], first["state"]) == ("rack1-a", None, "planned")
+    assert first["machines"] == ["blog/db", "shop/web-0"]
+    assert first["targets"] == {"blog/db": ["rack1-c"], "shop/web-0": ["rack1-c"]}
+    assert second["targets"] == {"shop/web-1": ["rack1-c", "rack1-a"]}
+    assert (plan["host_mode"], plan["return_machines"], plan["estimated_end"]) == ("evacuate", False, None)
+    named = service.post("/v1/maintenances?dry_run=true", evacuation("rack1-a", to_host="rack1-b"))
+    assert named["hosts"][0]["targets"] == {"blog/db": [], "shop/web-0": []}
+    assert service.get("/v1/maintenances")["items"] == []
+
+
+def test_an_impossible_plan_is_refused(service: RunningService) -> None:
+    """The sentence names the machines to move first; a wrong combination of fields is refused too."""
+    service.request("PUT", "/v1/scopes/shop/machines/web-1", {"host": "rack1-a", "update_domain": 1})
+    body = evacuation("rack1-a") | {"type": "Reboot", "host_mode": "in-place"}
+    for query in ("?dry_run=true", ""):
+        refused = service.request("POST", f"/v1/maintenances{query}", body)
+        assert refused.status == 409
+        assert "carries several update domains of shop" in refused.message
+    assert service.request("POST", "/v1/maintenances", evacuation("nowhere")).status == 404
+    wrong = service.request("POST", "/v1/maintenances", evacuation("rack1-a") | {"type": "Terminate"})
+    assert (wrong.status, "needs type" in wrong.message) == (400, True)
+
+
+def test_hosts_are_evacuated_one_after_another(service: RunningService) -> None:
+    """Each host has an order of its own, which can be taken when the host is empty; an owner sees nothing of it."""
+    made = service.post("/v1/maintenances", evacuation("rack1-a", "rack1-b"), 201)
+    events = f"/v1/events?maintenance={made['id']}"
+    assert len(service.get(events)["items"]) == 2
+    assert [(host["host"], host["state"]) for host in made["hosts"]] == [("rack1-a", "planned"), ("rack1-b", "planned")]
+    first, second = hosts_of(service, made)
+    assert [reason["code"] for reason in first["waiting_for"]] == ["host-not-empty"]
+    assert [reason["code"] for reason in second["waiting_for"]] == ["earlier-host"]
+    assert service.get("/v1/hosts/rack1-a")["cordoned_by"] == made["id"]
+    move(service, to="rack1-c")
+    (order,) = service.get("/v1/orders?state=open")["items"]
+    assert (order["host"], order["hosts"], order["machines"], order["scope"]) == ("rack1-a", ["rack1-a"], [], "")
+    assert service.get("/v1/hosts/rack1-a")["state"] == "in-maintenance"
+    assert service.post(f"/v1/orders/{order['id']}/start")["state"] == "running"
+    assert service.post(f"/v1/orders/{order['id']}/finish")["state"] == "done"
+    owner = service.token_of("owner", "shop")
+    assert service.get(f"/v1/maintenances/{made['id']}", token=owner)["hosts"] == []
+    assert service.request("GET", f"/v1/orders/{order['id']}", token=owner).status == 404
+    service.service.ticker.advance(1)
+    assert service.get("/v1/hosts/rack1-a")["state"] == "up"
+    assert [host["state"] for host in hosts_of(service, made)] == ["done", "planned"]
+    assert hosts_of(service, made)[0]["machines"] == []
+    assert [event["resources"] for event in service.get(events)["items"]] == [["web-1"], ["web-0"], ["db"]]
+    move(service, to="rack1-a")
+    (last,) = service.get(f"/v1/orders?state=open&maintenance={made['id']}")["items"]
+    service.post(f"/v1/orders/{last['id']}/finish")
+    service.service.ticker.advance(1)
+    ended = service.get(f"/v1/maintenances/{made['id']}")
+    assert (ended["status"], [host["state"] for host in ended["hosts"]]) == ("Completed", ["done", "done"])
+
+
+def test_a_failed_host_is_retried_or_abandoned(service: RunningService) -> None:
+    """A failure holds the maintenance, is listed and counted, and is resolved by its order; the host stays cordoned."""
+    made = service.post("/v1/maintenances", evacuation("rack1-a", "rack1-b"), 201)
+    move(service, to="rack1-c")
+    (order,) = service.get("/v1/orders?state=open")["items"]
+    service.post(f"/v1/orders/{order['id']}/start")
+    service.post(f"/v1/orders/{order['id']}/fail", {"reason": "no boot"})
+    service.service.ticker.advance(1)
+    (listed,) = service.get("/v1/maintenances")["items"]
+    assert (listed["held"], service.get("/v1/counts")["failed"]) == (True, 1)
+    shown = service.get(f"/v1/maintenances/{made['id']}")
+    assert (shown["held"], shown["hosts"][0]["reason"]) == (True, "no boot")
+    assert [reason["code"] for reason in shown["needs_operator"]] == ["order-failed"]
+    again = service.post(f"/v1/orders/{order['id']}/retry")
+    assert (again["state"], again["attempt"]) == ("open", 2)
+    service.post(f"/v1/orders/{order['id']}/fail", {"reason": "no boot again"})
+    assert service.post(f"/v1/orders/{order['id']}/abandon")["state"] == "abandoned"
+    assert service.get("/v1/hosts/rack1-a")["state"] == "cordoned"
+    assert service.request("POST", f"/v1/orders/{order['id']}/retry").status == 409
+    viewer = service.token_of("viewer")
+    assert service.request("POST", f"/v1/orders/{order['id']}/retry", token=viewer).status == 403
+
+
+def test_one_host_is_skipped(service: RunningService) -> None:
+    """Its events that have not started are cancelled, the next host begins, and the maintenance ends as Failed."""
+    made = service.post("/v1/maintenances", evacuation("rack1-a", "rack1-c"), 201)
+    skipped = service.post(f"/v1/maintenances/{made['id']}/hosts/rack1-c/skip")
+    assert [host["state"] for host in skipped["hosts"]] == ["planned", "cancelled"]
+    assert service.request("POST", f"/v1/maintenances/{made['id']}/hosts/nowhere/skip").status == 404
+    move(service, to="rack1-b")
+    (order,) = service.get("/v1/orders?state=open")["items"]
+    service.post(f"/v1/orders/{order['id']}/finish")
+    service.service.ticker.advance(1)
+    assert service.get(f"/v1/maintenances/{made['id']}")["status"] == "Failed"
+
+
+def test_machines_go_to_the_named_host_and_come_back(service: RunningService) -> None:
+    """`to_host` is the only target of the orders; with `return_machines` the way back has the host as its target."""
+    body = evacuation("rack1-b", to_host="rack1-c", return_machines=True)
+    made = service.post("/v1/maintenances", body, 201)
+    service.service.ticker.advance(1)
+    (order,) = service.get("/v1/orders?state=open")["items"]
+    assert service.get(f"/v1/orders/{order['id']}")["targets"] == {"shop/web-1": ["rack1-c"]}
+    move(service, to="rack1-c")
+    (host,) = service.get("/v1/orders?state=open")["items"]
+    service.post(f"/v1/orders/{host['id']}/finish")
+    service.service.ticker.advance(1)
+    (back,) = service.get("/v1/orders?state=open")["items"]
+    assert service.get(f"/v1/orders/{back['id']}")["targets"] == {"shop/web-1": ["rack1-b"]}
+    move(service, to="rack1-b")
+    assert service.get(f"/v1/maintenances/{made['id']}")["status"] == "Completed"
