@@ -25,7 +25,7 @@ from forewarn.libvirt.journal import Journal
 from tests.integration.kvm.orders import done, ended, executor_in, work_on
 from tests.integration.kvm.tcp_watch import PROGRAM, TcpWatch
 from tests.support.budget import BUDGET
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 STOP = ("chosen", "recorded", "stopping", "off")
 # Each phase of each action, and whether the guest boots during it.
@@ -168,8 +168,7 @@ def test_killed_work_in_place_stops_and_starts_once(
     start = replace(stop, order=replace(stop.order, attempt=2, phase=Phase.START))
     for work, moment, state in ((stop, stopping, "shut off"), (start, starting, "running")):
         with worker(victim, work, tmp_path, moment) as process:
-            until(lambda process=process: process.poll() is not None)
-            assert process.returncode == -signal.SIGKILL
+            assert process.wait(PATIENCE_S) == -signal.SIGKILL
         outcome = continued(work, tmp_path)
         assert isinstance(outcome, Outcome), outcome
         assert outcome.ok, outcome.reason
