@@ -159,6 +159,8 @@ def test_the_lease_of_a_domain_is_its_address(lab: Lab) -> None:
         until_forwarding(host, "tap1")
         assert json.loads(machine.python(CLIENT + TAKE_OFFER).splitlines()[-1])["53"] == [5]
         connections = HostConnections()
+        # dnsmasq writes the lease down after it has acknowledged it.
+        until(lambda: look_at(connections, libvirt.uri, "kvm-01").domains[0].leases)
         (domain,) = look_at(connections, libvirt.uri, "kvm-01").domains
         assert (domain.name, domain.leases) == ("web-0", ("10.88.0.11",))
         decision = decide([HostLook(name="kvm-01", connection="", domains=(domain,))], Fleet({}, {}), (), now=SOME_TIME)
