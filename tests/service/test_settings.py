@@ -167,3 +167,18 @@ def test_an_invalid_store_is_not_quoted() -> None:
     with pytest.raises(InvalidSettings, match="only as such a URL") as caught:
         load({"store": "host=db.example password=correct-horse dbname=forewarn"}, {})
     assert "correct-horse" not in str(caught.value)
+
+
+def test_the_executor_of_hosts_needs_a_command_and_has_the_limits_of_commands() -> None:
+    """`host_command` is its own; the other settings of the command executor apply to it too."""
+    with pytest.raises(InvalidSettings, match="set `host_command` to a program"):
+        load({"host_executor": "command"}, {})
+    with pytest.raises(InvalidSettings, match="use one of external, command"):
+        load({"host_executor": "simulated"}, {})
+    with pytest.raises(InvalidSettings, match="order_timeout: it must be longer than command_time_limit"):
+        load({"host_executor": "command", "host_command": ["/bin/patch-host"], "command_time_limit": "2h"}, {})
+    with pytest.raises(InvalidSettings, match="token_free: not with the host executor command"):
+        load({"host_executor": "command", "host_command": ["/bin/patch-host"], "token_free": True}, {})
+    found = load({"host_executor": "command", "host_command": ["/bin/patch-host"], "command_time_limit": "20m"}, {})
+    assert (found.of_host_executor().command, found.of_host_executor().time_limit_s) == (("/bin/patch-host",), 1_200)
+    assert load({}, {}).host_executor == "external"

@@ -72,7 +72,8 @@ def acts_before_saving(patch: pytest.MonkeyPatch) -> None:
 
     def remembered(orders: Orders, control: Control, *arguments: Any, **options: Any) -> None:
         original_init(orders, control, *arguments, **options)
-        orders_of[control] = orders
+        if not orders.of_hosts:
+            orders_of[control] = orders
 
     patch.setattr(Orders, "__init__", remembered)
     patch.setattr(Control, "take_order", hasty)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.errors import StoreUnavailable
-from forewarn.core.model import Status
+from forewarn.core.model import OrderState, Status
 from forewarn.store.sql.scripts import Migration, migrations
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
@@ -94,6 +94,31 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]
         found = connection.execute("SELECT * FROM maintenance_scopes").fetchall()
         assert found == [("shop", "Planned", "2030", "M1")]
+
+
+def test_orders_of_events_continue_beside_orders_of_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is made anew: a running order stays as it is, and still goes with its event."""
+    path = tmp_path / "x.db"
+    (step,) = [each for each in migrations("sqlite") if each.name == "host_orders"]
+    with monkeypatch.context() as before:
+        before.setattr(file, "migrations", lambda _: migrations("sqlite")[: step.number - 1])
+        before.setattr(file, "SCHEMA_VERSION", step.number - 1)
+        migrated(path)
+    columns = "'Reboot', 'Platform', '2030', '', NULL, NULL, -1, '', 0, 'hold', 0, 0, 'Running', NULL, 1, NULL, NULL"
+    at_work = "2030-01-01T00:00:00.000000Z"
+    running = ("E1", at_work, at_work, "running", 2, "command on a", at_work, None, "", "so far", "shop")
+    with closing(file.connect(path)) as connection:
+        connection.execute(f"INSERT INTO maintenances VALUES ('M1', {columns})")
+        connection.execute(put())
+        connection.execute(f"INSERT INTO orders VALUES ({', '.join('?' * 11)})", running)
+    assert f"{step.number:04} host_orders" in file.SqliteDatabase(path).migrate()
+    with closing(SqliteStore(path)) as store:
+        (order,) = store.orders({OrderState.RUNNING}, 9)
+        assert (order.id, order.attempt, order.node, order.output) == ("E1", 2, "command on a", "so far")
+        assert (order.host, order.phase) == ("", "")
+    with closing(file.connect(path)) as connection:
+        connection.execute("DELETE FROM events")
+        assert connection.execute("SELECT count(*) FROM orders").fetchone()[0] == 0
 
 
 def test_tokens_and_their_uses_survive_the_role_calendar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def _application(
         Readiness(
             ticked_at_s=lambda: service.ticker.cycled_at_s,
             store_problem=service.health.store_problem,
-            executor_problem=service.executor.problem,
+            executor_problem=lambda: service.executor.problem() or service.node.host_executor.problem(),
             guests_accepted=guest_server.listener.accepting,
             warnings=lambda: {**service.health.warnings(), **_guest_warning(guest_server)},
         ),
