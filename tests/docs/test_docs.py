@@ -83,6 +83,18 @@ def test_every_reason_is_described() -> None:
         assert f"`{code}`" in page, f"{code} is not described"
 
 
+def test_the_sentences_about_waiting_hosts_are_those_that_forewarn_prints() -> None:
+    """Each sentence in the table of the page about hosts stands in the code; `…` is what the code fills in."""
+    page = (ROOT / "docs/guide/patching-hosts.md").read_text("utf-8")
+    source = (ROOT / "src/forewarn/core/waiting.py").read_text("utf-8")
+    table = page.partition("| code | sentence |")[2].partition("\n\n")[0]
+    sentences = re.findall(r'"([^"]+)"', re.sub("`[^`]*`", "", table))
+    assert len(sentences) == 9
+    for sentence in sentences:
+        pattern = '[^"]*'.join(re.escape(part) for part in sentence.removeprefix("its order ").split("…"))
+        assert re.search(pattern, source), f"forewarn does not print {sentence!r}"
+
+
 def test_the_project_speaks_of_itself_alone() -> None:
     """No machine path in what we ship."""
     for page in [*PAGES, *(ROOT / "src").rglob("*.py"), ROOT / "requirements/dev.txt"]:
