@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import libvirt
 from forewarn.core.event_types import EventType
+from forewarn.core.model import Phase
 from forewarn.executors.base import Work
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
 from forewarn.libvirt.hosted_domain import PAUSED, RUNNING, DomainMissing, HostedDomain, LibvirtHost
@@ -72,8 +73,9 @@ class MachineWork:
 
     def run(self) -> MachineEnd:
         """Do the work, or what is missing of it. Raise WorkFailed, InDoubt or HostUnreachable."""
+        reboot = {Phase.NONE: self._reboot, Phase.STOP: self._stop_in_place, Phase.START: self._start_in_place}
         actions = {
-            EventType.REBOOT: self._reboot,
+            EventType.REBOOT: reboot[self._work.order.phase],
             EventType.REDEPLOY: self._redeploy,
             EventType.FREEZE: self._migrate if self._work.live else self._freeze,
             EventType.PREEMPT: self._preempt,
@@ -118,6 +120,28 @@ class MachineWork:
         if not domain.is_active():
             self._start(domain)
         return self._ended(domain, "was rebooted")
+
+    def _stop_in_place(self) -> MachineEnd:
+        """Shut the machine down for the work on its host. The record tells `_start_in_place` whether it ran before."""
+        domain = self._domain()
+        record = domain.record(self._order)
+        if record is None or (domain.is_active() and record.attempt != self._work.order.attempt):
+            self._require_persistent(domain)
+            record = self._begin(domain)
+        self._power_off(domain, self._limits.shutdown_grace_s)
+        if domain.is_active():
+            raise WorkFailed(f"{self._name} was started again on {domain.host.name}: retry the order")
+        return MachineEnd(f"{self._name} {'is off and stays off' if record.domain_id < 0 else 'was shut down'}")
+
+    def _start_in_place(self) -> MachineEnd:
+        """Start the machine again after the work on its host, unless it was off before."""
+        domain = self._domain()
+        record = domain.record(self._order)
+        if not domain.is_active():
+            if record is not None and record.domain_id < 0:
+                return MachineEnd(f"{self._name} is off and stays off")
+            self._start(domain)
+        return self._ended(domain, "was started again")
 
     def _preempt(self) -> MachineEnd:
         domain = self._domain()
@@ -433,8 +457,9 @@ def proven_end(work: Work, machine: str, hosts: Mapping[str, LibvirtHost]) -> Ma
     if record is None or moves:
         return None
     stopped = not source.is_active() or not record.same_run
+    is_off = work.order.phase is Phase.STOP
     proofs = {
-        EventType.REBOOT: source.is_active() and stopped,
+        EventType.REBOOT: stopped and source.is_active() is not is_off,
         EventType.FREEZE: record.phase in ("suspended", "done") and source.state() == RUNNING,
         EventType.PREEMPT: stopped,
     }
