@@ -675,6 +675,43 @@ def test_whatever_becomes_of_the_work_the_machines_are_started_again(end: str) -
     assert farm.known().status is ended_as
 
 
+@pytest.mark.parametrize("opened", [True, False], ids=["open", "planned"])
+def test_cancelling_the_maintenance_starts_the_machines_again(opened: bool) -> None:
+    """The next tick comes at once, whether the work could begin or another machine was still to be shut down."""
+    farm = in_place()
+    if opened:
+        farm.shut_down("a")
+    else:
+        events = farm.events_on("a")
+        farm.start(*(e.id for e in events))
+        farm.finish(events[0].id)
+        farm.tick()
+    assert farm.state("a") is (OrderState.OPEN if opened else OrderState.PLANNED)
+    farm.cancel_maintenance(farm.maintenance_id)
+    assert farm.known().wake_at == farm.now
+    farm.tick()
+    first = farm.order(farm.events_on("a")[0].id)
+    assert (first.phase, first.state, first.attempt) == (Phase.START, OrderState.OPEN, 2)
+
+
+def test_a_pause_keeps_no_machine_shut_down() -> None:
+    """It comes between a report and the tick that follows: the work still begins, and the machines are started again."""
+    farm = in_place("shop/web-0 0 a")
+    (event,) = farm.events_on("a")
+    farm.start(event.id)
+    farm.finish(event.id)
+    farm.pause(farm.maintenance_id)
+    assert farm.known().wake_at == farm.now
+    farm.tick()
+    assert farm.state("a") is OrderState.OPEN
+    farm.resume(farm.maintenance_id)
+    farm.finish(farm.work("a").id)
+    farm.pause(farm.maintenance_id)
+    assert farm.known().wake_at == farm.now
+    farm.tick()
+    assert farm.order(event.id).state is OrderState.OPEN
+
+
 def test_work_in_doubt_leaves_the_machines_down() -> None:
     """An operator checks the host first; a retry begins the work again while all are still down."""
     farm = in_place()

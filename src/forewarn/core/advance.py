@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from forewarn.core.cancelling import cancel
 from forewarn.core.draft import Draft
-from forewarn.core.host_orders import OVER, current_host, is_read
+from forewarn.core.host_orders import OVER, current_host, is_read, machines_to_start
 from forewarn.core.host_work import cordon, drop_host, fail_host, move_hosts
 from forewarn.core.model import (
     OPEN,
@@ -230,6 +230,7 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         for order in _orders_of(draft, maintenance.id)
         if draft.before.store_hold is None and order.state in TIMED and order.deadline is not None
     ]
+    moments += [draft.now for order in draft.host_orders_of(maintenance.id) if machines_to_start(draft, order)]
     if not stopped(draft, maintenance):
         wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
         unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]

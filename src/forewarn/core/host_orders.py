@@ -90,6 +90,13 @@ def is_stopped(draft: Draft, event: Event) -> bool:
     )
 
 
+def machines_to_start(draft: Draft, order: Order) -> list[Event]:
+    """Return the events whose machines are shut down although the work on their host has ended or will not be done."""
+    if order.state is OrderState.PLANNED or order.state in UNDER_WAY:
+        return []
+    return [event for event in events_of_host(draft, order) if is_stopped(draft, event)]
+
+
 def machines_in_the_way(draft: Draft, maintenance: Maintenance, order: Order) -> list[Machine]:
     """Return the machines on the host that the work would hit: all of them, or in place those that are not shut down."""
     found = machines_on(draft, order.host)

@@ -23,6 +23,7 @@ from forewarn.core.host_orders import (
     machines_in_the_way,
     machines_on,
     machines_to_return,
+    machines_to_start,
 )
 from forewarn.core.model import (
     UNSTARTED,
@@ -172,13 +173,10 @@ def _deadline(now: datetime, order_timeout_s: int) -> datetime | None:
 
 def _start_machines_again(draft: Draft, order: Order, order_timeout_s: int) -> None:
     """Issue the orders that start the machines of a host again, once its work has ended or will not be done."""
-    if order.state is OrderState.PLANNED or order.state in UNDER_WAY:
-        return
-    for event in events_of_host(draft, order):
-        if is_stopped(draft, event):
-            waiting, now = draft.orders[event.id], draft.now_in(event.scope)
-            draft.put_order(reissued(waiting, now, order_timeout_s))
-            draft.note("machines to be started", event=event, detail=f"the work on host {order.host} is {order.state}")
+    for event in machines_to_start(draft, order):
+        waiting, now = draft.orders[event.id], draft.now_in(event.scope)
+        draft.put_order(reissued(waiting, now, order_timeout_s))
+        draft.note("machines to be started", event=event, detail=f"the work on host {order.host} is {order.state}")
 
 
 def reissued(order: Order, now: datetime, order_timeout_s: int) -> Order:

@@ -199,6 +199,8 @@ def cancel_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime
     draft.note("maintenance cancelled", maintenance_id=maintenance_id)
     cancel_rest(draft, maintenance, f"maintenance cancelled by {actor.name}")
     refresh(draft, maintenance_id)
+    if maintenance.host_mode is not None:
+        _wake(draft, maintenance_id)  # machines that are shut down must be started again
     return draft.change()
 
 
@@ -237,7 +239,8 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     draft.note("maintenance paused" if paused else "maintenance resumed", maintenance_id=maintenance_id)
     draft.put_maintenance(replace(maintenance, paused=paused))
     refresh(draft, maintenance_id)
-    if not paused:
+    # A pause keeps no machine shut down: a tick still sees the work on its host to its end.
+    if not paused or maintenance.host_mode is not None:
         _wake(draft, maintenance_id)
     return draft.change()
 
