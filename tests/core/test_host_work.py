@@ -785,6 +785,23 @@ def test_a_failed_shutdown_can_be_finished_by_hand() -> None:
     assert farm.state("a") is OrderState.OPEN
 
 
+def test_nobody_reports_an_order_that_is_planned() -> None:
+    """A late or repeated report of the shutdown changes nothing, whether it says done, failed or unknown."""
+    farm = in_place("shop/web-0 0 a")
+    with pytest.raises(IllegalTransition, match="is planned: no executor has it"):
+        farm.fail(farm.work("a").id)
+    (event,) = farm.events_on("a")
+    farm.start(event.id)
+    farm.tick_at(2 * HOUR)
+    assert farm.order(event.id).state is OrderState.FAILED
+    farm.resolve_failure(event.id, Verb.FINISH)
+    for late in (farm.finish, farm.fail, farm.doubt):
+        with pytest.raises(IllegalTransition, match="is planned: no executor has it"):
+            late(event.id)
+    farm.tick()
+    assert farm.state("a") is OrderState.OPEN
+
+
 def test_a_shutdown_is_repeated_only_for_work_that_is_still_to_be_done() -> None:
     """Once the host is out of the question, a retry starts the machine instead."""
     farm = in_place("shop/web-0 0 a")

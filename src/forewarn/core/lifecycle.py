@@ -457,6 +457,8 @@ def _report(draft: Draft, end: OrderReport) -> None:
         raise Refused(f"order {order_id} is at attempt {order.attempt}: a report of attempt {attempt} no longer counts")
     if end.node and end.node != order.node:
         raise Refused(f"order {order_id} belongs to {order.node} now: a report of {end.node} no longer counts")
+    if order.state is OrderState.PLANNED:
+        raise IllegalTransition(f"order {order_id} is planned: no executor has it, and there is nothing to report")
     if isinstance(outcome, Unknown):
         _doubt(draft, order, outcome.reason)
     elif order.host:
