@@ -819,8 +819,8 @@ def test_a_shutdown_is_repeated_only_for_work_that_is_still_to_be_done() -> None
     assert farm.status(event.id) is Status.COMPLETED
 
 
-def test_without_a_time_limit_machines_may_stay_down() -> None:
-    """An operator who sets no time limit for orders gets none for hosts either."""
+def test_machines_never_stay_down_without_a_limit() -> None:
+    """Also an operator who sets no time limit for orders gets one, until the work on the host was taken."""
     farm = in_place()
     events = farm.events_on("a")
     for event in events:
@@ -828,7 +828,41 @@ def test_without_a_time_limit_machines_may_stay_down() -> None:
     farm.tick(order_timeout_s=0)
     farm.finish(events[0].id)
     farm.tick(order_timeout_s=0)
-    assert farm.work("a").deadline is None
+    assert (farm.state("a"), farm.work("a").deadline) == (OrderState.PLANNED, at(HOUR))
+    farm.finish(events[1].id)
+    farm.now = at(1)
+    farm.tick(order_timeout_s=0)
+    assert (farm.state("a"), farm.work("a").deadline) == (OrderState.OPEN, at(HOUR + 1))
+    farm.tick_at(HOUR + 1)
+    assert farm.state("a") is OrderState.FAILED
+    assert {farm.order(e.id).state for e in events} == {OrderState.OPEN}
+
+
+def test_work_in_place_that_takes_too_long_is_in_doubt() -> None:
+    """It may still go on: the machines stay down, and an operator decides."""
+    farm = in_place()
+    farm.shut_down("a")
+    farm.take(farm.work("a").id)
+    farm.tick_at(HOUR)
+    order = farm.work("a")
+    assert (order.state, order.deadline) == (OrderState.IN_DOUBT, None)
+    assert "timed out: no result by 2030-01-01T13:00:00Z; its machines stay shut down" in order.reason
+    assert {farm.order(e.id).state for e in farm.events_on("a")} == {OrderState.PLANNED}
+    assert [r.code for r in needs_operator(farm.snapshot(), farm.maintenance_id, farm.now)] == ["in-doubt"]
+    farm.finish(order.id)
+    farm.tick()
+    assert {farm.order(e.id).state for e in farm.events_on("a")} == {OrderState.OPEN}
+
+
+def test_an_order_that_times_out_says_what_held_it_back() -> None:
+    """Evacuation: the executor found a machine on the host that forewarn does not know."""
+    farm = Farm("shop/web-0 0 a")
+    farm.work_on("a")
+    farm.empty("a")
+    order_id = farm.work("a").id
+    farm.save(lifecycle.note_host(farm.snapshot(), order_id, "host a still runs x", now=farm.now, actor=EXECUTOR))
+    farm.tick_at(HOUR)
+    assert farm.work("a").reason == "timed out: no result by 2030-01-01T13:00:00Z; host a still runs x"
 
 
 # -- what a decision reads

@@ -39,6 +39,9 @@ from forewarn.core.planning import plan_events
 from forewarn.core.transitions import OrderVerb, order_after
 from forewarn.core.waiting import host_not_before, stopped
 
+# Without a time limit of orders, the work on a host whose machines are shut down must be taken within this time.
+DOWN_LIMIT_S = 3_600
+
 
 def move_hosts(draft: Draft, maintenance_id: str, order_timeout_s: int, new_id: Callable[[], str]) -> None:
     """Move the hosts of a maintenance as far as the machines on them, their events and their orders allow.
@@ -146,13 +149,15 @@ def _open_in_place(draft: Draft, maintenance: Maintenance, order: Order, order_t
     """Open the order once every machine on the host is shut down. From the first one on, a time limit counts."""
     events = departures(draft, order)
     waiting = [e for e in events if is_stopped(draft, e)]
+    limit_s = (order_timeout_s or DOWN_LIMIT_S) if waiting else order_timeout_s
     if len(waiting) == len(events) and not machines_in_the_way(draft, maintenance, order):
         floor = host_not_before(draft, maintenance, order)
         may_open = bool(events) or (
             not stopped(draft, maintenance) and (floor is None or draft.trusted_in("") >= floor)
         )
-        return may_open and _open(draft, order, order_timeout_s)
-    if waiting and order.deadline is None and (deadline := _deadline(draft.now, order_timeout_s)) is not None:
+        return may_open and _open(draft, order, limit_s)
+    if waiting and order.deadline is None:
+        deadline = draft.now + timedelta(seconds=limit_s)
         draft.put_order(replace(order, deadline=deadline))
         detail = f"host {order.host}: its work must be ready to begin by {deadline:%Y-%m-%dT%H:%M:%SZ}"
         draft.note("host waiting", maintenance_id=order.maintenance_id, detail=detail)

@@ -26,7 +26,15 @@ from forewarn.core.errors import (
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import current_host, is_read, machines_in_the_way, machines_on
-from forewarn.core.host_work import drop_host, fail_host, finish_host, reissued, repeated_phase, several_domains
+from forewarn.core.host_work import (
+    DOWN_LIMIT_S,
+    drop_host,
+    fail_host,
+    finish_host,
+    reissued,
+    repeated_phase,
+    several_domains,
+)
 from forewarn.core.model import (
     MAX_OPEN_USER_EVENTS,
     OPEN,
@@ -320,14 +328,14 @@ def resolve_host(
 
 
 def _retry_host(draft: Draft, order: Order, order_timeout_s: int) -> None:
-    maintenance = draft.maintenances[order.maintenance_id]
-    if maintenance.host_mode is HostMode.IN_PLACE and order.state is OrderState.FAILED:
+    in_place = draft.maintenances[order.maintenance_id].host_mode is HostMode.IN_PLACE
+    if in_place and order.state is OrderState.FAILED:
         raise Refused(
             f"the machines on host {order.host} run again: finish or abandon its order, and submit a new maintenance"
         )
     _refuse_not_empty(draft, order)
     draft.note(f"host {Verb.RETRY} by operator", maintenance_id=order.maintenance_id, detail=f"host {order.host}")
-    draft.put_order(reissued(order, draft.now, order_timeout_s))
+    draft.put_order(reissued(order, draft.now, order_timeout_s or (DOWN_LIMIT_S if in_place else 0)))
 
 
 def _refuse_not_empty(draft: Draft, order: Order) -> None:
