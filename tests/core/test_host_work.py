@@ -62,7 +62,8 @@ class Farm(World):
         return sorted((e for e in found if e.host == host and e.returns == back), key=lambda e: e.position)
 
     def work(self, host: str) -> Order:
-        return next(o for o in self.snapshot().orders.values() if o.host == host)
+        orders = self.snapshot().orders.values()
+        return next(o for o in orders if (o.host, o.maintenance_id) == (host, self.maintenance_id))
 
     def state(self, host: str) -> OrderState:
         return self.work(host).state
@@ -425,6 +426,114 @@ def test_work_under_way_ends_before_a_cancelled_maintenance() -> None:
     farm.tick()
     assert farm.known().status is MaintenanceStatus.CANCELLED
     assert farm.events_on("a", back=True) == []
+
+
+# -- two maintenances of one host
+
+
+def twice_on_an_empty_host() -> tuple[Farm, str]:
+    """Return the farm with its second maintenance of the empty host `c`, and the id of the first one's order."""
+    farm = Farm("shop/web-0 0 a")
+    farm.save(Change(at=farm.now, hosts=(Host(name="c", listed=True),)))
+    farm.work_on("c")
+    first = farm.work("c").id
+    farm.work_on("c")
+    return farm, first
+
+
+def test_one_maintenance_at_a_time_works_on_a_host() -> None:
+    """The second waits until the first has ended, and names it; the host is cordoned for it then."""
+    farm, first = twice_on_an_empty_host()
+    assert farm.state("c") is OrderState.PLANNED
+    (reason,) = waiting_for_hosts(farm.snapshot(), farm.maintenance_id, farm.now)["c"]
+    assert (reason.code, reason.orders) == ("host-busy", ())
+    assert f"maintenance {farm.order(first).maintenance_id} works on host c, and its order is open" in reason.message
+    assert needs_operator(farm.snapshot(), farm.maintenance_id, farm.now) == ()
+    farm.take(first)
+    farm.fail(first)
+    farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+    farm.tick()
+    assert farm.state("c") is OrderState.PLANNED
+    (reason,) = needs_operator(farm.snapshot(), farm.maintenance_id, farm.now)
+    assert (reason.code, reason.orders) == ("host-busy", (first,))
+    farm.resolve_host(first, Verb.FINISH)
+    farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+    farm.tick()
+    assert farm.state("c") is OrderState.OPEN
+    row = farm.row("c")
+    assert row is not None
+    assert row.cordoned_by == farm.maintenance_id
+
+
+def test_machines_are_not_announced_while_another_maintenance_works_on_their_host() -> None:
+    """They arrived after its work began. In place, none is shut down to wait for the other work."""
+    for mode, type_ in ((HostMode.EVACUATE, EventType.FREEZE), (HostMode.IN_PLACE, EventType.REBOOT)):
+        farm = Farm("shop/web-0 0 a")
+        farm.save(Change(at=farm.now, hosts=(Host(name="c", listed=True),)))
+        farm.work_on("c")
+        first = farm.work("c").id
+        farm.take(first)
+        farm.put_on("c")
+        farm.work_on("c", host_mode=mode, type=type_)
+        assert farm.events_on("c") == []
+        assert farm.why("c") == ["host-busy", "host-not-empty"]
+        farm.finish(first)
+        farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+        farm.tick()
+        assert len(farm.events_on("c")) == 1
+
+
+def test_machines_that_are_down_do_not_wait_for_other_work_for_ever() -> None:
+    """The other work began after they were announced; the time limit counts, and they are started again."""
+    farm = in_place("shop/web-0 0 c", hosts=("c",))
+    mine = farm.maintenance_id
+    (event,) = farm.events_on("c")
+    farm.start(event.id)
+    farm.put_on("spare", "shop/web-0")
+    farm.work_on("c")
+    other = farm.maintenance_id
+    farm.maintenance_id = mine
+    farm.put_on("c", "shop/web-0")
+    farm.finish(event.id)
+    farm.tick()
+    assert (farm.state("c"), farm.why("c"), farm.work("c").deadline) == (OrderState.PLANNED, ["host-busy"], at(HOUR))
+    farm.tick_at(HOUR)
+    assert farm.state("c") is OrderState.FAILED
+    assert farm.order(event.id).state is OrderState.OPEN
+    farm.maintenance_id = other
+    assert farm.state("c") is OrderState.FAILED
+
+
+def test_the_end_of_one_maintenance_leaves_the_host_cordoned_for_the_other() -> None:
+    """The first uncordons the host that the second has begun to empty: its next tick cordons the host again."""
+    farm = Farm("shop/web-0 0 a")
+    farm.work_on("a")
+    first, (event,) = farm.work("a").id, farm.events_on("a")
+    farm.work_on("a")
+    farm.start(event.id)
+    farm.move(event.id, "spare")
+    farm.tick()
+    farm.finish(first)
+    row = farm.row("a")
+    assert row is not None
+    assert row.cordoned is None
+    farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+    farm.tick()
+    row = farm.row("a")
+    assert row is not None
+    assert row.cordoned_by == farm.maintenance_id
+
+
+def test_the_row_of_the_host_guards_the_opening_of_its_order() -> None:
+    """Two nodes that read the host as free do not both open an order: the version of the host has changed for one."""
+    farm, first = twice_on_an_empty_host()
+    farm.finish(first)
+    farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+    change = farm.tick()
+    assert [host.name for host in change.hosts] == ["c"]
+    farm.fail(farm.work("c").id)
+    retried = farm.resolve_host(farm.work("c").id, Verb.RETRY)
+    assert [host.name for host in retried.hosts] == ["c"]
 
 
 # -- failures of the work itself

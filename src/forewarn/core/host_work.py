@@ -24,6 +24,7 @@ from forewarn.core.host_orders import (
     machines_on,
     machines_to_return,
     machines_to_start,
+    other_work,
 )
 from forewarn.core.model import (
     UNSTARTED,
@@ -77,12 +78,15 @@ def _move(
         verb, what = (OrderVerb.ABANDON, "abandoned") if Status.ABANDONED in lost else (OrderVerb.CANCEL, "cancelled")
         drop_host(draft, order, verb, f"an event of host {order.host} was {what}")
         return True
-    on_host = machines_on(draft, order.host)
+    on_host, busy = machines_on(draft, order.host), other_work(draft, order) is not None
     if not events and on_host:
-        return not stopped(draft, maintenance) and _plan_host(draft, maintenance, order, on_host, new_id)
+        may_plan = not busy and not stopped(draft, maintenance)
+        return may_plan and _plan_host(draft, maintenance, order, on_host, new_id)
+    if any(e.status is not Status.PLANNED for e in events):
+        cordon(draft, order.host, maintenance.id)  # the end of another maintenance may have uncordoned it
     if maintenance.host_mode is HostMode.IN_PLACE:
         return _open_in_place(draft, maintenance, order, order_timeout_s)
-    if any(e.status is not Status.COMPLETED for e in events) or on_host or stopped(draft, maintenance):
+    if any(e.status is not Status.COMPLETED for e in events) or on_host or busy or stopped(draft, maintenance):
         return False
     floor = host_not_before(draft, maintenance, order)
     return (floor is None or draft.trusted_in("") >= floor) and _open(draft, order, order_timeout_s)
@@ -150,7 +154,8 @@ def _open_in_place(draft: Draft, maintenance: Maintenance, order: Order, order_t
     events = departures(draft, order)
     waiting = [e for e in events if is_stopped(draft, e)]
     limit_s = (order_timeout_s or DOWN_LIMIT_S) if waiting else order_timeout_s
-    if len(waiting) == len(events) and not machines_in_the_way(draft, maintenance, order):
+    free = other_work(draft, order) is None and not machines_in_the_way(draft, maintenance, order)
+    if free and len(waiting) == len(events):
         floor = host_not_before(draft, maintenance, order)
         may_open = bool(events) or (
             not stopped(draft, maintenance) and (floor is None or draft.trusted_in("") >= floor)
