@@ -352,3 +352,27 @@ def test_work_on_a_host_does_not_wait_for_moves_that_cannot_end_there() -> None:
     evacuate(service, "empty")
     ticker.cycle_until_idle()
     assert hosts.taken == ["empty running over qemu+ssh://empty/system"]
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel", "skip", "abandon"])
+def test_the_next_maintenance_of_a_host_begins_when_the_first_has_ended(end: str) -> None:
+    """One executor with room for both gets the second order only then, whatever ended the first."""
+    service = service_with_host()
+    first, second = evacuate(service, "empty"), evacuate(service, "empty")
+    hosts = HostExecutor()
+    ticker = ticker_with_hosts(service, SeeingExecutor(), hosts)
+    (order,) = service.store.orders({OrderState.OPEN}, 9, of_hosts=True)
+    assert order.maintenance_id == first
+    if end == "cancel":
+        service.control.cancel_maintenance(first, OPERATOR)
+    elif end == "skip":
+        service.control.skip_host(first, "empty", OPERATOR)
+    else:
+        ticker.cycle_until_idle()
+        assert len(hosts.taken) == 1
+        service.control.report_order(order.id, Outcome(ok=end == "finish", reason="no"), OPERATOR)
+        if end == "abandon":
+            service.control.resolve_host(order.id, Verb.ABANDON, OPERATOR)
+    ticker.cycle_until_idle()
+    (order,) = service.store.orders({OrderState.RUNNING}, 9, of_hosts=True)
+    assert order.maintenance_id == second

@@ -245,7 +245,7 @@ class Orders:
             return self._executor.at_work() + len(self._unsaved)
 
     def save_reports(self) -> Counter[str]:
-        """Save the executor's reports, many at once; save a report by itself only if the batch is refused."""
+        """Save the executor's reports, many at once; save a report by itself only if the batch cannot be saved."""
         done: Counter[str] = Counter()
         self._repeat_lost_reports()
         with self._counting:
@@ -255,7 +255,9 @@ class Orders:
             batch = list(islice(self._unsaved, BATCH))
             try:
                 self._control.report_orders(batch, self._actor)
-            except (Refused, NotFound):
+            except (Conflict, StoreUnavailable):
+                raise
+            except Exception:
                 done += self._save_report(batch[0])
                 self._unsaved.popleft()
                 continue
@@ -277,7 +279,10 @@ class Orders:
         self._known_timeline = timeline
 
     def _save_report(self, report: OrderReport) -> Counter[str]:
-        """Save a report unless it came too late: after another attempt, or after an operator resolved the event."""
+        """Save a report unless it came too late: after another attempt, or after an operator resolved the event.
+
+        Drop a report that cannot be saved for another reason: it must not hold up the other reports for ever.
+        """
         done: Counter[str] = Counter()
         try:
             self._control.report_orders([report], self._actor)
@@ -286,6 +291,11 @@ class Orders:
             log.info("the report of order %s came too late: %s", report.order_id, error)
             if self._runs_elsewhere(report):
                 return done  # another node with this state directory may need the executor's files of this order
+        except (Conflict, StoreUnavailable):
+            raise
+        except Exception:
+            log.exception("the report of order %s cannot be saved and is dropped", report.order_id)
+            return done  # the executor keeps what it knows about the order
         self._keep(report)
         return done
 
