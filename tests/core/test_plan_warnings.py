@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.core import lifecycle
 from forewarn.core.change import Snapshot
-from forewarn.core.model import Actor, EventType, Source, Targets
+from forewarn.core.model import Actor, EventType, HostMode, Source, Targets
 from forewarn.core.plan_warnings import MAX_ALREADY_OPEN, PlanWarning, plan_warnings
 from tests.support.builders import START, World, at, guid, machine, request, scope, shop, two_scopes
 
@@ -25,6 +25,7 @@ def warned(world: World, *machines: str, **options: Any) -> tuple[PlanWarning, .
         machines=before.machines,
         maintenances={**before.maintenances, **{m.id: m for m in change.maintenances}},
         events={**before.events, **{e.id: e for e in change.events}},
+        orders={**before.orders, **{o.id: o for o in change.orders}},
     )
     return plan_warnings(before, after, maintenance_id, world.now)
 
@@ -117,3 +118,15 @@ def test_warnings_of_many_open_events_are_cut() -> None:
     warnings = warned(world, "shop/web-0")
     assert len(warnings) == MAX_ALREADY_OPEN + 1
     assert warnings[-1].message == "and 3 more maintenances already have open events of these machines"
+
+
+def test_a_host_that_is_already_in_maintenance_is_named() -> None:
+    """Submitted twice by mistake, or on purpose: the work on the host waits for the other maintenance."""
+    world = World(scope("shop"), machines=[machine("shop/web-0", host="a")])
+    _, change = world.submit_request(
+        request(type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE)
+    )
+    first = change.maintenances[0].id
+    found = warned(world, type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE)
+    assert [w.code for w in found] == ["already-open", "host-busy"]
+    assert f"host a is already in maintenance {first}: the work on it waits for that" in found[1].message

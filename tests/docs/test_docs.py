@@ -89,7 +89,7 @@ def test_the_sentences_about_waiting_hosts_are_those_that_forewarn_prints() -> N
     source = (ROOT / "src/forewarn/core/waiting.py").read_text("utf-8")
     table = page.partition("| code | sentence |")[2].partition("\n\n")[0]
     sentences = re.findall(r'"([^"]+)"', re.sub("`[^`]*`", "", table))
-    assert len(sentences) == 9
+    assert len(sentences) == 10
     for sentence in sentences:
         pattern = '[^"]*'.join(re.escape(part) for part in sentence.removeprefix("its order ").split("…"))
         assert re.search(pattern, source), f"forewarn does not print {sentence!r}"
