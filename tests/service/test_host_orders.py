@@ -19,6 +19,8 @@ from forewarn.core.model import (
     MaintenanceStatus,
     Order,
     OrderState,
+    Scope,
+    ScopeKind,
     Targets,
 )
 from forewarn.core.transitions import Verb
@@ -313,3 +315,21 @@ def test_the_next_maintenance_of_a_host_begins_when_the_first_has_ended(end: str
     ticker.cycle_until_idle()
     (order,) = service.store.orders({OrderState.RUNNING}, 9, of_hosts=True)
     assert order.maintenance_id == second
+
+
+def test_removing_the_last_machine_of_a_host_lets_its_work_begin() -> None:
+    """The host waits for a machine that arrived late; a Terminate removes that machine."""
+    service = service_with_host(enabled=False)
+    evacuate(service, "h")
+    (event_id,) = open_events(service)
+    service.control.put_scope(Scope(name="pg", kind=ScopeKind.PLACEMENT_GROUP), OPERATOR)
+    service.control.put_machine(Machine(scope="pg", name="late", host="h"), OPERATOR)
+    service.control.report_order(event_id, Outcome(ok=True, new_hosts={("s-0", "m"): "empty"}), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.PLANNED
+    request = MaintenanceRequest(type=EventType.TERMINATE, targets=Targets(machines=(("pg", "late"),)))
+    service.control.submit(request, OPERATOR)
+    (event_id,) = open_events(service)
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.OPEN
