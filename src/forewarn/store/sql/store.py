@@ -201,12 +201,9 @@ class SqlStore:
             return reader.rows.read_time(found[0]["wake_at"]) if found else None
 
     def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
+        query = "orders_of_hosts_in_state" if of_hosts else "orders_in_state"
         with self._reading() as reader:
-            found = [
-                row
-                for state in states
-                for row in reader.query("orders_in_state", state=state, of_hosts=of_hosts, limit=limit)
-            ]
+            found = [row for state in states for row in reader.query(query, state=state, limit=limit)]
             found.sort(key=lambda row: (row["issued"], row["id"]))
             return [reader.rows.order.decode(row) for row in found[:limit]]
 

@@ -138,8 +138,12 @@ SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :li
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
 -- name: orders_in_state
--- Return the oldest orders in a state: of hosts, or of events.
-SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state AND (host <> '') = :of_hosts
+-- Return the oldest orders of events in a state.
+SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state AND host = '' ORDER BY issued, id LIMIT :limit;
+
+-- name: orders_of_hosts_in_state
+-- Return the oldest orders of hosts in a state.
+SELECT * FROM orders INDEXED BY orders_of_hosts_by_state WHERE state = :state AND host <> ''
 ORDER BY issued, id LIMIT :limit;
 
 -- Lists. A page is read in two steps: the keys of its rows, searched for each requested scope, status and type in an index
