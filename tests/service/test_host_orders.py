@@ -21,6 +21,7 @@ from forewarn.core.model import (
     OrderState,
     Scope,
     ScopeKind,
+    Status,
     Targets,
 )
 from forewarn.core.transitions import Verb
@@ -396,3 +397,40 @@ def test_removing_the_last_machine_of_a_host_lets_its_work_begin() -> None:
     service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
     service.ticker.cycle_until_idle()
     assert work(service).state is OrderState.OPEN
+
+
+@pytest.mark.parametrize(("moved", "got"), [(("m",), [("n",)]), (("m", "n"), [])])
+def test_a_machine_that_was_moved_by_hand_is_not_moved_again(
+    moved: tuple[str, ...], got: list[tuple[str, ...]]
+) -> None:
+    """Its part of the order is done; if no machine is left, the order is."""
+    service = service_with_host(enabled=False)
+    service.control.put_machine(Machine(scope="s-0", name="n", host="h"), OPERATOR)
+    evacuate(service, "h")
+    (event_id,) = open_events(service)
+    for name in moved:
+        known = service.store.inventory().machines["s-0", name]
+        service.control.put_machine(replace(known, host="empty"), OPERATOR)
+    executor = MovingExecutor()
+    ticker_with_hosts(service, executor, HostExecutor()).cycle_until_idle()
+    assert [work.event.resources for work in executor.works] == got
+    assert all(set(work.targets) == set(work.event.resources) for work in executor.works)
+    event, _ = service.control.event(event_id)
+    assert event.resources == ("m", "n")
+    assert (event.status is Status.COMPLETED) == (not got)
+
+
+def test_machines_that_are_down_are_started_wherever_they_are() -> None:
+    """In place: a machine that was moved while it was shut down must not stay down."""
+    service = service_with_host(enabled=False)
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(hosts=("h",)), host_mode=HostMode.IN_PLACE)
+    service.control.submit(request, OPERATOR)
+    (event_id,) = open_events(service)
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    service.control.report_order(work(service).id, Outcome(ok=True), OPERATOR)
+    known = service.store.inventory().machines["s-0", "m"]
+    service.control.put_machine(replace(known, host="empty"), OPERATOR)
+    executor = MovingExecutor()
+    ticker_with_hosts(service, executor, HostExecutor()).cycle_until_idle()
+    assert [work.event.resources for work in executor.works] == [("m",)]
