@@ -70,11 +70,14 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
         plan = api.control.plan(request, caller.actor, read=api.snapshots.of)
         shown = views.plan_out(plan, caller.within)
         if request.host_mode is HostMode.EVACUATE:
-            for host in shown.hosts:
+            for turn, host in enumerate(shown.hosts, 1):
+                later = {other.host for other in shown.hosts[turn:]}
                 leaving = views.machines_of_host(plan.snapshot, host.host)
                 host.targets = {
                     name: list(targets[:MAX_PLANNED_TARGETS])
-                    for name, targets in planned_targets(api.store, leaving, request.to_host).items()
+                    for name, targets in planned_targets(
+                        api.store, leaving, request.to_host, emptied_next=later
+                    ).items()
                 }
         return Result(200, shown)
     submission = api.control.submit_once(request, caller.actor, context.once(SaveMaintenance(caller.within)))
