@@ -75,6 +75,21 @@ def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> 
     move(forewarn, service, "rack1-c")
     (order,) = service.get("/v1/orders?state=open")["items"]
     assert "rack1-a  in-maintenance" in forewarn("host", "list")[1]
+    assert f"work          order {order['id']} is open" in forewarn("host", "show", "rack1-a")[1]
+    take = f"run `forewarn order start {order['id']}` first"
+    status = forewarn("status")[1]
+    assert "WORK ON HOSTS" in status
+    assert take in status
+    assert "rack1-b  planned  host rack1-a comes first" in status
+    shown = forewarn("maintenance", "show", maintenance_id)[1]
+    assert take in shown
+    assert "2 of 2 done; hosts: 0 of 2 done, 1 running, 1 left" in shown
+    _, followed, errors = forewarn("maintenance", "wait", maintenance_id, "--timeout", "0s")
+    assert (
+        f"host rack1-a: open: if you do the work on host rack1-a yourself (host_executor = external), {take}"
+        in followed
+    )
+    assert "it continues" in errors
     assert "work         the work on host rack1-a" in forewarn("order", "show", order["id"])[1]
     assert "is running (the work on host rack1-a, attempt 1)" in forewarn("order", "start", order["id"])[1]
     assert forewarn("order", "fail", order["id"], "--reason", "no boot")[0] == DONE
@@ -93,6 +108,8 @@ def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> 
     skipped = forewarn("maintenance", "skip-host", maintenance_id[:8], "rack1-b")[1]
     assert skipped.startswith(f"host rack1-b is skipped; maintenance {maintenance_id} is ")
     move(forewarn, service, "rack1-a")
+    assert "HOSTS LEFT OUT IN THE LAST 24 HOURS" in forewarn("status")[1]
+    assert "hosts: 1 of 2 done, 1 undone" in forewarn("maintenance", "list")[1]
     assert service.get(f"/v1/maintenances/{maintenance_id}")["status"] == "Failed"
     assert [host["state"] for host in service.get(f"/v1/maintenances/{maintenance_id}")["hosts"]] == [
         "done",

@@ -1,6 +1,5 @@
 """Schedule, list, show, pause, resume and cancel maintenances, retry all their failed orders, and skip one of their hosts."""
 
-from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from forewarn.core.estimate import expected_end
-from forewarn.core.model import Actor, HostMode, Maintenance, MaintenanceRequest, MaintenanceStatus, OrderState
+from forewarn.core.model import Actor, HostMode, Maintenance, MaintenanceRequest, MaintenanceStatus, Order
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -31,7 +30,6 @@ from forewarn.store import Focus, MaintenanceQuery
 MAX_LISTED_TARGETS = 20
 # Of each machine in a plan.
 MAX_PLANNED_TARGETS = 3
-MAX_FAILED_HOSTS = 10_000
 
 Key = tuple[datetime, str]
 
@@ -107,10 +105,13 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
     ids = [each.id for each in maintenances]
     waves = api.store.wave_progress(ids, None)
     seen = waves if within is None else api.store.wave_progress(ids, within)
-    state, now = api.store.snapshot(Focus()), api.clock.now()
+    of_hosts = tuple(each.id for each in maintenances if each.host_mode is not None)
+    focus = Focus(maintenances=of_hosts, whole_maintenances=False, open_events=False)
+    state, now = api.store.snapshot(focus), api.clock.now()
     held = state.hold is not None or state.store_hold is not None
-    of_hosts = api.store.orders({OrderState.FAILED}, MAX_FAILED_HOSTS, of_hosts=True)
-    failed = Counter(order.maintenance_id for order in of_hosts)
+    host_orders: dict[str, list[Order]] = {each: [] for each in ids}
+    for order in state.orders.values():
+        host_orders[order.maintenance_id].append(order)
     return [
         views.maintenance_row(
             each,
@@ -118,7 +119,7 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
             waves.get(each.id, ()),
             within=within,
             estimated_end=expected_end(each, waves.get(each.id, ()), held=held, now=now),
-            failed_hosts=failed[each.id],
+            host_orders=host_orders[each.id],
             max_targets=MAX_LISTED_TARGETS,
         )
         for each in maintenances
