@@ -8,6 +8,8 @@ import msgspec
 
 from forewarn.core.estimate import expected_end
 from forewarn.core.model import Actor, HostMode, Maintenance, MaintenanceRequest, MaintenanceStatus, Order
+from forewarn.core.placement import Hosts
+from forewarn.core.plan_warnings import target_warnings
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -23,8 +25,8 @@ from forewarn.operator.api.context import (
     searched,
 )
 from forewarn.operator.api.receipts import SaveMaintenance
-from forewarn.service.control import Control
-from forewarn.service.placement import planned_targets
+from forewarn.service.control import Control, Submission
+from forewarn.service.placement import hosts_in_maintenance, planned_targets
 from forewarn.store import Focus, MaintenanceQuery
 
 MAX_LISTED_TARGETS = 20
@@ -68,15 +70,21 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
         plan = api.control.plan(request, caller.actor, read=api.snapshots.of)
         shown = views.plan_out(plan, caller.within)
         if request.host_mode is HostMode.EVACUATE:
-            for host in shown.hosts:
-                leaving = views.machines_of_host(plan.snapshot, host.host)
-                host.targets = {
-                    name: list(targets[:MAX_PLANNED_TARGETS])
-                    for name, targets in planned_targets(api.store, leaving, request.to_host).items()
-                }
+            _add_targets(api, plan, shown)
         return Result(200, shown)
     submission = api.control.submit_once(request, caller.actor, context.once(SaveMaintenance(caller.within)))
     return Result(201, views.submission_out(submission, caller.within))
+
+
+def _add_targets(api: Api, plan: Submission, shown: bodies.SubmittedMaintenance) -> None:
+    """Show where the machines of each host may go, and warn about machines that may go nowhere."""
+    hosts = Hosts(rows=api.store.hosts(), in_maintenance=hosts_in_maintenance(api.store))
+    for host in shown.hosts:
+        leaving = views.machines_of_host(plan.snapshot, host.host)
+        found = planned_targets(api.store, leaving, shown.to_host)
+        host.targets = {name: list(targets[:MAX_PLANNED_TARGETS]) for name, targets in found.items()}
+        warnings = target_warnings(found, hosts, host=host.host, to_host=shown.to_host)
+        shown.warnings += [views.body_of(bodies.Problem, each) for each in warnings]
 
 
 def list_maintenances(api: Api, context: CallContext) -> Result:
