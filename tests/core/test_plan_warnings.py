@@ -26,6 +26,7 @@ def warned(world: World, *machines: str, **options: Any) -> tuple[PlanWarning, .
         machines=before.machines,
         maintenances={**before.maintenances, **{m.id: m for m in change.maintenances}},
         events={**before.events, **{e.id: e for e in change.events}},
+        orders={**before.orders, **{o.id: o for o in change.orders}},
     )
     return plan_warnings(before, after, maintenance_id, world.now)
 
@@ -137,3 +138,15 @@ def test_machines_cannot_return_to_a_host_that_is_cordoned_already(cordoned: dat
     before = Snapshot(hosts={"a": Host(name="a", cordoned=cordoned)})
     found = plan_warnings(before, Snapshot(maintenances={planned.id: planned}), planned.id, START)
     assert [each.code for each in found] == ["no-return"] * warnings
+
+
+def test_a_host_that_is_already_in_maintenance_is_named() -> None:
+    """Submitted twice by mistake, or on purpose: the work on the host waits for the other maintenance."""
+    world = World(scope("shop"), machines=[machine("shop/web-0", host="a")])
+    _, change = world.submit_request(
+        request(type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE)
+    )
+    first = change.maintenances[0].id
+    found = warned(world, type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE)
+    assert [w.code for w in found] == ["already-open", "host-busy"]
+    assert f"host a is already in maintenance {first}: the work on it waits for that" in found[1].message

@@ -199,6 +199,38 @@ def test_a_move_without_targets_fails_before_anything_is_done(site: Site) -> Non
     assert site.domain().domain_id() == before
 
 
+def redeployment_to_cordoned(site: Site, folder: Path) -> Work:
+    """Return the order of a move whose only target, kvm-b, was cordoned after the order was taken."""
+    node = folder / "other.xml"
+    node.write_text(f"<node>{DOMAIN.format(name='other')}</node>")
+    base = site.order(EventType.REDEPLOY)
+    return replace(
+        base,
+        connections={**base.connections, "kvm-b": f"test://{node}"},
+        targets={"web-0": ("kvm-b",)},
+        closed=lambda host: f"host {host} is cordoned",
+    )
+
+
+def test_a_machine_does_not_go_to_a_host_that_was_cordoned_meanwhile(site: Site, tmp_path: Path) -> None:
+    """Its turn came late: the machine goes on running where it is."""
+    before = site.domain().domain_id()
+    with pytest.raises(WorkFailed, match="no host can take web-0: kvm-b: host kvm-b is cordoned"):
+        site.steps(redeployment_to_cordoned(site, tmp_path)).run()
+    assert site.domain().domain_id() == before
+
+
+def test_a_machine_whose_target_is_cordoned_while_it_shuts_down_stays(site: Site, tmp_path: Path) -> None:
+    """It is started again where it was; a retry chooses another host."""
+    order, domain = redeployment_to_cordoned(site, tmp_path), site.domain()
+    before = domain.domain_id()
+    domain.write_record(OrderRecord(order=ORDER_ID, attempt=1, domain_id=before, target="kvm-b", same_run=True))
+    with pytest.raises(WorkFailed, match="host kvm-b is cordoned since web-0 was to go there, and it stays on kvm-a"):
+        site.steps(order).run()
+    assert domain.is_active()
+    assert domain.domain_id() != before
+
+
 def test_what_libvirt_proves_without_a_journal(site: Site) -> None:
     """Another node may report a finished reboot; of one that has only begun it says nothing."""
     order, hosts = site.order(EventType.REBOOT), {"kvm-a": site.host}

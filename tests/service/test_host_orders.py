@@ -22,7 +22,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown
+from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work
 from forewarn.service.host_orders import TRY_AGAIN_S
 from forewarn.service.ticker import Ticker
 from forewarn.store import EventQuery, MaintenanceQuery
@@ -69,6 +69,22 @@ class SeeingExecutor(Executor):
     def machines_on(self, host: str, connection: str) -> tuple[str, ...] | None:
         self.asked.append((host, connection))
         return self.running
+
+
+class MovingExecutor(SeeingExecutor):
+    """Takes orders of events that move machines, and ends none of them."""
+
+    takes_orders = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.works: list[Work] = []
+
+    def free_slots(self) -> int:
+        return 9
+
+    def take(self, work: Work) -> None:
+        self.works.append(work)
 
 
 class Times:
@@ -289,3 +305,74 @@ def test_a_report_about_a_host_that_a_failover_lost_is_repeated() -> None:
     ticker.cycle()
     assert (work(service).state, work(service).reason) == (OrderState.FAILED, "broke")
     assert len(hosts.taken) == 1
+
+
+@pytest.mark.parametrize("to_host", ["", "empty", "other"])
+def test_work_on_a_host_waits_for_moves_that_may_end_there(to_host: str) -> None:
+    """A host that was a target before it was cordoned is not worked on until that order has ended."""
+    service = service_with_host(enabled=False)
+    hosts, executor, times = HostExecutor(), MovingExecutor(), Times()
+    ticker = ticker_with_hosts(service, executor, hosts, monotonic=times)
+    leaving = MaintenanceRequest(
+        type=EventType.FREEZE, targets=Targets(hosts=("h",)), host_mode=HostMode.EVACUATE, to_host=to_host
+    )
+    service.control.submit(leaving, OPERATOR)
+    ticker.cycle_until_idle()
+    (moving,) = executor.works
+    evacuate(service, "empty")
+    ticker.cycle_until_idle()
+    if to_host == "other":
+        assert hosts.taken == ["empty running over qemu+ssh://empty/system"]
+        return
+    assert hosts.taken == []
+    (waiting,) = service.store.orders({OrderState.OPEN}, 9, of_hosts=True)
+    assert waiting.reason == (
+        f"the order of event {moving.event.id} may still bring machines to host empty: wait until it has ended"
+    )
+    service.control.report_order(moving.order.id, Outcome(ok=False, reason="no space"), OPERATOR)
+    times.now_s += TRY_AGAIN_S
+    ticker.cycle_until_idle()
+    assert hosts.taken == ["empty running over qemu+ssh://empty/system"]
+
+
+def test_work_on_a_host_does_not_wait_for_moves_that_cannot_end_there() -> None:
+    """An order that is taken after the cordon has other targets; one that reboots machines has none."""
+    service = service_with_host(scopes=2, enabled=False)
+    hosts, executor = HostExecutor(), MovingExecutor()
+    ticker = ticker_with_hosts(service, executor, hosts)
+    reboot = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-1", "m"),)))
+    service.control.submit(reboot, OPERATOR)
+    ticker.cycle_until_idle()
+    service.control.cordon_host("empty", OPERATOR)
+    ticker.advance(61)
+    move = MaintenanceRequest(type=EventType.REDEPLOY, targets=Targets(machines=(("s-0", "m"),)))
+    service.control.submit(move, OPERATOR)
+    ticker.cycle_until_idle()
+    assert len(executor.works) == 2
+    evacuate(service, "empty")
+    ticker.cycle_until_idle()
+    assert hosts.taken == ["empty running over qemu+ssh://empty/system"]
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel", "skip", "abandon"])
+def test_the_next_maintenance_of_a_host_begins_when_the_first_has_ended(end: str) -> None:
+    """One executor with room for both gets the second order only then, whatever ended the first."""
+    service = service_with_host()
+    first, second = evacuate(service, "empty"), evacuate(service, "empty")
+    hosts = HostExecutor()
+    ticker = ticker_with_hosts(service, SeeingExecutor(), hosts)
+    (order,) = service.store.orders({OrderState.OPEN}, 9, of_hosts=True)
+    assert order.maintenance_id == first
+    if end == "cancel":
+        service.control.cancel_maintenance(first, OPERATOR)
+    elif end == "skip":
+        service.control.skip_host(first, "empty", OPERATOR)
+    else:
+        ticker.cycle_until_idle()
+        assert len(hosts.taken) == 1
+        service.control.report_order(order.id, Outcome(ok=end == "finish", reason="no"), OPERATOR)
+        if end == "abandon":
+            service.control.resolve_host(order.id, Verb.ABANDON, OPERATOR)
+    ticker.cycle_until_idle()
+    (order,) = service.store.orders({OrderState.RUNNING}, 9, of_hosts=True)
+    assert order.maintenance_id == second

@@ -63,7 +63,8 @@ def test_machines_that_leave_have_targets(monkeypatch: pytest.MonkeyPatch, page:
 
 def test_machines_that_stay_have_no_targets() -> None:
     """A reboot chooses no host; without a list of hosts, an executor chooses by itself."""
-    assert taken(EventType.REBOOT, *LISTED).targets == {}
+    work = taken(EventType.REBOOT, *LISTED)
+    assert (work.targets, work.connections) == ({}, {"h": "test://h/"})
     work = taken(EventType.REDEPLOY)
     assert (work.targets, work.connections) == ({}, {})
 
@@ -111,6 +112,52 @@ def test_a_host_in_maintenance_is_no_target() -> None:
     assert placement.hosts_in_maintenance(service.store) == {"c"}
     (work,) = evacuated(service).works
     assert work.targets == {"m": ("e", "d")}
+
+
+def redeploy(service: Service, *machines: tuple[str, str], **more: Any) -> str:
+    request = MaintenanceRequest(type=EventType.REDEPLOY, targets=Targets(machines=machines), **more)
+    return service.control.submit(request, OPERATOR)
+
+
+class Counting(MemoryStore):
+    """Counts how often the hosts are read."""
+
+    read = 0
+
+    def hosts(self) -> dict[str, Host]:
+        self.read += 1
+        return super().hosts()
+
+
+def test_hosts_are_read_once_for_a_batch_and_only_for_machines_that_leave() -> None:
+    """However many orders are handed out at once; every order gets the same targets as if it were alone."""
+    store = Counting()
+    service = make_service(store, scopes=3, enabled=False)
+    service.control.apply_fleet(Fleet({}, {}, {host.name: host for host in LISTED}), OPERATOR)
+    for scope in ("s-0", "s-1"):
+        redeploy(service, (scope, "m"))
+    executor = Recorder()
+    ticker = ticker_with(service, executor)
+    store.read = 0
+    ticker.cycle_until_idle()
+    assert [work.targets["m"][0] for work in executor.works] == ["b", "b"]
+    assert store.read == 1
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-2", "m"),)))
+    service.control.submit(request, OPERATOR)
+    ticker.cycle_until_idle()
+    assert (len(executor.works), store.read) == (3, 1)
+
+
+def test_a_target_that_is_cordoned_meanwhile_is_closed() -> None:
+    """An executor can ask right before it moves a machine."""
+    service = farm(*LISTED)
+    redeploy(service, ("s-0", "m"))
+    executor = Recorder()
+    ticker_with(service, executor).cycle_until_idle()
+    (work,) = executor.works
+    assert [work.closed(host) for host in "bc"] == ["host b is cordoned", ""]
+    service.control.cordon_host("c", OPERATOR)
+    assert work.closed("c") == "host c is cordoned"
 
 
 def test_a_plan_spreads_the_machines_of_all_scopes() -> None:

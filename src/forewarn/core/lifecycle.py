@@ -26,7 +26,15 @@ from forewarn.core.errors import (
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import current_host, is_read, machines_in_the_way, machines_on
-from forewarn.core.host_work import drop_host, fail_host, finish_host, reissued, repeated_phase, several_domains
+from forewarn.core.host_work import (
+    DOWN_LIMIT_S,
+    drop_host,
+    fail_host,
+    finish_host,
+    reissued,
+    repeated_phase,
+    several_domains,
+)
 from forewarn.core.model import (
     MAX_OPEN_USER_EVENTS,
     OPEN,
@@ -199,6 +207,8 @@ def cancel_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime
     draft.note("maintenance cancelled", maintenance_id=maintenance_id)
     cancel_rest(draft, maintenance, f"maintenance cancelled by {actor.name}")
     refresh(draft, maintenance_id)
+    if maintenance.host_mode is not None:
+        _wake(draft, maintenance_id)  # machines that are shut down must be started again
     return draft.change()
 
 
@@ -237,7 +247,8 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     draft.note("maintenance paused" if paused else "maintenance resumed", maintenance_id=maintenance_id)
     draft.put_maintenance(replace(maintenance, paused=paused))
     refresh(draft, maintenance_id)
-    if not paused:
+    # A pause keeps no machine shut down: a tick still sees the work on its host to its end.
+    if not paused or maintenance.host_mode is not None:
         _wake(draft, maintenance_id)
     return draft.change()
 
@@ -317,14 +328,14 @@ def resolve_host(
 
 
 def _retry_host(draft: Draft, order: Order, order_timeout_s: int) -> None:
-    maintenance = draft.maintenances[order.maintenance_id]
-    if maintenance.host_mode is HostMode.IN_PLACE and order.state is OrderState.FAILED:
+    in_place = draft.maintenances[order.maintenance_id].host_mode is HostMode.IN_PLACE
+    if in_place and order.state is OrderState.FAILED:
         raise Refused(
             f"the machines on host {order.host} run again: finish or abandon its order, and submit a new maintenance"
         )
     _refuse_not_empty(draft, order)
     draft.note(f"host {Verb.RETRY} by operator", maintenance_id=order.maintenance_id, detail=f"host {order.host}")
-    draft.put_order(reissued(order, draft.now, order_timeout_s))
+    draft.put_order(reissued(order, draft.now, order_timeout_s or (DOWN_LIMIT_S if in_place else 0)))
 
 
 def _refuse_not_empty(draft: Draft, order: Order) -> None:
@@ -454,6 +465,8 @@ def _report(draft: Draft, end: OrderReport) -> None:
         raise Refused(f"order {order_id} is at attempt {order.attempt}: a report of attempt {attempt} no longer counts")
     if end.node and end.node != order.node:
         raise Refused(f"order {order_id} belongs to {order.node} now: a report of {end.node} no longer counts")
+    if order.state is OrderState.PLANNED:
+        raise IllegalTransition(f"order {order_id} is planned: no executor has it, and there is nothing to report")
     if isinstance(outcome, Unknown):
         _doubt(draft, order, outcome.reason)
     elif order.host:

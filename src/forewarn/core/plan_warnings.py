@@ -12,6 +12,7 @@ from typing import Final
 
 from forewarn.core.change import Snapshot
 from forewarn.core.formatting import full_time, names
+from forewarn.core.host_orders import OVER
 from forewarn.core.model import OPEN, Event, Maintenance, Scope
 from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s
@@ -22,6 +23,7 @@ PAST_EARLIEST: Final = "past-earliest"
 ALREADY_OPEN: Final = "already-open"
 NO_TARGET: Final = "no-target"
 NO_RETURN: Final = "no-return"
+HOST_BUSY: Final = "host-busy"
 MAX_ALREADY_OPEN = 20
 
 
@@ -42,6 +44,7 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
         *_past_times(maintenance, now),
         *_already_open(before, events),
         *_no_return(before, maintenance),
+        *_busy_hosts(before, after, maintenance_id),
     )
 
 
@@ -150,3 +153,21 @@ def _open_warning(planned: Mapping[str, set[str]], others: list[Event]) -> PlanW
             f"maintenance {first.maintenance_id} ({first.type}) already has {len(others)} open events of these machines"
         )
     return PlanWarning(ALREADY_OPEN, f"{names(shared)}: {what}")
+
+
+# -- hosts that another maintenance works on too
+
+
+def _busy_hosts(before: Snapshot, after: Snapshot, maintenance_id: str) -> list[PlanWarning]:
+    """Return a warning per host that an open maintenance works on already, or will."""
+    hosts = {order.host for order in after.orders.values() if order.maintenance_id == maintenance_id}
+    others: dict[str, set[str]] = defaultdict(set)
+    for order in before.orders.values():
+        if order.host in hosts and order.state not in OVER:
+            others[order.host].add(order.maintenance_id)
+    return [
+        PlanWarning(
+            HOST_BUSY, f"host {host} is already in maintenance {names(sorted(ids))}: the work on it waits for that"
+        )
+        for host, ids in sorted(others.items())
+    ]

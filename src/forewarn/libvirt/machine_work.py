@@ -7,7 +7,7 @@ raises InDoubt; nothing is then done.
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
 import libvirt
@@ -212,7 +212,7 @@ class MachineWork:
                 raise WorkFailed(
                     f"{self._name} has {kept} on {source.host.name}, which cannot be moved: remove them first"
                 )
-            with self._placement.choose(source, self._targets(), needs_disks=True) as target:
+            with self._target_of(source, needs_disks=True) as target:
                 record = self._begin(source, target=target.name, autostart=source.autostarts())
                 return self._move_off(source, record)
         return self._move_off(source, record)
@@ -228,6 +228,11 @@ class MachineWork:
         if source.is_active():
             raise WorkFailed(
                 f"{self._name} was started again on {source.host.name} during its redeployment: retry the order"
+            )
+        if not target.exists() and (why := self._work.closed(record.target)):
+            self._return_to(source, record)
+            raise WorkFailed(
+                f"{why} since {self._name} was to go there, and it stays on {source.host.name}: retry the order"
             )
         source.set_autostart(False)
         try:
@@ -271,7 +276,7 @@ class MachineWork:
             if not source.exists():
                 return self._end_migration()
         self._require_running(source)
-        with self._placement.choose(source, self._targets(), needs_disks=False) as target:
+        with self._target_of(source, needs_disks=False) as target:
             self._begin(source, target=target.name, autostart=source.autostarts())
             self._reached("migrating")
             try:
@@ -336,8 +341,10 @@ class MachineWork:
             )
         return LibvirtHost(name, uri, self._connections)
 
-    def _targets(self) -> list[LibvirtHost]:
-        return [self._host(name) for name in self._work.targets.get(self._name, ()) if name != self._host_name]
+    def _target_of(self, source: HostedDomain, *, needs_disks: bool) -> AbstractContextManager[LibvirtHost]:
+        """Choose a target right before the move: the machine may have waited long for its turn."""
+        hosts = [self._host(name) for name in self._work.targets.get(self._name, ()) if name != self._host_name]
+        return self._placement.choose(source, hosts, needs_disks=needs_disks, closed=self._work.closed)
 
     def _reached(self, phase: str, **values: str) -> None:
         self._journal.note(self._name, phase=phase, **values)

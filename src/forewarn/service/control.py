@@ -37,7 +37,7 @@ from forewarn.core.plan_warnings import PlanWarning, plan_warnings
 from forewarn.core.store_hold import hold_store, resume_store, starts_after_resuming
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
-from forewarn.service.decisions import Decision, Once
+from forewarn.service.decisions import Decision, Once, waking_others
 from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
 from forewarn.store import Focus, MaintenanceQuery
@@ -340,6 +340,7 @@ class Control(FleetUseCases, HookUseCases):
             if hosts:
                 snapshot = self._store.snapshot(replace(focus, hosts=hosts, machines=machines))
             change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s, new_id=self._new_id)
+            change = waking_others(self._store, change)
             if not change.empty:
                 self._refuse_old(decided_s)
                 self._store.apply(change)

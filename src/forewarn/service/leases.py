@@ -90,7 +90,7 @@ class NodeLeases:
 
     def declare_ended(self, nodes: Iterable[str]) -> None:
         """Treat nodes with this node's state directory as dead, although their leases have not ended."""
-        self._ended = {node for node in nodes if self.is_here(node)} - {self._node}
+        self._ended |= {node for node in nodes if self.is_here(node)} - {self._node}
 
     def dead(self, nodes: Iterable[str]) -> set[str]:
         """Return those of `nodes` whose orders this node may take over."""

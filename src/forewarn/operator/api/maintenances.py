@@ -1,5 +1,6 @@
 """Schedule, list, show, pause, resume and cancel maintenances, retry all their failed orders, and skip one of their hosts."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
@@ -117,7 +118,7 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
     focus = Focus(maintenances=of_hosts, whole_maintenances=False, open_events=False)
     state, now = api.store.snapshot(focus), api.clock.now()
     held = state.hold is not None or state.store_hold is not None
-    host_orders: dict[str, list[Order]] = {each: [] for each in ids}
+    host_orders: dict[str, list[Order]] = defaultdict(list)
     for order in state.orders.values():
         host_orders[order.maintenance_id].append(order)
     return [

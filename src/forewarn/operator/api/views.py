@@ -185,6 +185,9 @@ class EventBodies:
         )
 
     def _all_within(self, reason: Waiting) -> bool:
+        """Whether the reason concerns the owner's scopes alone. A host may carry machines of every scope."""
+        if reason.code.startswith("host-"):
+            return False
         events = (self._snapshot.events.get(event_id) for event_id in reason.events)
         return not reason.orders and all(
             e is not None and self._within is not None and e.scope in self._within for e in events
