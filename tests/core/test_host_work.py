@@ -402,16 +402,52 @@ def test_a_paused_maintenance_begins_no_work_on_a_host() -> None:
 
 
 def test_cancelling_the_maintenance_cancels_what_was_not_taken() -> None:
-    """Planned and open orders of hosts are cancelled and cannot be taken; the maintenance ends as Cancelled."""
+    """Planned and open orders of hosts are cancelled and cannot be taken; a host stays cordoned, so the end is Failed."""
     farm = two_hosts()
     farm.empty("a")
     farm.cancel_maintenance(farm.maintenance_id)
     assert (farm.state("a"), farm.state("b")) == (OrderState.CANCELLED, OrderState.CANCELLED)
-    assert farm.known().status is MaintenanceStatus.CANCELLED
+    assert farm.known().status is MaintenanceStatus.FAILED
     with pytest.raises(IllegalTransition):
         farm.take(farm.work("a").id)
     with pytest.raises(IllegalTransition):
         farm.finish(farm.work("a").id)
+
+
+@pytest.mark.parametrize(
+    ("not_before", "submitted", "ended_as"),
+    [
+        (None, MaintenanceStatus.RUNNING, MaintenanceStatus.FAILED),
+        (at(HOUR), MaintenanceStatus.PLANNED, MaintenanceStatus.CANCELLED),
+    ],
+    ids=["its turn has begun", "its turn has not begun"],
+)
+def test_cancelling_before_the_first_turn_fails_nothing(
+    not_before: Any, submitted: MaintenanceStatus, ended_as: MaintenanceStatus
+) -> None:
+    """No host was cordoned for the maintenance: it ends as Cancelled."""
+    farm = Farm("shop/web-0 0 a")
+    farm.save(Change(at=farm.now, hosts=(Host(name="c", listed=True),)))
+    farm.work_on("c", "a", not_before=not_before)
+    assert farm.known().status is submitted
+    farm.cancel_maintenance(farm.maintenance_id)
+    assert farm.known().status is ended_as
+    row = farm.row("c")
+    assert row is not None
+    assert (row.cordoned is not None) == (ended_as is MaintenanceStatus.FAILED)
+
+
+def test_the_audit_says_when_the_turn_of_a_host_begins() -> None:
+    """Of each host, when its events are planned."""
+    farm = Farm("shop/web-0 0 a", "shop/web-1 1 b")
+    request_ = request(type=EventType.FREEZE, targets=Targets(hosts=("a", "b")), host_mode=HostMode.EVACUATE)
+    _, change = farm.submit_request(request_)
+    farm.maintenance_id = change.maintenances[0].id
+    begun = [entry.detail for entry in change.audit if entry.action == "host begun"]
+    assert begun == ["host a: its turn has begun"]
+    change = farm.skip_host(farm.maintenance_id, "a")
+    assert "host begun" not in [entry.action for entry in change.audit]
+    assert "host b: its turn has begun" in [entry.detail for entry in farm.tick().audit]
 
 
 def test_work_under_way_ends_before_a_cancelled_maintenance() -> None:
@@ -776,7 +812,7 @@ def test_whatever_becomes_of_the_work_the_machines_are_started_again(end: str) -
     farm.tick()
     assert {e.status for e in farm.events_on("a")} == {Status.COMPLETED}
     if end == "fail":
-        with pytest.raises(Refused, match="run again: finish or abandon"):
+        with pytest.raises(Refused, match="cannot be retried while its machines run: finish or abandon"):
             farm.resolve_host(order_id, Verb.RETRY)
         farm.resolve_host(order_id, Verb.FINISH)
         farm.tick()
@@ -819,6 +855,21 @@ def test_a_pause_keeps_no_machine_shut_down() -> None:
     assert farm.known().wake_at == farm.now
     farm.tick()
     assert farm.order(event.id).state is OrderState.OPEN
+
+
+def test_failed_work_in_place_does_not_hold_up_the_retry_of_events() -> None:
+    """The work cannot be retried, but the machine that did not start can."""
+    farm = in_place("shop/web-0 0 a")
+    farm.shut_down("a")
+    farm.fail(farm.work("a").id)
+    farm.tick()
+    with pytest.raises(Refused, match="cannot be retried while its machines run"):
+        farm.retry_failed(farm.maintenance_id)
+    (event,) = farm.events_on("a")
+    farm.fail(event.id)
+    farm.retry_failed(farm.maintenance_id)
+    assert (farm.order(event.id).state, farm.order(event.id).attempt) == (OrderState.OPEN, 3)
+    assert farm.state("a") is OrderState.FAILED
 
 
 def test_work_in_doubt_leaves_the_machines_down() -> None:

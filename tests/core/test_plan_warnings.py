@@ -150,3 +150,5 @@ def test_a_host_that_is_already_in_maintenance_is_named() -> None:
     found = warned(world, type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE)
     assert [w.code for w in found] == ["already-open", "host-busy"]
     assert f"host a is already in maintenance {first}: the work on it waits for that" in found[1].message
+    world.cancel_maintenance(first)
+    assert warned(world, type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE) == ()

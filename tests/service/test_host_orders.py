@@ -19,6 +19,9 @@ from forewarn.core.model import (
     MaintenanceStatus,
     Order,
     OrderState,
+    Scope,
+    ScopeKind,
+    Status,
     Targets,
 )
 from forewarn.core.transitions import Verb
@@ -193,7 +196,7 @@ def test_the_host_of_forewarn_itself_is_refused(mode: HostMode) -> None:
     type_ = EventType.FREEZE if mode is HostMode.EVACUATE else EventType.REBOOT
     request = MaintenanceRequest(type=type_, targets=Targets(hosts=("empty",)), host_mode=mode)
     for submit in (service.control.submit, service.control.plan):
-        with pytest.raises(Refused, match="this forewarn runs on host empty, and no other node is up"):
+        with pytest.raises(Refused, match="this forewarn runs on host empty, and no node that moves events is up"):
             submit(request, OPERATOR)
 
 
@@ -204,7 +207,36 @@ def test_the_last_node_does_not_take_the_order_of_its_own_host() -> None:
     hosts = HostExecutor()
     ticker_with_hosts(service, SeeingExecutor(), hosts, node_host="empty").cycle_until_idle()
     assert hosts.taken == []
-    assert "no other node is up" in work(service).reason
+    assert "no node that moves events is up on another host" in work(service).reason
+
+
+@pytest.mark.parametrize(
+    ("other", "hands_on"),
+    [
+        ({"node_host": "far"}, True),
+        ({"node_host": "empty"}, False),
+        ({"node_host": "far", "may_tick": False}, False),
+    ],
+)
+def test_a_node_leaves_the_work_on_its_own_host_to_one_that_can_do_it(other: dict[str, Any], hands_on: bool) -> None:
+    """A node that only answers guests, or runs on the same host, cannot: then the order says what it waits for."""
+    store = LeasedMemoryStore()
+    service = make_service(store)
+    service.store.apply(Change(at=service.clock.now(), hosts=(Host(name="empty", listed=True),)))
+    evacuate(service, "empty")
+    hosts = HostExecutor()
+    far = ticker_on(service, "b:1", SeeingExecutor(), host_executor=hosts, monotonic=Times(), **other)
+    node = ticker_on(service, "a:1", SeeingExecutor(), host_executor=hosts, node_host="empty", monotonic=Times())
+    store.ticks = "a:1"
+    far.cycle()
+    node.cycle_until_idle()
+    assert (store.ticks, hosts.taken) == ("" if hands_on else "a:1", [])
+    if not hands_on:
+        assert "no node that moves events is up on another host" in work(service).reason
+        return
+    far.leases.renew_at_s = 0.0
+    far.cycle_until_idle()
+    assert hosts.taken == ["empty running over nothing"]
 
 
 @pytest.mark.parametrize(
@@ -376,3 +408,58 @@ def test_the_next_maintenance_of_a_host_begins_when_the_first_has_ended(end: str
     ticker.cycle_until_idle()
     (order,) = service.store.orders({OrderState.RUNNING}, 9, of_hosts=True)
     assert order.maintenance_id == second
+
+
+def test_removing_the_last_machine_of_a_host_lets_its_work_begin() -> None:
+    """The host waits for a machine that arrived late; a Terminate removes that machine."""
+    service = service_with_host(enabled=False)
+    evacuate(service, "h")
+    (event_id,) = open_events(service)
+    service.control.put_scope(Scope(name="pg", kind=ScopeKind.PLACEMENT_GROUP), OPERATOR)
+    service.control.put_machine(Machine(scope="pg", name="late", host="h"), OPERATOR)
+    service.control.report_order(event_id, Outcome(ok=True, new_hosts={("s-0", "m"): "empty"}), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.PLANNED
+    request = MaintenanceRequest(type=EventType.TERMINATE, targets=Targets(machines=(("pg", "late"),)))
+    service.control.submit(request, OPERATOR)
+    (event_id,) = open_events(service)
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.OPEN
+
+
+@pytest.mark.parametrize(("moved", "got"), [(("m",), [("n",)]), (("m", "n"), [])])
+def test_a_machine_that_was_moved_by_hand_is_not_moved_again(
+    moved: tuple[str, ...], got: list[tuple[str, ...]]
+) -> None:
+    """Its part of the order is done; if no machine is left, the order is."""
+    service = service_with_host(enabled=False)
+    service.control.put_machine(Machine(scope="s-0", name="n", host="h"), OPERATOR)
+    evacuate(service, "h")
+    (event_id,) = open_events(service)
+    for name in moved:
+        known = service.store.inventory().machines["s-0", name]
+        service.control.put_machine(replace(known, host="empty"), OPERATOR)
+    executor = MovingExecutor()
+    ticker_with_hosts(service, executor, HostExecutor()).cycle_until_idle()
+    assert [work.event.resources for work in executor.works] == got
+    assert all(set(work.targets) == set(work.event.resources) for work in executor.works)
+    event, _ = service.control.event(event_id)
+    assert event.resources == ("m", "n")
+    assert (event.status is Status.COMPLETED) == (not got)
+
+
+def test_machines_that_are_down_are_started_wherever_they_are() -> None:
+    """In place: a machine that was moved while it was shut down must not stay down."""
+    service = service_with_host(enabled=False)
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(hosts=("h",)), host_mode=HostMode.IN_PLACE)
+    service.control.submit(request, OPERATOR)
+    (event_id,) = open_events(service)
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    service.control.report_order(work(service).id, Outcome(ok=True), OPERATOR)
+    known = service.store.inventory().machines["s-0", "m"]
+    service.control.put_machine(replace(known, host="empty"), OPERATOR)
+    executor = MovingExecutor()
+    ticker_with_hosts(service, executor, HostExecutor()).cycle_until_idle()
+    assert [work.event.resources for work in executor.works] == [("m",)]

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from forewarn.core.cancelling import cancel
 from forewarn.core.draft import Draft
-from forewarn.core.host_orders import OVER, current_host, is_read, machines_to_start
+from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
 from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, move_hosts
 from forewarn.core.model import (
     OPEN,
@@ -226,11 +226,23 @@ def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> M
         return MaintenanceStatus.RUNNING if started else MaintenanceStatus.PLANNED
     if Status.ABANDONED in statuses or OrderState.ABANDONED in hosts:
         return MaintenanceStatus.FAILED
+    if any(_was_interrupted(draft, maintenance, order) for order in draft.host_orders_of(maintenance.id)):
+        return MaintenanceStatus.FAILED
     if maintenance.cancelled:
         return MaintenanceStatus.CANCELLED
     if hosts:
         return MaintenanceStatus.FAILED if OrderState.CANCELLED in hosts else MaintenanceStatus.COMPLETED
     return MaintenanceStatus.COMPLETED if Status.COMPLETED in statuses else MaintenanceStatus.CANCELLED
+
+
+def _was_interrupted(draft: Draft, maintenance: Maintenance, order: Order) -> bool:
+    """Whether the work on a host was cancelled after its turn had begun: the host was cordoned for it, and still is."""
+    if order.state is not OrderState.CANCELLED:
+        return False
+    # An empty host has no events. Its order opened with its turn: at submission if `issued` does not tell it.
+    known = draft.before.orders.get(order.id)
+    opened = order.issued > maintenance.created or (known is not None and known.state is OrderState.OPEN)
+    return opened or any(e.published is not None for e in departures(draft, order))
 
 
 def _has_more_to_do(draft: Draft, maintenance: Maintenance) -> bool:

@@ -99,6 +99,7 @@ def _plan_host(
     if refusal:
         fail_host(draft, order, refusal)
     else:
+        draft.note("host begun", maintenance_id=order.maintenance_id, detail=f"host {order.host}: its turn has begun")
         _plan(draft, maintenance, order, machines, new_id, to_host=maintenance.to_host)
     return True
 

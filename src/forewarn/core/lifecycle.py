@@ -336,7 +336,8 @@ def _retry_host(draft: Draft, order: Order, order_timeout_s: int) -> None:
     in_place = draft.maintenances[order.maintenance_id].host_mode is HostMode.IN_PLACE
     if in_place and order.state is OrderState.FAILED:
         raise Refused(
-            f"the machines on host {order.host} run again: finish or abandon its order, and submit a new maintenance"
+            f"the work on host {order.host} cannot be retried while its machines run: finish or abandon its order, and"
+            " submit a new maintenance"
         )
     _refuse_not_empty(draft, order)
     draft.note(f"host {Verb.RETRY} by operator", maintenance_id=order.maintenance_id, detail=f"host {order.host}")
@@ -364,16 +365,19 @@ def note_host(snapshot: Snapshot, order_id: str, reason: str, *, now: datetime, 
 def retry_failed(
     snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor, order_timeout_s: int
 ) -> Change:
-    """Retry every failed order of the maintenance. Orders in doubt stay: an operator must check their machines first."""
+    """Retry every failed order of the maintenance. Orders in doubt stay: an operator must check their machines first.
+
+    Failed work in place stays too, unless nothing else has failed: then the refusal says why.
+    """
     draft = Draft(snapshot, now, actor)
-    _open_maintenance(draft, maintenance_id)
+    in_place = _open_maintenance(draft, maintenance_id).host_mode is HostMode.IN_PLACE
     failed = [event for event in draft.events_of(maintenance_id) if order_failed(draft, event)]
     hosts = [order for order in draft.host_orders_of(maintenance_id) if order.state is OrderState.FAILED]
     if not failed and not hosts:
         raise Refused(f"no order of maintenance {maintenance_id} has failed: there is nothing to retry")
     for event in failed:
         _retry(draft, event, order_timeout_s)
-    for order in hosts:
+    for order in hosts if not in_place or not failed else ():
         _retry_host(draft, order, order_timeout_s)
     refresh(draft, maintenance_id)
     _wake(draft, maintenance_id)

@@ -304,7 +304,7 @@ class Control(FleetUseCases, HookUseCases):
         def decide(snapshot: Snapshot, now: datetime) -> Change:
             events.update((each, snapshot.events[each]) for each in ids if each in snapshot.events)
             change = lifecycle.report(snapshot, reports, now=now, actor=actor)
-            return waking_hosts(self._store, change, snapshot.machines) if moved else change
+            return waking_hosts(self._store, change, snapshot.machines)
 
         change = self._decide_on_orders(Focus(events=ids, machines=moved, whole_maintenances=False), decide)
         _log_unresolved(change, events)

@@ -80,9 +80,10 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
 def _add_targets(api: Api, plan: Submission, shown: bodies.SubmittedMaintenance) -> None:
     """Show where the machines of each host may go, and warn about machines that may go nowhere."""
     hosts = Hosts(rows=api.store.hosts(), in_maintenance=hosts_in_maintenance(api.store))
-    for host in shown.hosts:
+    for turn, host in enumerate(shown.hosts, 1):
         leaving = views.machines_of_host(plan.snapshot, host.host)
-        found = planned_targets(api.store, leaving, shown.to_host)
+        later = {other.host for other in shown.hosts[turn:]}
+        found = planned_targets(api.store, leaving, shown.to_host, emptied_next=later)
         host.targets = {name: list(targets[:MAX_PLANNED_TARGETS]) for name, targets in found.items()}
         warnings = target_warnings(found, hosts, host=host.host, to_host=shown.to_host)
         shown.warnings += [views.body_of(bodies.Problem, each) for each in warnings]
