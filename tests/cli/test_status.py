@@ -26,6 +26,8 @@ def state(role: str = "operator", **changed: Any) -> dict[str, Any]:
         "complaints": {},
         **{name: page() for name in lists},
         "left_cordoned": [],
+        "host_work": [],
+        "left_out": [],
         **changed,
     }
 

@@ -212,7 +212,7 @@ def test_a_host_without_machines_goes_straight_on() -> None:
     farm.finish(farm.work("c").id)
     farm.tick()
     assert farm.known().status is MaintenanceStatus.COMPLETED
-    with pytest.raises(NotFound, match="no machine is on host 'spare'"):
+    with pytest.raises(NotFound, match="there is no host 'spare'"):
         farm.work_on("spare")
 
 

@@ -196,7 +196,7 @@ def test_the_host_of_forewarn_itself_is_refused(mode: HostMode) -> None:
     type_ = EventType.FREEZE if mode is HostMode.EVACUATE else EventType.REBOOT
     request = MaintenanceRequest(type=type_, targets=Targets(hosts=("empty",)), host_mode=mode)
     for submit in (service.control.submit, service.control.plan):
-        with pytest.raises(Refused, match="this forewarn runs on host empty, and no other node is up"):
+        with pytest.raises(Refused, match="this forewarn runs on host empty, and no node that moves events is up"):
             submit(request, OPERATOR)
 
 
@@ -207,7 +207,36 @@ def test_the_last_node_does_not_take_the_order_of_its_own_host() -> None:
     hosts = HostExecutor()
     ticker_with_hosts(service, SeeingExecutor(), hosts, node_host="empty").cycle_until_idle()
     assert hosts.taken == []
-    assert "no other node is up" in work(service).reason
+    assert "no node that moves events is up on another host" in work(service).reason
+
+
+@pytest.mark.parametrize(
+    ("other", "hands_on"),
+    [
+        ({"node_host": "far"}, True),
+        ({"node_host": "empty"}, False),
+        ({"node_host": "far", "may_tick": False}, False),
+    ],
+)
+def test_a_node_leaves_the_work_on_its_own_host_to_one_that_can_do_it(other: dict[str, Any], hands_on: bool) -> None:
+    """A node that only answers guests, or runs on the same host, cannot: then the order says what it waits for."""
+    store = LeasedMemoryStore()
+    service = make_service(store)
+    service.store.apply(Change(at=service.clock.now(), hosts=(Host(name="empty", listed=True),)))
+    evacuate(service, "empty")
+    hosts = HostExecutor()
+    far = ticker_on(service, "b:1", SeeingExecutor(), host_executor=hosts, monotonic=Times(), **other)
+    node = ticker_on(service, "a:1", SeeingExecutor(), host_executor=hosts, node_host="empty", monotonic=Times())
+    store.ticks = "a:1"
+    far.cycle()
+    node.cycle_until_idle()
+    assert (store.ticks, hosts.taken) == ("" if hands_on else "a:1", [])
+    if not hands_on:
+        assert "no node that moves events is up on another host" in work(service).reason
+        return
+    far.leases.renew_at_s = 0.0
+    far.cycle_until_idle()
+    assert hosts.taken == ["empty running over nothing"]
 
 
 @pytest.mark.parametrize(

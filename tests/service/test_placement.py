@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from forewarn.app.service import Service
+from forewarn.core.change import Snapshot
+from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import EventType, Host, HostMode, Machine, MaintenanceRequest, OrderState, Targets
 from forewarn.core.transitions import Verb
 from forewarn.executors import Work
 from forewarn.service import placement
+from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 from tests.support.services import OPERATOR, ScriptedExecutor, make_service, ticker_with
 
@@ -146,6 +149,34 @@ def test_hosts_are_read_once_for_a_batch_and_only_for_machines_that_leave() -> N
     service.control.submit(request, OPERATOR)
     ticker.cycle_until_idle()
     assert (len(executor.works), store.read) == (3, 1)
+
+
+class Failing(MemoryStore):
+    """Fails once when the machines of a scope are read."""
+
+    fails = False
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        if focus.inventory and self.fails:
+            self.fails = False
+            raise StoreUnavailable("away")
+        return super().snapshot(focus)
+
+
+def test_an_order_is_not_lost_if_its_targets_cannot_be_read() -> None:
+    """It was taken already: the executor gets it when the store is back."""
+    store = Failing()
+    service = make_service(store, enabled=False)
+    service.control.apply_fleet(Fleet({}, {}, {host.name: host for host in LISTED}), OPERATOR)
+    redeploy(service, ("s-0", "m"))
+    executor = Recorder()
+    ticker = ticker_with(service, executor)
+    store.fails = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle_until_idle()
+    assert executor.works == []
+    ticker.cycle_until_idle()
+    assert [work.targets["m"][0] for work in executor.works] == ["b"]
 
 
 def test_a_target_that_is_cordoned_meanwhile_is_closed() -> None:

@@ -14,12 +14,15 @@ from forewarn.core.change import Snapshot
 from forewarn.core.formatting import full_time, names
 from forewarn.core.host_orders import OVER
 from forewarn.core.model import OPEN, Event, Maintenance, Scope
+from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s
 
 NO_NOTICE: Final = "no-notice"
 PAST_NOT_BEFORE: Final = "past-not-before"
 PAST_EARLIEST: Final = "past-earliest"
 ALREADY_OPEN: Final = "already-open"
+NO_TARGET: Final = "no-target"
+NO_RETURN: Final = "no-return"
 HOST_BUSY: Final = "host-busy"
 MAX_ALREADY_OPEN = 20
 
@@ -40,6 +43,7 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
         *_without_notice(events, after.scopes),
         *_past_times(maintenance, now),
         *_already_open(before, events),
+        *_no_return(before, maintenance),
         *_busy_hosts(before, after, maintenance_id),
     )
 
@@ -89,6 +93,36 @@ def _past_times(maintenance: Maintenance, now: datetime) -> list[PlanWarning]:
         text = f"earliest has passed ({full_time(maintenance.earliest)}): it has no effect"
         past.append(PlanWarning(PAST_EARLIEST, text))
     return past
+
+
+# -- hosts
+
+
+def target_warnings(
+    targets: Mapping[str, Iterable[str]], hosts: Hosts, *, host: str, to_host: str
+) -> list[PlanWarning]:
+    """Return a warning about the machines of a host to be evacuated that may go nowhere as the hosts are now."""
+    stranded = sorted(machine for machine, found in targets.items() if not found)
+    if not stranded:
+        return []
+    why = hosts.why_not(to_host) if to_host else "every other host is cordoned or in maintenance"
+    message = f"{names(stranded)} on host {host} cannot go to {to_host or 'any host'}: {why}"
+    return [PlanWarning(NO_TARGET, message)]
+
+
+def _no_return(before: Snapshot, maintenance: Maintenance) -> list[PlanWarning]:
+    if maintenance.targets is None or not maintenance.return_machines:
+        return []
+    rows = (before.hosts.get(name) for name in maintenance.targets.hosts)
+    cordoned = [host.name for host in rows if host is not None and host.cordoned is not None]
+    return [
+        PlanWarning(
+            NO_RETURN,
+            f"host {name} is cordoned already, and this maintenance does not uncordon it: its machines cannot come back"
+            " until an operator does",
+        )
+        for name in cordoned
+    ]
 
 
 # -- machines that are already in open events

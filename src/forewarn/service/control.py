@@ -18,6 +18,7 @@ from forewarn.core.errors import NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
+from forewarn.core.hosts import known_host
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
     UNFINISHED,
@@ -121,6 +122,9 @@ class Control(FleetUseCases, HookUseCases):
         self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
     ) -> tuple[Change, Submission]:
         _refuse_unknown_scope(snapshot, request.targets)
+        if request.to_host and any(host.listed for host in self._store.hosts().values()):
+            focus = Focus(hosts=(request.to_host,), whole_maintenances=False, open_events=False, document_only=True)
+            known_host(self._store.snapshot(focus), request.to_host)
         if request.host_mode is not None and self.host_check is not None:
             for host in request.targets.hosts:
                 if reason := self.host_check.stops_us(host):

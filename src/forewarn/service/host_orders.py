@@ -41,7 +41,7 @@ class HostCheck:
         """Return why work on the host would stop forewarn itself, or ""."""
         if not self.is_own(host) or self._leases.others_live():
             return ""
-        return f"this forewarn runs on host {host}, and no other node is up: start a node on another host first"
+        return f"this forewarn runs on host {host}, and no node that moves events is up on another host: start one"
 
     def obstacle(self, order: Order) -> str:
         """Return what forbids the work on the host of an order now, or "". This may ask the host and take a while."""

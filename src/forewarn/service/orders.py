@@ -215,7 +215,11 @@ class Orders:
                 # This process was stopped, and another node may have taken over the order.
                 self._unconfirmed[order.id] = True
                 break
-            self._hand_to_executor(replace(work, order=taken))
+            try:
+                self._hand_to_executor(replace(work, order=taken))
+            except StoreUnavailable:  # its targets could not be read, so the executor does not have it
+                self._unconfirmed[order.id] = True
+                raise
             done["took {} order(s)"] += 1
         return done
 
