@@ -19,6 +19,9 @@ from forewarn.core.model import (
     MaintenanceStatus,
     Order,
     OrderState,
+    Scope,
+    ScopeKind,
+    Status,
     Targets,
 )
 from forewarn.core.transitions import Verb
@@ -381,3 +384,82 @@ def test_work_on_a_host_does_not_wait_for_moves_that_cannot_end_there() -> None:
     evacuate(service, "empty")
     ticker.cycle_until_idle()
     assert hosts.taken == ["empty running over qemu+ssh://empty/system"]
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel", "skip", "abandon"])
+def test_the_next_maintenance_of_a_host_begins_when_the_first_has_ended(end: str) -> None:
+    """One executor with room for both gets the second order only then, whatever ended the first."""
+    service = service_with_host()
+    first, second = evacuate(service, "empty"), evacuate(service, "empty")
+    hosts = HostExecutor()
+    ticker = ticker_with_hosts(service, SeeingExecutor(), hosts)
+    (order,) = service.store.orders({OrderState.OPEN}, 9, of_hosts=True)
+    assert order.maintenance_id == first
+    if end == "cancel":
+        service.control.cancel_maintenance(first, OPERATOR)
+    elif end == "skip":
+        service.control.skip_host(first, "empty", OPERATOR)
+    else:
+        ticker.cycle_until_idle()
+        assert len(hosts.taken) == 1
+        service.control.report_order(order.id, Outcome(ok=end == "finish", reason="no"), OPERATOR)
+        if end == "abandon":
+            service.control.resolve_host(order.id, Verb.ABANDON, OPERATOR)
+    ticker.cycle_until_idle()
+    (order,) = service.store.orders({OrderState.RUNNING}, 9, of_hosts=True)
+    assert order.maintenance_id == second
+
+
+def test_removing_the_last_machine_of_a_host_lets_its_work_begin() -> None:
+    """The host waits for a machine that arrived late; a Terminate removes that machine."""
+    service = service_with_host(enabled=False)
+    evacuate(service, "h")
+    (event_id,) = open_events(service)
+    service.control.put_scope(Scope(name="pg", kind=ScopeKind.PLACEMENT_GROUP), OPERATOR)
+    service.control.put_machine(Machine(scope="pg", name="late", host="h"), OPERATOR)
+    service.control.report_order(event_id, Outcome(ok=True, new_hosts={("s-0", "m"): "empty"}), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.PLANNED
+    request = MaintenanceRequest(type=EventType.TERMINATE, targets=Targets(machines=(("pg", "late"),)))
+    service.control.submit(request, OPERATOR)
+    (event_id,) = open_events(service)
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.OPEN
+
+
+@pytest.mark.parametrize(("moved", "got"), [(("m",), [("n",)]), (("m", "n"), [])])
+def test_a_machine_that_was_moved_by_hand_is_not_moved_again(
+    moved: tuple[str, ...], got: list[tuple[str, ...]]
+) -> None:
+    """Its part of the order is done; if no machine is left, the order is."""
+    service = service_with_host(enabled=False)
+    service.control.put_machine(Machine(scope="s-0", name="n", host="h"), OPERATOR)
+    evacuate(service, "h")
+    (event_id,) = open_events(service)
+    for name in moved:
+        known = service.store.inventory().machines["s-0", name]
+        service.control.put_machine(replace(known, host="empty"), OPERATOR)
+    executor = MovingExecutor()
+    ticker_with_hosts(service, executor, HostExecutor()).cycle_until_idle()
+    assert [work.event.resources for work in executor.works] == got
+    assert all(set(work.targets) == set(work.event.resources) for work in executor.works)
+    event, _ = service.control.event(event_id)
+    assert event.resources == ("m", "n")
+    assert (event.status is Status.COMPLETED) == (not got)
+
+
+def test_machines_that_are_down_are_started_wherever_they_are() -> None:
+    """In place: a machine that was moved while it was shut down must not stay down."""
+    service = service_with_host(enabled=False)
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(hosts=("h",)), host_mode=HostMode.IN_PLACE)
+    service.control.submit(request, OPERATOR)
+    (event_id,) = open_events(service)
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    service.control.report_order(work(service).id, Outcome(ok=True), OPERATOR)
+    known = service.store.inventory().machines["s-0", "m"]
+    service.control.put_machine(replace(known, host="empty"), OPERATOR)
+    executor = MovingExecutor()
+    ticker_with_hosts(service, executor, HostExecutor()).cycle_until_idle()
+    assert [work.event.resources for work in executor.works] == [("m",)]

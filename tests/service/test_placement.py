@@ -200,3 +200,18 @@ def test_a_plan_spreads_the_machines_of_all_scopes() -> None:
         "s-1/m": ("e", "c", "h"),
     }
     assert placement.planned_targets(service.store, machines, "e") == {"s-0/m": ("e",), "s-1/m": ("e",)}
+    after = placement.planned_targets(service.store, machines, "", emptied_next={"c"})
+    assert after == {"s-0/m": ("e", "d", "c"), "s-1/m": ("e", "h", "c")}
+
+
+def test_hosts_that_wait_for_their_turn_are_tried_last() -> None:
+    """The machines of the first host would have to move again in the turn of the second; others may go there."""
+    service = farm(*LISTED)
+    request = MaintenanceRequest(type=EventType.FREEZE, targets=Targets(hosts=("h", "c")), host_mode=HostMode.EVACUATE)
+    service.control.submit(request, OPERATOR)
+    executor = Recorder()
+    ticker = ticker_with(service, executor)
+    ticker.cycle_until_idle()
+    redeploy(service, ("s-1", "m"))
+    ticker.cycle_until_idle()
+    assert [work.targets["m"] for work in executor.works] == [("e", "d", "c"), ("c", "e")]

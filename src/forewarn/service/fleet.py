@@ -11,12 +11,10 @@ from forewarn.core.change import Change
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
-from forewarn.core.model import OPEN, Actor, Machine, OrderState, Scope
-from forewarn.service.decisions import Decisions, Once, too_many_conflicts
+from forewarn.core.model import OPEN, Actor, Machine, Scope
+from forewarn.service.decisions import Decisions, Once, too_many_conflicts, wake_hosts
 from forewarn.service.hooks import without_hooks_of
 from forewarn.store import Focus, Store
-
-MAX_WAITING_HOSTS = 100_000
 
 
 class FleetUseCases(Decisions):
@@ -164,7 +162,4 @@ def _on_host(name: str) -> Focus:
 def waking_hosts(store: Store, change: Change, machines: Mapping[tuple[str, str], Machine]) -> Change:
     """Return the change with a wake-up for maintenances that wait until one of these machines leaves their host."""
     keys = [*change.removed_machines, *(machine.key for machine in change.machines)]
-    left = {machines[key].host for key in keys if key in machines} - {""}
-    waiting = store.orders({OrderState.PLANNED}, MAX_WAITING_HOSTS, of_hosts=True) if left else ()
-    wakes = {order.maintenance_id for order in waiting if order.host in left}
-    return replace(change, wakes=tuple(sorted({*change.wakes, *wakes}))) if wakes else change
+    return wake_hosts(store, change, {machines[key].host for key in keys if key in machines} - {""})

@@ -17,8 +17,9 @@ from functools import partial
 from itertools import islice
 
 from forewarn.core.errors import Conflict, NotFound, Refused, StoreHeld, StoreUnavailable
+from forewarn.core.formatting import names
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, Order, OrderState
+from forewarn.core.model import Actor, Order, OrderState, Phase
 from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
@@ -249,7 +250,7 @@ class Orders:
             return self._executor.at_work() + len(self._unsaved)
 
     def save_reports(self) -> Counter[str]:
-        """Save the executor's reports, many at once; save a report by itself only if the batch is refused."""
+        """Save the executor's reports, many at once; save a report by itself only if the batch cannot be saved."""
         done: Counter[str] = Counter()
         self._repeat_lost_reports()
         with self._counting:
@@ -259,7 +260,9 @@ class Orders:
             batch = list(islice(self._unsaved, BATCH))
             try:
                 self._control.report_orders(batch, self._actor)
-            except (Refused, NotFound):
+            except (Conflict, StoreUnavailable):
+                raise
+            except Exception:
                 done += self._save_report(batch[0])
                 self._unsaved.popleft()
                 continue
@@ -281,7 +284,10 @@ class Orders:
         self._known_timeline = timeline
 
     def _save_report(self, report: OrderReport) -> Counter[str]:
-        """Save a report unless it came too late: after another attempt, or after an operator resolved the event."""
+        """Save a report unless it came too late: after another attempt, or after an operator resolved the event.
+
+        Drop a report that cannot be saved for another reason: it must not hold up the other reports for ever.
+        """
         done: Counter[str] = Counter()
         try:
             self._control.report_orders([report], self._actor)
@@ -290,6 +296,11 @@ class Orders:
             log.info("the report of order %s came too late: %s", report.order_id, error)
             if self._runs_elsewhere(report):
                 return done  # another node with this state directory may need the executor's files of this order
+        except (Conflict, StoreUnavailable):
+            raise
+        except Exception:
+            log.exception("the report of order %s cannot be saved and is dropped", report.order_id)
+            return done  # the executor keeps what it knows about the order
         self._keep(report)
         return done
 
@@ -339,6 +350,13 @@ class Orders:
             self._hand_to_executor(work)
 
     def _hand_to_executor(self, work: AnyWork) -> None:
+        if isinstance(work, Work) and (done := _where_they_should_be(work)):
+            left = tuple(name for name in work.event.resources if name not in done)
+            if not left:
+                reason = f"nothing was left to do: {names(sorted(done))} had been moved by others"
+                self._report(work, Outcome(ok=True, reason=reason))
+                return
+            work = replace(work, event=replace(work.event, resources=left))
         if isinstance(work, Work) and (refusal := no_target(self._store, work.event)):
             self._fail(work, refusal)
             return
@@ -349,7 +367,10 @@ class Orders:
             self._fail(work, f"the executor could not take it: {error}")
 
     def _fail(self, work: AnyWork, reason: str) -> None:
-        self._unsaved.append(OrderReport(work.order.id, work.order.attempt, Outcome(False, reason), self._reporter))
+        self._report(work, Outcome(False, reason))
+
+    def _report(self, work: AnyWork, outcome: Outcome) -> None:
+        self._unsaved.append(OrderReport(work.order.id, work.order.attempt, outcome, self._reporter))
 
     def _work_of(self, order: Order) -> AnyWork | None:
         """Return what the executor needs; None if a failover has lost the order since it was listed."""
@@ -375,6 +396,14 @@ class Orders:
     def _with_targets(self, work: AnyWork) -> AnyWork:
         """Choose the targets of an order after it was taken: work on a host waits for orders taken before its cordon."""
         return replace(work, targets=self._hosts.targets(work.event)) if isinstance(work, Work) else work
+
+
+def _where_they_should_be(work: Work) -> set[str]:
+    """Return the machines that others moved off the host of the event, or back to it, before the order was handed out."""
+    event = work.event
+    if not event.host or work.order.phase is Phase.START:
+        return set()
+    return {name for name, host in work.hosts.items() if host and (host == event.host) == event.returns}
 
 
 def _ended(report: OrderReport) -> str:

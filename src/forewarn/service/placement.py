@@ -1,7 +1,7 @@
 """Read from the store where the machines of an event may go; `core.placement` holds the rules."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -44,6 +44,14 @@ class FleetHosts:
     def _hosts(self) -> Hosts:
         return read_hosts(self._store, self.rows)
 
+    @cached_property
+    def _planned(self) -> Mapping[str, set[str]]:
+        """The hosts of each maintenance that wait for their turn."""
+        planned: dict[str, set[str]] = defaultdict(set)
+        for order in self._store.orders({OrderState.PLANNED}, MAX_HOST_ORDERS, of_hosts=True):
+            planned[order.maintenance_id].add(order.host)
+        return planned
+
     def connections(self, event: Event, hosts: Iterable[str]) -> dict[str, str]:
         """Return how to reach the hosts of the event's machines; all hosts if the machines leave them."""
         rows = self.rows if leaves_host(event) else rows_of(self._store, hosts)
@@ -55,7 +63,8 @@ class FleetHosts:
             return {}
         of_scope = _machines_of(self._store, event.scope)
         leaving = [machine for machine in of_scope if machine.name in event.resources]
-        return targets(leaving, of_scope, self._hosts, to_host=event.to_host)
+        emptied_next = self._planned[event.maintenance_id] if event.host else ()
+        return targets(leaving, of_scope, replace(self._hosts, emptied_next=emptied_next), to_host=event.to_host)
 
 
 def closed(store: Store, host: str) -> str:
@@ -100,9 +109,11 @@ def rows_of(store: Store, hosts: Iterable[str]) -> Mapping[str, Host]:
     return store.snapshot(focus).hosts
 
 
-def planned_targets(store: Store, leaving: Iterable[Machine], to_host: str) -> dict[str, tuple[str, ...]]:
+def planned_targets(
+    store: Store, leaving: Iterable[Machine], to_host: str, *, emptied_next: Collection[str] = ()
+) -> dict[str, tuple[str, ...]]:
     """Return where machines of any scope may go now, by `scope/name`; each is placed as if the ones before had moved."""
-    hosts = read_hosts(store, store.hosts())
+    hosts = replace(read_hosts(store, store.hosts()), emptied_next=emptied_next)
     found: dict[str, tuple[str, ...]] = {}
     for scope, group in groupby(sorted(leaving, key=lambda machine: machine.key), key=lambda machine: machine.scope):
         placed = targets(group, _machines_of(store, scope), hosts, to_host=to_host)

@@ -120,6 +120,12 @@ SELECT * FROM orders WHERE id = ANY(%(ids)s::text[]) ORDER BY id;
 -- Return the orders of the hosts of these maintenances.
 SELECT * FROM orders WHERE host <> '' AND maintenance_id = ANY(%(ids)s::text[]) ORDER BY maintenance_id, position;
 
+-- name: orders_on_hosts
+-- Return the orders of these hosts that are not over, in any maintenance.
+SELECT * FROM orders
+WHERE state IN ('planned', 'open', 'running', 'in-doubt', 'failed') AND host <> '' AND host = ANY(%(hosts)s::text[])
+ORDER BY id;
+
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
 SELECT id FROM maintenances WHERE wake_at <= %(now)s ORDER BY wake_at, id LIMIT %(limit)s;

@@ -113,6 +113,11 @@ class SqlStore:
             host_orders = (
                 () if focus.document_only else reader.query("orders_of_hosts", ids=reader.as_list(maintenance_ids))
             )
+            on_hosts = (
+                reader.query("orders_on_hosts", hosts=reader.as_list(focus.hosts))
+                if focus.hosts and not focus.document_only
+                else ()
+            )
             maintenances = (
                 () if focus.document_only else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
             )
@@ -124,7 +129,7 @@ class SqlStore:
                 hosts=_hosts(reader, hosts),
                 maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
                 events=_with_approvals(reader, found, approvals),
-                orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders)},
+                orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,

@@ -123,6 +123,12 @@ SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o ON o.id = i.value ORDER BY
 SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o INDEXED BY orders_of_hosts ON o.maintenance_id = i.value
 WHERE o.host <> '' ORDER BY o.maintenance_id, o.position;
 
+-- name: orders_on_hosts
+-- Return the orders of these hosts that are not over, in any maintenance.
+SELECT * FROM orders INDEXED BY orders_of_hosts_by_state
+WHERE state IN ('planned', 'open', 'running', 'in-doubt', 'failed') AND host <> '' AND host IN (SELECT value FROM json_each(:hosts))
+ORDER BY id;
+
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
 SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :limit;
