@@ -11,6 +11,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,7 +117,7 @@ def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> 
     ],
 )
 def test_a_command_learns_that_its_machines_must_leave(
-    tmp_path: Path, event: dict[str, str], phase: Phase, evacuates: str
+    tmp_path: Path, event: dict[str, Any], phase: Phase, evacuates: str
 ) -> None:
     """Only in an evacuation: machines that return must go to a host, and those of work in place stay."""
     base = work()
