@@ -131,6 +131,14 @@ def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> 
         "done",
         "cancelled",
     ]
+    status = forewarn("status")[1]
+    assert "HOSTS LEFT CORDONED BY A MAINTENANCE THAT HAS ENDED\nHOST     CORDONED" in status
+    assert "\nrack1-b  20" in status
+    assert "to use one again: forewarn host uncordon HOST" in status
+    assert f"by maintenance {maintenance_id}, which has ended" in forewarn("host", "show", "rack1-b")[1]
+    assert "rack1-b  cordoned (maintenance ended)" in forewarn("host", "list")[1]
+    assert forewarn("host", "uncordon", "rack1-b")[0] == DONE
+    assert "HOSTS LEFT CORDONED" not in forewarn("status")[1]
 
 
 def test_an_abandoned_host_and_a_named_target(service: RunningService, forewarn: Command) -> None:

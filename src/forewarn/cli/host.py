@@ -46,7 +46,8 @@ def show(session: Session, host: HostArgument) -> None:
         ]
         if found["cordoned"]:
             who = f"maintenance {found['cordoned_by']}" if found["cordoned_by"] else "an operator"
-            facts.append(("cordoned", f"{when(found['cordoned'], session.now())} by {who}"))
+            ended = ", which has ended" if found["cordon_left"] else ""
+            facts.append(("cordoned", f"{when(found['cordoned'], session.now())} by {who}{ended}"))
         if found["state"] == IN_MAINTENANCE:
             orders = session.api.page("/v1/orders", {"state": UNENDED, "q": host}, limit=MAX_ORDERS)["items"]
             facts += [("work", _work(order)) for order in orders if order["host"] == host]
@@ -77,7 +78,7 @@ def _row(host: Json) -> tuple[object, ...]:
     """Return a row; an owner's has only the name and the number of machines."""
     return (
         host["name"],
-        host.get("state", ""),
+        f"{host.get('state', '')}{' (maintenance ended)' if host.get('cordon_left') else ''}",
         host["machines"],
         host.get("fault_domain", ""),
         _labels(host),
