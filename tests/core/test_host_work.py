@@ -830,6 +830,20 @@ def test_whatever_becomes_of_the_work_the_machines_are_started_again(end: str) -
     assert farm.known().status is ended_as
 
 
+def test_machines_are_started_again_in_the_tick_that_drops_their_host() -> None:
+    """One machine could not be shut down, and its event is abandoned: nothing would wake the maintenance once more."""
+    farm = in_place()
+    down, broken = farm.events_on("a")
+    farm.start(down.id, broken.id)
+    farm.finish(down.id)
+    farm.tick()
+    farm.fail(broken.id)
+    farm.resolve_failure(broken.id, Verb.ABANDON)
+    farm.tick()
+    assert farm.state("a") is OrderState.ABANDONED
+    assert (farm.order(down.id).state, farm.order(down.id).phase) == (OrderState.OPEN, Phase.START)
+
+
 @pytest.mark.parametrize("opened", [True, False], ids=["open", "planned"])
 def test_cancelling_the_maintenance_starts_the_machines_again(opened: bool) -> None:
     """The next tick comes at once, whether the work could begin or another machine was still to be shut down."""
@@ -1069,6 +1083,20 @@ def test_a_decision_reads_the_host_whose_turn_it_is() -> None:
     farm.cancel_maintenance(farm.maintenance_id)
     assert farm.to_read() == ((), ())
     assert hosts_to_read(farm.snapshot(), ["unknown"]) == ((), ())
+
+
+def test_a_decision_reads_every_host_that_it_may_cordon() -> None:
+    """With `continue`, the next host is announced. Then an operator finishes the first host, and its machines return."""
+    farm = two_hosts(return_machines=True, on_failure=OnFailure.CONTINUE)
+    farm.empty("a")
+    farm.fail(farm.work("a").id)
+    farm.tick()
+    (announced,) = farm.events_on("b")
+    farm.resolve_host(farm.work("a").id, Verb.FINISH)
+    farm.tick()
+    assert farm.events_on("a", back=True)
+    assert farm.status(announced.id) is Status.SCHEDULED
+    assert farm.to_read() == (("a", "b"), ())
 
 
 def test_a_host_that_is_over_is_not_read_again() -> None:

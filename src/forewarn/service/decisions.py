@@ -240,7 +240,7 @@ def waking_others(store: Store, change: Change) -> Change:
 
 
 def wake_hosts(store: Store, change: Change, hosts: Collection[str]) -> Change:
-    """Return the change with a wake-up for maintenances whose work on one of these hosts is planned."""
-    waiting = store.orders({OrderState.PLANNED}, MAX_WAITING_HOSTS, of_hosts=True) if hosts else ()
+    """Return the change with a wake-up for maintenances whose work on one of these hosts is planned or open."""
+    waiting = store.orders({OrderState.PLANNED, OrderState.OPEN}, MAX_WAITING_HOSTS, of_hosts=True) if hosts else ()
     wakes = {order.maintenance_id for order in waiting if order.host in hosts}
     return replace(change, wakes=tuple(sorted({*change.wakes, *wakes}))) if wakes else change
