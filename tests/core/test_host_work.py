@@ -675,6 +675,33 @@ def test_whatever_becomes_of_the_work_the_machines_are_started_again(end: str) -
     assert farm.known().status is ended_as
 
 
+def test_machines_are_started_again_in_the_tick_that_drops_their_host() -> None:
+    """One machine could not be shut down, and its event is abandoned: nothing would wake the maintenance once more."""
+    farm = in_place()
+    down, broken = farm.events_on("a")
+    farm.start(down.id, broken.id)
+    farm.finish(down.id)
+    farm.tick()
+    farm.fail(broken.id)
+    farm.resolve_failure(broken.id, Verb.ABANDON)
+    farm.tick()
+    assert farm.state("a") is OrderState.ABANDONED
+    assert (farm.order(down.id).state, farm.order(down.id).phase) == (OrderState.OPEN, Phase.START)
+
+
+@pytest.mark.parametrize("verb", ["pause", "cancel_maintenance"])
+def test_a_pause_or_a_cancellation_does_not_keep_machines_down(verb: str) -> None:
+    """The next tick looks at the maintenance all the same: whatever woke it just before is not forgotten."""
+    farm = in_place()
+    farm.shut_down("a")
+    farm.take(farm.work("a").id)
+    farm.fail(farm.work("a").id)
+    getattr(farm, verb)(farm.maintenance_id)
+    assert farm.known().wake_at == farm.now
+    farm.tick()
+    assert {farm.order(e.id).state for e in farm.events_on("a")} == {OrderState.OPEN}
+
+
 def test_work_in_doubt_leaves_the_machines_down() -> None:
     """An operator checks the host first; a retry begins the work again while all are still down."""
     farm = in_place()
@@ -811,6 +838,20 @@ def test_a_decision_reads_the_host_whose_turn_it_is() -> None:
     farm.cancel_maintenance(farm.maintenance_id)
     assert farm.to_read() == ((), ())
     assert hosts_to_read(farm.snapshot(), ["unknown"]) == ((), ())
+
+
+def test_a_decision_reads_every_host_that_it_may_cordon() -> None:
+    """With `continue`, the next host is announced. Then an operator finishes the first host, and its machines return."""
+    farm = two_hosts(return_machines=True, on_failure=OnFailure.CONTINUE)
+    farm.empty("a")
+    farm.fail(farm.work("a").id)
+    farm.tick()
+    (announced,) = farm.events_on("b")
+    farm.resolve_host(farm.work("a").id, Verb.FINISH)
+    farm.tick()
+    assert farm.events_on("a", back=True)
+    assert farm.status(announced.id) is Status.SCHEDULED
+    assert farm.to_read() == (("a", "b"), ())
 
 
 def test_a_host_that_is_over_is_not_read_again() -> None:

@@ -245,6 +245,26 @@ def test_a_machine_that_another_maintenance_moves_away_lets_the_work_begin() -> 
     assert work(service).state is OrderState.OPEN
 
 
+def test_a_machine_that_arrives_while_the_order_is_taken_stops_the_taking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine of its scope was on the host, so only the version of the maintenance shows that the host was read too early."""
+    service = service_with_host(enabled=False)
+    evacuate(service, "empty")
+    assert work(service).state is OrderState.OPEN
+    other = Service(service.settings, clock=service.clock, store=service.store, node="other")
+    machine = replace(service.store.inventory().machines["s-0", "m"], host="empty")
+    apply = service.store.apply
+
+    def late(change: Change) -> None:
+        monkeypatch.setattr(service.store, "apply", apply)
+        other.control.put_machine(machine, OPERATOR)
+        apply(change)
+
+    monkeypatch.setattr(service.store, "apply", late)
+    with pytest.raises(Refused, match="host empty is not empty: s-0/m"):
+        service.control.take_order(work(service).id, OPERATOR, node="tool")
+    assert work(service).state is OrderState.OPEN
+
+
 def test_resuming_a_held_store_lists_the_work_on_hosts() -> None:
     """An operator sees that an order of a host would be handed out."""
     service = service_with_host()

@@ -12,6 +12,7 @@ from forewarn.core.errors import StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
+    Host,
     Order,
     OrderState,
     Status,
@@ -304,6 +305,26 @@ def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
     store.full = False
     ticker.cycle_until_idle()
     assert executor.calls == ["take 1 running on h"]
+
+
+def test_an_order_is_not_lost_if_the_store_fails_right_after_it_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hosts are read after the order is saved as taken, so that none of them was cordoned before. That may fail."""
+    store = MemoryStore()
+    service = make_service(store, enabled=False)
+    event_id = reboot(service)
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+
+    def away() -> dict[str, Host]:
+        assert store.orders({OrderState.RUNNING}, 1)[0].id == event_id
+        raise StoreUnavailable("the connection is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "hosts", away)
+        with pytest.raises(StoreUnavailable):
+            ticker.cycle()
+    ticker.cycle_until_idle()
+    assert executor.calls == ["status", "take 1 running on h"]
 
 
 def lose(store: FailedOverStore, order_id: str, what: str) -> None:

@@ -9,6 +9,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.model import (
     OPEN,
+    UNSTARTED,
     Actor,
     Event,
     HostMode,
@@ -116,4 +117,6 @@ def hosts_to_read(
             machines |= dict.fromkeys(returning)
             if not returning:
                 break
+        # Publishing or starting an event cordons its host. With `continue`, that may be a later host than the current one.
+        hosts |= dict.fromkeys(e.host for e in draft.events_of(maintenance.id) if e.status in UNSTARTED)
     return tuple(hosts), tuple(machines)

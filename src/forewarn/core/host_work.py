@@ -47,13 +47,14 @@ def move_hosts(draft: Draft, maintenance_id: str, order_timeout_s: int, new_id: 
     maintenance = draft.maintenances[maintenance_id]
     if maintenance.host_mode is None:
         return
+    current = current_host(draft, maintenance)
+    while (
+        current is not None and is_read(draft, current) and _move(draft, maintenance, current, order_timeout_s, new_id)
+    ):
+        current = current_host(draft, maintenance)
+    # Last: a host may just have been dropped because of one of its events.
     for order in draft.host_orders_of(maintenance_id):
         _start_machines_again(draft, order, order_timeout_s)
-    current = current_host(draft, maintenance)
-    while current is not None and is_read(draft, current):
-        if not _move(draft, maintenance, current, order_timeout_s, new_id):
-            return
-        current = current_host(draft, maintenance)
 
 
 def _move(

@@ -199,6 +199,7 @@ def cancel_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime
     draft.note("maintenance cancelled", maintenance_id=maintenance_id)
     cancel_rest(draft, maintenance, f"maintenance cancelled by {actor.name}")
     refresh(draft, maintenance_id)
+    _wake(draft, maintenance_id)
     return draft.change()
 
 
@@ -237,13 +238,16 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     draft.note("maintenance paused" if paused else "maintenance resumed", maintenance_id=maintenance_id)
     draft.put_maintenance(replace(maintenance, paused=paused))
     refresh(draft, maintenance_id)
-    if not paused:
+    if not paused or maintenance.host_mode is not None:
         _wake(draft, maintenance_id)
     return draft.change()
 
 
 def _wake(draft: Draft, maintenance_id: str) -> None:
-    """Let the next tick examine a maintenance that was refreshed, unless it has ended."""
+    """Let the next tick examine a maintenance that was refreshed, unless it has ended.
+
+    Machines that are shut down for the work on their host must be started again, also if the maintenance is paused or cancelled.
+    """
     refreshed = draft.maintenances[maintenance_id]
     if refreshed.ended is None:
         draft.put_maintenance(replace(refreshed, wake_at=draft.now))

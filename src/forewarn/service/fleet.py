@@ -17,6 +17,7 @@ from forewarn.service.hooks import without_hooks_of
 from forewarn.store import Focus, Store
 
 MAX_WAITING_HOSTS = 100_000
+NOT_BEGUN = frozenset({OrderState.PLANNED, OrderState.OPEN})
 
 
 class FleetUseCases(Decisions):
@@ -162,9 +163,12 @@ def _on_host(name: str) -> Focus:
 
 
 def waking_hosts(store: Store, change: Change, machines: Mapping[tuple[str, str], Machine]) -> Change:
-    """Return the change with a wake-up for maintenances that wait until one of these machines leaves their host."""
+    """Return the change with a wake-up for maintenances that have not begun to work on a host that these machines leave or join.
+
+    A wake-up changes the version of the maintenance: whoever is about to begin the work must read the machines again.
+    """
     keys = [*change.removed_machines, *(machine.key for machine in change.machines)]
-    left = {machines[key].host for key in keys if key in machines} - {""}
-    waiting = store.orders({OrderState.PLANNED}, MAX_WAITING_HOSTS, of_hosts=True) if left else ()
-    wakes = {order.maintenance_id for order in waiting if order.host in left}
+    hosts = {machines[key].host for key in keys if key in machines} | {machine.host for machine in change.machines}
+    waiting = store.orders(NOT_BEGUN, MAX_WAITING_HOSTS, of_hosts=True) if hosts - {""} else ()
+    wakes = {order.maintenance_id for order in waiting if order.host in hosts}
     return replace(change, wakes=tuple(sorted({*change.wakes, *wakes}))) if wakes else change

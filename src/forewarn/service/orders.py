@@ -192,9 +192,6 @@ class Orders:
                 break
             if not self._may_hand_out(order):
                 continue
-            work = self._work_of(order)
-            if work is None:
-                continue
             try:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
             except StoreHeld:
@@ -206,11 +203,15 @@ class Orders:
             except StoreUnavailable:
                 self._unconfirmed[order.id] = True
                 raise
+            # Until the executor has the order: the store may fail once more.
+            self._unconfirmed[order.id] = True
+            work = self._work_of(taken)  # now, because a host may have been cordoned just before
+            if work is None:
+                continue
             if self._leases.expired():
-                # This process was stopped, and another node may have taken over the order.
-                self._unconfirmed[order.id] = True
-                break
-            self._hand_to_executor(replace(work, order=taken))
+                break  # this process was stopped, and another node may have taken over the order
+            self._hand_to_executor(work)
+            del self._unconfirmed[order.id]
             done["took {} order(s)"] += 1
         return done
 
