@@ -48,14 +48,17 @@ WELCOME = """
 The portal: http://{host}:{port}   token: {token}
 On the command line:
   export FOREWARN_SERVER=http://{host}:{port} FOREWARN_TOKEN={token}
-  forewarn host list
-  forewarn machine list
-  forewarn maintenance schedule --type Reboot --scope shop --wait done
-  forewarn maintenance schedule --evacuate --host kvm-a --wait done
+  {forewarn} host list
+  {forewarn} machine list
+  {forewarn} maintenance schedule --type Reboot --scope shop --wait done
+  {forewarn} maintenance schedule --evacuate --host kvm-a --wait done    # moves its guests live
+  {forewarn} maintenance schedule --in-place --host kvm-b --wait done    # shuts its guests down meanwhile
   virsh --connect '{uri}' list --all
-A scope gets notice once its guests have booted and asked: `forewarn scope list` shows it as enabled.
+A scope gets notice once its guests have booted and asked: `{forewarn} scope list` shows it as enabled.
 Ctrl-C removes everything.
 """
+# As a user of this checkout calls it: `make demo-kvm` runs in its folder.
+PROGRAM = os.path.relpath(Path(sys.executable).parent / "forewarn")
 CHUNK_BYTES = 65_536
 
 
@@ -102,7 +105,8 @@ def _run(bed: Bed, folder: Path, listening: socket.socket, port: int) -> None:
             raise SystemExit("forewarn did not start")
         threading.Thread(target=_forward_all, args=(bed, listening, port), daemon=True).start()
         print(f"ready operator=http://{HOST}:{port}", flush=True)
-        print(WELCOME.format(host=HOST, port=port, token=token, uri=bed.hosts["kvm-a"]), flush=True)
+        names = {"host": HOST, "port": port, "token": token, "uri": bed.hosts["kvm-a"], "forewarn": PROGRAM}
+        print(WELCOME.format_map(names), flush=True)
         service.wait()
     finally:
         service.terminate()

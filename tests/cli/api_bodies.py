@@ -89,6 +89,7 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "return_machines": False,
         "to_host": "",
         "failed_hosts": 0,
+        "host_progress": None,
         "hosts": [],
         "waves": [{"number": number, "events": members} for number, members in sorted(waves.items())],
         **changed,

@@ -101,7 +101,7 @@ def test_times_are_on_the_services_clock(cli: CommandLine) -> None:
         ("--type Reboot --scope shop --duration 5", "--duration: '5' is not a duration"),
         ("--type Reboot --scope shop --wait never", "'never' is not one of 'started', 'done'"),
         ("--type Explode --scope shop", "'Explode' is not one of"),
-        ("--scope shop", "Missing option '--type'"),
+        ("--scope shop", "--type: say what happens to the machines"),
     ],
 )
 def test_wrong_options_end_with_2(cli: CommandLine, options: str, message: str) -> None:

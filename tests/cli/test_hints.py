@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.cli.hints import event_hints, hint, maintenance_hints
+from forewarn.cli.hints import event_hints, hint, host_hint, maintenance_hints
 from forewarn.core import waiting
 from forewarn.core.change import Change
 from forewarn.core.lifecycle import Unknown
@@ -100,6 +100,17 @@ def test_a_failed_host_is_resolved_by_its_order(code: str) -> None:
     assert maintenance_hints(held, Role.OPERATOR) == [hint(event(), failed, Role.OPERATOR)]
     both = maintenance(failed_hosts=2, held=True, needs_operator=[failed])
     assert "retry-failed" in maintenance_hints(both, Role.OPERATOR)[0]
+
+
+def test_open_work_on_a_host_says_what_moves_it() -> None:
+    """An operator takes it, or first clears the host; an order that is not open needs nothing."""
+    host = {"host": "kvm-a", "order_id": SECOND_ID, "state": "open", "waiting_for": [reason("executor")]}
+    assert commands(host_hint(host)) == [f"forewarn order start {SECOND_ID}"]
+    assert maintenance_hints(maintenance(hosts=[host]), Role.OPERATOR) == [host_hint(host)]
+    assert maintenance_hints(maintenance(hosts=[host]), Role.VIEWER) == []
+    occupied = {**host, "waiting_for": [reason("host-not-empty")]}
+    assert host_hint(occupied) == "stop or move what runs on host kvm-a: its work can begin then"
+    assert host_hint({**host, "state": "running"}) == ""
 
 
 def test_an_owner_is_not_told_to_approve_for_operators() -> None:

@@ -75,6 +75,21 @@ def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> 
     move(forewarn, service, "rack1-c")
     (order,) = service.get("/v1/orders?state=open")["items"]
     assert "rack1-a  in-maintenance" in forewarn("host", "list")[1]
+    assert f"work          order {order['id']} is open" in forewarn("host", "show", "rack1-a")[1]
+    take = f"run `forewarn order start {order['id']}` first"
+    status = forewarn("status")[1]
+    assert "WORK ON HOSTS" in status
+    assert take in status
+    assert "rack1-b  planned  host rack1-a comes first" in status
+    shown = forewarn("maintenance", "show", maintenance_id)[1]
+    assert take in shown
+    assert "2 of 2 done; hosts: 0 of 2 done, 1 running, 1 left" in shown
+    _, followed, errors = forewarn("maintenance", "wait", maintenance_id, "--timeout", "0s")
+    assert (
+        f"host rack1-a: open: if you do the work on host rack1-a yourself (host_executor = external), {take}"
+        in followed
+    )
+    assert "it continues" in errors
     assert "work         the work on host rack1-a" in forewarn("order", "show", order["id"])[1]
     assert "is running (the work on host rack1-a, attempt 1)" in forewarn("order", "start", order["id"])[1]
     assert forewarn("order", "fail", order["id"], "--reason", "no boot")[0] == DONE
@@ -93,6 +108,8 @@ def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> 
     skipped = forewarn("maintenance", "skip-host", maintenance_id[:8], "rack1-b")[1]
     assert skipped.startswith(f"host rack1-b is skipped; maintenance {maintenance_id} is ")
     move(forewarn, service, "rack1-a")
+    assert "HOSTS LEFT OUT IN THE LAST 24 HOURS" in forewarn("status")[1]
+    assert "hosts: 1 of 2 done, 1 undone" in forewarn("maintenance", "list")[1]
     assert service.get(f"/v1/maintenances/{maintenance_id}")["status"] == "Failed"
     assert [host["state"] for host in service.get(f"/v1/maintenances/{maintenance_id}")["hosts"]] == [
         "done",
@@ -120,7 +137,14 @@ def test_an_abandoned_host_and_a_named_target(service: RunningService, forewarn:
     "options, complaint",
     [
         ("--host rack1-a --evacuate --in-place", "--evacuate and --in-place exclude each other"),
-        ("--host rack1-a --to rack1-b --type Reboot", "--to and --return need --evacuate"),
+        (
+            "--host rack1-a --to rack1-b --type Reboot",
+            "--to and --return need --evacuate, which moves the machines away",
+        ),
+        ("--host rack1-a --to rack1-a --evacuate", "--to: rack1-a is one of the hosts to evacuate"),
+        ("--host rack1-a --evacuate --type Reboot", "--evacuate: use --type Freeze or Redeploy, not Reboot"),
+        ("--host rack1-a --in-place --type Freeze", "--in-place: use --type Reboot, not Freeze"),
+        ("--evacuate", "--evacuate: name the hosts with --host H"),
         ("--host rack1-a --in-place --return", "--to and --return need --evacuate"),
         ("--scope shop --evacuate", "--evacuate: name the hosts with --host H"),
         ("--scope shop", "--type: say what happens to the machines"),
@@ -132,10 +156,26 @@ def test_options_that_do_not_fit_together(forewarn: Command, options: str, compl
     assert (code, complaint in errors) == (USAGE, True)
 
 
+def test_a_plan_without_a_host_to_go_to_is_refused(service: RunningService, forewarn: Command) -> None:
+    """A warning names the reason, and `--yes` alone schedules nothing; a host that does not exist is no target."""
+    command = (*SCHEDULE, "--host", "rack1-b", "--host", "rack1-b", "--evacuate", "--to", "rack1-c", *CONFIRMED)
+    service.post("/v1/hosts/rack1-c/cordon")
+    code, output, errors = forewarn(*command)
+    assert code == USAGE
+    assert "Evacuation of 1 host by Freeze" in output
+    assert "those of the others" not in output
+    assert "! shop/web-1 on host rack1-b cannot go to rack1-c: host rack1-c is cordoned" in output
+    assert "add --no-host-ok to schedule it anyway" in errors
+    assert forewarn(*command, "--no-host-ok")[0] == DONE
+    code, _, errors = forewarn(*SCHEDULE, "--host", "rack1-b", "--evacuate", "--to", "nope", "--dry-run")
+    assert (code, "there is no host 'nope'" in errors) == (FAILED, True)
+
+
 def test_in_place_maintenance_is_planned(service: RunningService, forewarn: Command) -> None:
     """The plan says what happens to the machines; the refusal of a crowded host names the machines to move."""
     plan = forewarn(*SCHEDULE, "--host", "rack1-a", "--in-place", "--dry-run")[1]
     assert "In-place maintenance of 1 host by Reboot" in plan
+    assert "WHAT HAPPENS TO THEM" in plan
     assert "they are shut down and started again" in plan
     service.request("PUT", "/v1/scopes/shop/machines/web-1", {"host": "rack1-a", "update_domain": 1})
     code, _, errors = forewarn(*SCHEDULE, "--host", "rack1-a", "--in-place", "--dry-run")

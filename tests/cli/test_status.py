@@ -25,6 +25,8 @@ def state(role: str = "operator", **changed: Any) -> dict[str, Any]:
         "store": {"held": None},
         "complaints": {},
         **{name: page() for name in lists},
+        "host_work": [],
+        "left_out": [],
         **changed,
     }
 

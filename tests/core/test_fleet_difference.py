@@ -164,7 +164,9 @@ def test_hosts_are_added_and_changed() -> None:
 
 def test_a_host_that_leaves_the_fleet_stays_cordoned() -> None:
     """With prune, a host that the file does not list loses its row, unless it is cordoned; a row for a cordon alone stays."""
-    cordoned = listed("h2", labels={"rack": "a1"}, version=5, cordoned=START, cordoned_by=guid(900))
+    cordoned = listed(
+        "h2", labels={"rack": "a1"}, connection="qemu:///h2", version=5, cordoned=START, cordoned_by=guid(900)
+    )
     current = fleet(listed("h1", version=4), cordoned, Host(name="h3", cordoned=START, version=1))
     assert difference(current, NOTHING) == Difference()
     diff = difference(current, NOTHING, prune=True)
@@ -172,7 +174,8 @@ def test_a_host_that_leaves_the_fleet_stays_cordoned() -> None:
     assert diff.removed_hosts == (current.hosts["h1"], cordoned)
     change = applied(diff)
     assert change.removed_hosts == (("h1", 4),)
-    assert change.hosts == (Host(name="h2", version=5, cordoned=START, cordoned_by=guid(900)),)
+    left = Host(name="h2", connection="qemu:///h2", version=5, cordoned=START, cordoned_by=guid(900))
+    assert change.hosts == (left,)
     assert [entry.detail for entry in change.audit] == ["- host h1", "- host h2"]
 
 

@@ -62,7 +62,8 @@ class Farm(World):
         return sorted((e for e in found if e.host == host and e.returns == back), key=lambda e: e.position)
 
     def work(self, host: str) -> Order:
-        return next(o for o in self.snapshot().orders.values() if o.host == host)
+        orders = self.snapshot().orders.values()
+        return next(o for o in orders if (o.host, o.maintenance_id) == (host, self.maintenance_id))
 
     def state(self, host: str) -> OrderState:
         return self.work(host).state
@@ -211,7 +212,7 @@ def test_a_host_without_machines_goes_straight_on() -> None:
     farm.finish(farm.work("c").id)
     farm.tick()
     assert farm.known().status is MaintenanceStatus.COMPLETED
-    with pytest.raises(NotFound, match="no machine is on host 'spare'"):
+    with pytest.raises(NotFound, match="there is no host 'spare'"):
         farm.work_on("spare")
 
 
@@ -401,16 +402,52 @@ def test_a_paused_maintenance_begins_no_work_on_a_host() -> None:
 
 
 def test_cancelling_the_maintenance_cancels_what_was_not_taken() -> None:
-    """Planned and open orders of hosts are cancelled and cannot be taken; the maintenance ends as Cancelled."""
+    """Planned and open orders of hosts are cancelled and cannot be taken; a host stays cordoned, so the end is Failed."""
     farm = two_hosts()
     farm.empty("a")
     farm.cancel_maintenance(farm.maintenance_id)
     assert (farm.state("a"), farm.state("b")) == (OrderState.CANCELLED, OrderState.CANCELLED)
-    assert farm.known().status is MaintenanceStatus.CANCELLED
+    assert farm.known().status is MaintenanceStatus.FAILED
     with pytest.raises(IllegalTransition):
         farm.take(farm.work("a").id)
     with pytest.raises(IllegalTransition):
         farm.finish(farm.work("a").id)
+
+
+@pytest.mark.parametrize(
+    ("not_before", "submitted", "ended_as"),
+    [
+        (None, MaintenanceStatus.RUNNING, MaintenanceStatus.FAILED),
+        (at(HOUR), MaintenanceStatus.PLANNED, MaintenanceStatus.CANCELLED),
+    ],
+    ids=["its turn has begun", "its turn has not begun"],
+)
+def test_cancelling_before_the_first_turn_fails_nothing(
+    not_before: Any, submitted: MaintenanceStatus, ended_as: MaintenanceStatus
+) -> None:
+    """No host was cordoned for the maintenance: it ends as Cancelled."""
+    farm = Farm("shop/web-0 0 a")
+    farm.save(Change(at=farm.now, hosts=(Host(name="c", listed=True),)))
+    farm.work_on("c", "a", not_before=not_before)
+    assert farm.known().status is submitted
+    farm.cancel_maintenance(farm.maintenance_id)
+    assert farm.known().status is ended_as
+    row = farm.row("c")
+    assert row is not None
+    assert (row.cordoned is not None) == (ended_as is MaintenanceStatus.FAILED)
+
+
+def test_the_audit_says_when_the_turn_of_a_host_begins() -> None:
+    """Of each host, when its events are planned."""
+    farm = Farm("shop/web-0 0 a", "shop/web-1 1 b")
+    request_ = request(type=EventType.FREEZE, targets=Targets(hosts=("a", "b")), host_mode=HostMode.EVACUATE)
+    _, change = farm.submit_request(request_)
+    farm.maintenance_id = change.maintenances[0].id
+    begun = [entry.detail for entry in change.audit if entry.action == "host begun"]
+    assert begun == ["host a: its turn has begun"]
+    change = farm.skip_host(farm.maintenance_id, "a")
+    assert "host begun" not in [entry.action for entry in change.audit]
+    assert "host b: its turn has begun" in [entry.detail for entry in farm.tick().audit]
 
 
 def test_work_under_way_ends_before_a_cancelled_maintenance() -> None:
@@ -425,6 +462,114 @@ def test_work_under_way_ends_before_a_cancelled_maintenance() -> None:
     farm.tick()
     assert farm.known().status is MaintenanceStatus.CANCELLED
     assert farm.events_on("a", back=True) == []
+
+
+# -- two maintenances of one host
+
+
+def twice_on_an_empty_host() -> tuple[Farm, str]:
+    """Return the farm with its second maintenance of the empty host `c`, and the id of the first one's order."""
+    farm = Farm("shop/web-0 0 a")
+    farm.save(Change(at=farm.now, hosts=(Host(name="c", listed=True),)))
+    farm.work_on("c")
+    first = farm.work("c").id
+    farm.work_on("c")
+    return farm, first
+
+
+def test_one_maintenance_at_a_time_works_on_a_host() -> None:
+    """The second waits until the first has ended, and names it; the host is cordoned for it then."""
+    farm, first = twice_on_an_empty_host()
+    assert farm.state("c") is OrderState.PLANNED
+    (reason,) = waiting_for_hosts(farm.snapshot(), farm.maintenance_id, farm.now)["c"]
+    assert (reason.code, reason.orders) == ("host-busy", ())
+    assert f"maintenance {farm.order(first).maintenance_id} works on host c, and its order is open" in reason.message
+    assert needs_operator(farm.snapshot(), farm.maintenance_id, farm.now) == ()
+    farm.take(first)
+    farm.fail(first)
+    farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+    farm.tick()
+    assert farm.state("c") is OrderState.PLANNED
+    (reason,) = needs_operator(farm.snapshot(), farm.maintenance_id, farm.now)
+    assert (reason.code, reason.orders) == ("host-busy", (first,))
+    farm.resolve_host(first, Verb.FINISH)
+    farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+    farm.tick()
+    assert farm.state("c") is OrderState.OPEN
+    row = farm.row("c")
+    assert row is not None
+    assert row.cordoned_by == farm.maintenance_id
+
+
+def test_machines_are_not_announced_while_another_maintenance_works_on_their_host() -> None:
+    """They arrived after its work began. In place, none is shut down to wait for the other work."""
+    for mode, type_ in ((HostMode.EVACUATE, EventType.FREEZE), (HostMode.IN_PLACE, EventType.REBOOT)):
+        farm = Farm("shop/web-0 0 a")
+        farm.save(Change(at=farm.now, hosts=(Host(name="c", listed=True),)))
+        farm.work_on("c")
+        first = farm.work("c").id
+        farm.take(first)
+        farm.put_on("c")
+        farm.work_on("c", host_mode=mode, type=type_)
+        assert farm.events_on("c") == []
+        assert farm.why("c") == ["host-busy", "host-not-empty"]
+        farm.finish(first)
+        farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+        farm.tick()
+        assert len(farm.events_on("c")) == 1
+
+
+def test_machines_that_are_down_do_not_wait_for_other_work_for_ever() -> None:
+    """The other work began after they were announced; the time limit counts, and they are started again."""
+    farm = in_place("shop/web-0 0 c", hosts=("c",))
+    mine = farm.maintenance_id
+    (event,) = farm.events_on("c")
+    farm.start(event.id)
+    farm.put_on("spare", "shop/web-0")
+    farm.work_on("c")
+    other = farm.maintenance_id
+    farm.maintenance_id = mine
+    farm.put_on("c", "shop/web-0")
+    farm.finish(event.id)
+    farm.tick()
+    assert (farm.state("c"), farm.why("c"), farm.work("c").deadline) == (OrderState.PLANNED, ["host-busy"], at(HOUR))
+    farm.tick_at(HOUR)
+    assert farm.state("c") is OrderState.FAILED
+    assert farm.order(event.id).state is OrderState.OPEN
+    farm.maintenance_id = other
+    assert farm.state("c") is OrderState.FAILED
+
+
+def test_the_end_of_one_maintenance_leaves_the_host_cordoned_for_the_other() -> None:
+    """The first uncordons the host that the second has begun to empty: its next tick cordons the host again."""
+    farm = Farm("shop/web-0 0 a")
+    farm.work_on("a")
+    first, (event,) = farm.work("a").id, farm.events_on("a")
+    farm.work_on("a")
+    farm.start(event.id)
+    farm.move(event.id, "spare")
+    farm.tick()
+    farm.finish(first)
+    row = farm.row("a")
+    assert row is not None
+    assert row.cordoned is None
+    farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+    farm.tick()
+    row = farm.row("a")
+    assert row is not None
+    assert row.cordoned_by == farm.maintenance_id
+
+
+def test_the_row_of_the_host_guards_the_opening_of_its_order() -> None:
+    """Two nodes that read the host as free do not both open an order: the version of the host has changed for one."""
+    farm, first = twice_on_an_empty_host()
+    farm.finish(first)
+    farm.save(Change(at=farm.now, wakes=(farm.maintenance_id,)))
+    change = farm.tick()
+    assert [host.name for host in change.hosts] == ["c"]
+    farm.fail(farm.work("c").id)
+    retried = farm.resolve_host(farm.work("c").id, Verb.RETRY)
+    assert [host.name for host in retried.hosts] == ["c"]
 
 
 # -- failures of the work itself
@@ -667,7 +812,7 @@ def test_whatever_becomes_of_the_work_the_machines_are_started_again(end: str) -
     farm.tick()
     assert {e.status for e in farm.events_on("a")} == {Status.COMPLETED}
     if end == "fail":
-        with pytest.raises(Refused, match="run again: finish or abandon"):
+        with pytest.raises(Refused, match="cannot be retried while its machines run: finish or abandon"):
             farm.resolve_host(order_id, Verb.RETRY)
         farm.resolve_host(order_id, Verb.FINISH)
         farm.tick()
@@ -689,17 +834,56 @@ def test_machines_are_started_again_in_the_tick_that_drops_their_host() -> None:
     assert (farm.order(down.id).state, farm.order(down.id).phase) == (OrderState.OPEN, Phase.START)
 
 
-@pytest.mark.parametrize("verb", ["pause", "cancel_maintenance"])
-def test_a_pause_or_a_cancellation_does_not_keep_machines_down(verb: str) -> None:
-    """The next tick looks at the maintenance all the same: whatever woke it just before is not forgotten."""
+@pytest.mark.parametrize("opened", [True, False], ids=["open", "planned"])
+def test_cancelling_the_maintenance_starts_the_machines_again(opened: bool) -> None:
+    """The next tick comes at once, whether the work could begin or another machine was still to be shut down."""
     farm = in_place()
-    farm.shut_down("a")
-    farm.take(farm.work("a").id)
-    farm.fail(farm.work("a").id)
-    getattr(farm, verb)(farm.maintenance_id)
+    if opened:
+        farm.shut_down("a")
+    else:
+        events = farm.events_on("a")
+        farm.start(*(e.id for e in events))
+        farm.finish(events[0].id)
+        farm.tick()
+    assert farm.state("a") is (OrderState.OPEN if opened else OrderState.PLANNED)
+    farm.cancel_maintenance(farm.maintenance_id)
     assert farm.known().wake_at == farm.now
     farm.tick()
-    assert {farm.order(e.id).state for e in farm.events_on("a")} == {OrderState.OPEN}
+    first = farm.order(farm.events_on("a")[0].id)
+    assert (first.phase, first.state, first.attempt) == (Phase.START, OrderState.OPEN, 2)
+
+
+def test_a_pause_keeps_no_machine_shut_down() -> None:
+    """It comes between a report and the tick that follows: the work still begins, and the machines are started again."""
+    farm = in_place("shop/web-0 0 a")
+    (event,) = farm.events_on("a")
+    farm.start(event.id)
+    farm.finish(event.id)
+    farm.pause(farm.maintenance_id)
+    assert farm.known().wake_at == farm.now
+    farm.tick()
+    assert farm.state("a") is OrderState.OPEN
+    farm.resume(farm.maintenance_id)
+    farm.finish(farm.work("a").id)
+    farm.pause(farm.maintenance_id)
+    assert farm.known().wake_at == farm.now
+    farm.tick()
+    assert farm.order(event.id).state is OrderState.OPEN
+
+
+def test_failed_work_in_place_does_not_hold_up_the_retry_of_events() -> None:
+    """The work cannot be retried, but the machine that did not start can."""
+    farm = in_place("shop/web-0 0 a")
+    farm.shut_down("a")
+    farm.fail(farm.work("a").id)
+    farm.tick()
+    with pytest.raises(Refused, match="cannot be retried while its machines run"):
+        farm.retry_failed(farm.maintenance_id)
+    (event,) = farm.events_on("a")
+    farm.fail(event.id)
+    farm.retry_failed(farm.maintenance_id)
+    assert (farm.order(event.id).state, farm.order(event.id).attempt) == (OrderState.OPEN, 3)
+    assert farm.state("a") is OrderState.FAILED
 
 
 def test_work_in_doubt_leaves_the_machines_down() -> None:
@@ -775,6 +959,23 @@ def test_a_failed_shutdown_can_be_finished_by_hand() -> None:
     assert farm.state("a") is OrderState.OPEN
 
 
+def test_nobody_reports_an_order_that_is_planned() -> None:
+    """A late or repeated report of the shutdown changes nothing, whether it says done, failed or unknown."""
+    farm = in_place("shop/web-0 0 a")
+    with pytest.raises(IllegalTransition, match="is planned: no executor has it"):
+        farm.fail(farm.work("a").id)
+    (event,) = farm.events_on("a")
+    farm.start(event.id)
+    farm.tick_at(2 * HOUR)
+    assert farm.order(event.id).state is OrderState.FAILED
+    farm.resolve_failure(event.id, Verb.FINISH)
+    for late in (farm.finish, farm.fail, farm.doubt):
+        with pytest.raises(IllegalTransition, match="is planned: no executor has it"):
+            late(event.id)
+    farm.tick()
+    assert farm.state("a") is OrderState.OPEN
+
+
 def test_a_shutdown_is_repeated_only_for_work_that_is_still_to_be_done() -> None:
     """Once the host is out of the question, a retry starts the machine instead."""
     farm = in_place("shop/web-0 0 a")
@@ -792,8 +993,8 @@ def test_a_shutdown_is_repeated_only_for_work_that_is_still_to_be_done() -> None
     assert farm.status(event.id) is Status.COMPLETED
 
 
-def test_without_a_time_limit_machines_may_stay_down() -> None:
-    """An operator who sets no time limit for orders gets none for hosts either."""
+def test_machines_never_stay_down_without_a_limit() -> None:
+    """Also an operator who sets no time limit for orders gets one, until the work on the host was taken."""
     farm = in_place()
     events = farm.events_on("a")
     for event in events:
@@ -801,7 +1002,41 @@ def test_without_a_time_limit_machines_may_stay_down() -> None:
     farm.tick(order_timeout_s=0)
     farm.finish(events[0].id)
     farm.tick(order_timeout_s=0)
-    assert farm.work("a").deadline is None
+    assert (farm.state("a"), farm.work("a").deadline) == (OrderState.PLANNED, at(HOUR))
+    farm.finish(events[1].id)
+    farm.now = at(1)
+    farm.tick(order_timeout_s=0)
+    assert (farm.state("a"), farm.work("a").deadline) == (OrderState.OPEN, at(HOUR + 1))
+    farm.tick_at(HOUR + 1)
+    assert farm.state("a") is OrderState.FAILED
+    assert {farm.order(e.id).state for e in events} == {OrderState.OPEN}
+
+
+def test_work_in_place_that_takes_too_long_is_in_doubt() -> None:
+    """It may still go on: the machines stay down, and an operator decides."""
+    farm = in_place()
+    farm.shut_down("a")
+    farm.take(farm.work("a").id)
+    farm.tick_at(HOUR)
+    order = farm.work("a")
+    assert (order.state, order.deadline) == (OrderState.IN_DOUBT, None)
+    assert "timed out: no result by 2030-01-01T13:00:00Z; its machines stay shut down" in order.reason
+    assert {farm.order(e.id).state for e in farm.events_on("a")} == {OrderState.PLANNED}
+    assert [r.code for r in needs_operator(farm.snapshot(), farm.maintenance_id, farm.now)] == ["in-doubt"]
+    farm.finish(order.id)
+    farm.tick()
+    assert {farm.order(e.id).state for e in farm.events_on("a")} == {OrderState.OPEN}
+
+
+def test_an_order_that_times_out_says_what_held_it_back() -> None:
+    """Evacuation: the executor found a machine on the host that forewarn does not know."""
+    farm = Farm("shop/web-0 0 a")
+    farm.work_on("a")
+    farm.empty("a")
+    order_id = farm.work("a").id
+    farm.save(lifecycle.note_host(farm.snapshot(), order_id, "host a still runs x", now=farm.now, actor=EXECUTOR))
+    farm.tick_at(HOUR)
+    assert farm.work("a").reason == "timed out: no result by 2030-01-01T13:00:00Z; host a still runs x"
 
 
 # -- what a decision reads

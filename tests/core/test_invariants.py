@@ -693,6 +693,16 @@ def test_work_begins_only_on_an_empty_host(state: OrderState) -> None:
     breaks(on_hosts(known), on_hosts(replace(known, state=state), read="b"), "its machines are not known")
 
 
+@pytest.mark.parametrize("state", [OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT])
+def test_one_maintenance_at_a_time_works_on_a_host(state: OrderState) -> None:
+    """The work does not begin while another order of the host is in hand; that of another host does not matter."""
+    known, other = host_order(), host_order(state, id=guid(801), maintenance_id=guid(901), node="n")
+    opened = replace(known, state=OrderState.OPEN)
+    breaks(on_hosts(known, other, host="b"), on_hosts(opened, other, host="b"), f"while order {other.id} of it is")
+    elsewhere = replace(other, host="c")
+    check_invariants(on_hosts(known, elsewhere, host="b"), on_hosts(opened, elsewhere, host="b"), NOW)
+
+
 @pytest.mark.parametrize("state", [OrderState.RUNNING, OrderState.IN_DOUBT])
 def test_a_machine_that_arrives_does_not_end_work_that_has_begun(state: OrderState) -> None:
     """Another node takes over what has begun."""

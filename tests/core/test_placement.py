@@ -36,6 +36,12 @@ def test_the_fault_domain_with_the_fewest_machines_of_the_scope_comes_first() ->
     assert targets([WEB], [WEB, *others], farm) == {"web-0": ("e", "f", "d", "b", "c")}
 
 
+def test_a_host_that_is_emptied_next_comes_last() -> None:
+    """A machine that goes there has to move once more: it is better off in a crowded fault domain."""
+    farm = replace(hosts(host("b", 1), host("c", 2), machines={"b": 9}), emptied_next={"c"})
+    assert targets([WEB], [WEB, machine("shop/web-1", host="b")], farm) == {"web-0": ("b", "c")}
+
+
 def test_machines_that_leave_together_are_spread() -> None:
     """Each is expected on its first host before the next one is placed; where they are now does not count."""
     leaving = [machine(f"shop/web-{n}", host="a") for n in range(4)]

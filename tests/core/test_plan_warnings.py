@@ -1,6 +1,6 @@
 """What a submitted maintenance is warned about: no notice, times that have passed, machines that are already in open events."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -8,9 +8,10 @@ import pytest
 
 from forewarn.core import lifecycle
 from forewarn.core.change import Snapshot
-from forewarn.core.model import Actor, EventType, Source, Targets
-from forewarn.core.plan_warnings import MAX_ALREADY_OPEN, PlanWarning, plan_warnings
-from tests.support.builders import START, World, at, guid, machine, request, scope, shop, two_scopes
+from forewarn.core.model import Actor, EventType, Host, HostMode, Source, Targets
+from forewarn.core.placement import Hosts
+from forewarn.core.plan_warnings import MAX_ALREADY_OPEN, PlanWarning, plan_warnings, target_warnings
+from tests.support.builders import START, World, at, guid, machine, maintenance, request, scope, shop, two_scopes
 
 
 def warned(world: World, *machines: str, **options: Any) -> tuple[PlanWarning, ...]:
@@ -25,6 +26,7 @@ def warned(world: World, *machines: str, **options: Any) -> tuple[PlanWarning, .
         machines=before.machines,
         maintenances={**before.maintenances, **{m.id: m for m in change.maintenances}},
         events={**before.events, **{e.id: e for e in change.events}},
+        orders={**before.orders, **{o.id: o for o in change.orders}},
     )
     return plan_warnings(before, after, maintenance_id, world.now)
 
@@ -117,3 +119,36 @@ def test_warnings_of_many_open_events_are_cut() -> None:
     warnings = warned(world, "shop/web-0")
     assert len(warnings) == MAX_ALREADY_OPEN + 1
     assert warnings[-1].message == "and 3 more maintenances already have open events of these machines"
+
+
+def test_machines_that_can_go_nowhere_are_named() -> None:
+    """The named host is cordoned, or every other host is; a machine with a target is not named."""
+    hosts = Hosts(rows={"b": Host(name="b", cordoned=START)})
+    (named,) = target_warnings({"shop/web-0": (), "shop/web-1": ("c",)}, hosts, host="a", to_host="b")
+    assert (named.code, named.message) == ("no-target", "shop/web-0 on host a cannot go to b: host b is cordoned")
+    (none,) = target_warnings({"shop/web-0": ()}, hosts, host="a", to_host="")
+    assert none.message.endswith("cannot go to any host: every other host is cordoned or in maintenance")
+    assert target_warnings({"shop/web-1": ("c",)}, hosts, host="a", to_host="") == []
+
+
+@pytest.mark.parametrize(("cordoned", "warnings"), [(None, 0), (START, 1)])
+def test_machines_cannot_return_to_a_host_that_is_cordoned_already(cordoned: datetime | None, warnings: int) -> None:
+    """The maintenance uncordons only what it cordoned."""
+    planned = maintenance(targets=Targets(hosts=("a", "b")), host_mode=HostMode.EVACUATE, return_machines=True)
+    before = Snapshot(hosts={"a": Host(name="a", cordoned=cordoned)})
+    found = plan_warnings(before, Snapshot(maintenances={planned.id: planned}), planned.id, START)
+    assert [each.code for each in found] == ["no-return"] * warnings
+
+
+def test_a_host_that_is_already_in_maintenance_is_named() -> None:
+    """Submitted twice by mistake, or on purpose: the work on the host waits for the other maintenance."""
+    world = World(scope("shop"), machines=[machine("shop/web-0", host="a")])
+    _, change = world.submit_request(
+        request(type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE)
+    )
+    first = change.maintenances[0].id
+    found = warned(world, type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE)
+    assert [w.code for w in found] == ["already-open", "host-busy"]
+    assert f"host a is already in maintenance {first}: the work on it waits for that" in found[1].message
+    world.cancel_maintenance(first)
+    assert warned(world, type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE) == ()

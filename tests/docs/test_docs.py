@@ -44,7 +44,7 @@ def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_readme_commands_exist() -> None:
     """`make run` and `make test` are targets of the Makefile."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    told = set(re.findall(r"`?make (\w+)", (ROOT / "README.md").read_text("utf-8")))
+    told = set(re.findall(r"`?make ([\w-]+)", (ROOT / "README.md").read_text("utf-8")))
     assert {"run", "test"} <= told
     for target in told:
         assert f"\n{target}:" in makefile
@@ -78,9 +78,21 @@ def test_every_reason_is_described() -> None:
     page = (ROOT / "docs/guide/operating.md").read_text("utf-8")
     source = (ROOT / "src/forewarn/core/waiting.py").read_text("utf-8")
     codes = set(re.findall(r'code="([a-z-]+)"', source))
-    assert len(codes) == 19
+    assert len(codes) == 20
     for code in codes:
         assert f"`{code}`" in page, f"{code} is not described"
+
+
+def test_the_sentences_about_waiting_hosts_are_those_that_forewarn_prints() -> None:
+    """Each sentence in the table of the page about hosts stands in the code; `…` is what the code fills in."""
+    page = (ROOT / "docs/guide/patching-hosts.md").read_text("utf-8")
+    source = (ROOT / "src/forewarn/core/waiting.py").read_text("utf-8")
+    table = page.partition("| code | sentence |")[2].partition("\n\n")[0]
+    sentences = re.findall(r'"([^"]+)"', re.sub("`[^`]*`", "", table))
+    assert len(sentences) == 10
+    for sentence in sentences:
+        pattern = '[^"]*'.join(re.escape(part) for part in sentence.removeprefix("its order ").split("…"))
+        assert re.search(pattern, source), f"forewarn does not print {sentence!r}"
 
 
 def test_the_project_speaks_of_itself_alone() -> None:

@@ -1,6 +1,7 @@
 """The executor `libvirt` around the work on machines: reports, doubt, hosts that are lost, settings."""
 
 import importlib.util
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -133,6 +134,29 @@ def test_a_restarted_node_continues_its_own_orders_only(
     again.tidy([])
     assert isinstance(again.status(order), Unknown)
     again.close()
+
+
+def test_an_order_has_few_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many machines its event has: at most `parallel` for each host."""
+    threads: set[threading.Thread] = set()
+
+    def run(work: MachineWork) -> MachineEnd:
+        threads.add(threading.current_thread())
+        return MachineEnd("done")
+
+    monkeypatch.setattr(MachineWork, "run", run)
+    executor = LibvirtExecutor(LibvirtSettings(parallel=2), tmp_path / "state" / "libvirt")
+    names = tuple(f"web-{number}" for number in range(20))
+    order = replace(work(resources=names), hosts={name: f"kvm-{len(name)}" for name in names})
+    assert ended(executor, order) == Outcome(True, "", "\n".join(["done"] * 20))
+    assert len(threads) <= 4
+    executor.close()
+
+
+def test_a_host_without_a_connection_cannot_be_asked(executor: LibvirtExecutor) -> None:
+    """libvirt would otherwise answer for the machine that forewarn runs on."""
+    assert executor.machines_on("kvm-a", "") is None
+    assert executor.machines_on("kvm-a", "test:///default") == ("test",)
 
 
 def test_a_time_limit_of_orders_leaves_room_for_the_work() -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.event_types import EventType
+from forewarn.core.model import Phase
 from forewarn.executors import Work
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
+from forewarn.libvirt.executor import LibvirtExecutor, LibvirtSettings
 from forewarn.libvirt.hosted_domain import HostedDomain, LibvirtHost
 from forewarn.libvirt.journal import Journal
 from forewarn.libvirt.machine_work import ActionLimits, MachineEnd, MachineWork, WorkFailed, proven_end
@@ -55,6 +57,11 @@ class Site:
     def run(self, kind: EventType, machine: str = "web-0") -> MachineEnd:
         return self.steps(self.order(kind, machine)).run()
 
+    def in_place(self, phase: Phase, attempt: int) -> Work:
+        """Return the order of a machine whose host is maintained in place."""
+        order = self.order(EventType.REBOOT)
+        return replace(order, order=replace(order.order, phase=phase, attempt=attempt))
+
     def domain(self, name: str = "web-0") -> HostedDomain:
         return HostedDomain(self.host, name)
 
@@ -83,6 +90,44 @@ def test_a_machine_that_is_off_stays_off(site: Site) -> None:
     for kind in (EventType.REBOOT, EventType.FREEZE):
         assert site.run(kind).sentence == "web-0 is off and stays off"
     assert not site.domain().is_active()
+
+
+def test_a_machine_is_off_during_the_work_on_its_host(site: Site) -> None:
+    """The first order shuts it down, the second starts it; each, run again, changes nothing."""
+    stop, start = site.in_place(Phase.STOP, 1), site.in_place(Phase.START, 2)
+    for _ in range(2):
+        assert site.steps(stop).run().sentence == "web-0 was shut down"
+        assert not site.domain().is_active()
+    assert site.steps(start).run().sentence == "web-0 was started again"
+    after = site.domain().domain_id()
+    assert site.steps(start).run().sentence == "web-0 was finished before"
+    assert site.domain().domain_id() == after
+
+
+def test_a_machine_that_was_off_before_the_work_on_its_host_stays_off(site: Site) -> None:
+    """Its owner stopped it, and forewarn does not start it."""
+    site.domain().destroy()
+    for order in (site.in_place(Phase.STOP, 1), site.in_place(Phase.START, 2)):
+        assert site.steps(order).run().sentence == "web-0 is off and stays off"
+    assert not site.domain().is_active()
+
+
+def test_a_machine_that_was_started_by_hand_is_not_called_off(site: Site) -> None:
+    """Its order fails; a retry shuts this run of it down too."""
+    domain = site.domain()
+    domain.write_record(OrderRecord(order=ORDER_ID, attempt=1, domain_id=domain.domain_id(), same_run=True))
+    domain.destroy()
+    domain.start()
+    with pytest.raises(WorkFailed, match="web-0 was started again on kvm-a: retry the order"):
+        site.steps(site.in_place(Phase.STOP, 1)).run()
+    assert site.steps(site.in_place(Phase.STOP, 2)).run().sentence == "web-0 was shut down"
+    assert not domain.is_active()
+
+
+def test_machines_that_an_operator_stopped_are_started(site: Site) -> None:
+    """Without a record, because an operator finished the first order by hand, the machine is started all the same."""
+    site.domain().destroy()
+    assert site.steps(site.in_place(Phase.START, 2)).run().sentence == "web-0 was started again"
 
 
 def test_a_freeze_pauses_and_resumes(site: Site) -> None:
@@ -154,6 +199,38 @@ def test_a_move_without_targets_fails_before_anything_is_done(site: Site) -> Non
     assert site.domain().domain_id() == before
 
 
+def redeployment_to_cordoned(site: Site, folder: Path) -> Work:
+    """Return the order of a move whose only target, kvm-b, was cordoned after the order was taken."""
+    node = folder / "other.xml"
+    node.write_text(f"<node>{DOMAIN.format(name='other')}</node>")
+    base = site.order(EventType.REDEPLOY)
+    return replace(
+        base,
+        connections={**base.connections, "kvm-b": f"test://{node}"},
+        targets={"web-0": ("kvm-b",)},
+        closed=lambda host: f"host {host} is cordoned",
+    )
+
+
+def test_a_machine_does_not_go_to_a_host_that_was_cordoned_meanwhile(site: Site, tmp_path: Path) -> None:
+    """Its turn came late: the machine goes on running where it is."""
+    before = site.domain().domain_id()
+    with pytest.raises(WorkFailed, match="no host can take web-0: kvm-b: host kvm-b is cordoned"):
+        site.steps(redeployment_to_cordoned(site, tmp_path)).run()
+    assert site.domain().domain_id() == before
+
+
+def test_a_machine_whose_target_is_cordoned_while_it_shuts_down_stays(site: Site, tmp_path: Path) -> None:
+    """It is started again where it was; a retry chooses another host."""
+    order, domain = redeployment_to_cordoned(site, tmp_path), site.domain()
+    before = domain.domain_id()
+    domain.write_record(OrderRecord(order=ORDER_ID, attempt=1, domain_id=before, target="kvm-b", same_run=True))
+    with pytest.raises(WorkFailed, match="host kvm-b is cordoned since web-0 was to go there, and it stays on kvm-a"):
+        site.steps(order).run()
+    assert domain.is_active()
+    assert domain.domain_id() != before
+
+
 def test_what_libvirt_proves_without_a_journal(site: Site) -> None:
     """Another node may report a finished reboot; of one that has only begun it says nothing."""
     order, hosts = site.order(EventType.REBOOT), {"kvm-a": site.host}
@@ -164,5 +241,21 @@ def test_what_libvirt_proves_without_a_journal(site: Site) -> None:
     domain.destroy()
     assert proven_end(order, "web-0", hosts) is None
     assert proven_end(site.order(EventType.PREEMPT), "web-0", hosts) is not None
+    stop, start = site.in_place(Phase.STOP, 1), site.in_place(Phase.START, 2)
+    assert proven_end(stop, "web-0", hosts) is not None
+    assert proven_end(start, "web-0", hosts) is None
     domain.start()
     assert proven_end(order, "web-0", hosts) is not None
+    assert proven_end(stop, "web-0", hosts) is None
+    assert proven_end(start, "web-0", hosts) is not None
+
+
+def test_a_host_without_a_connection_is_never_called_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libvirt would connect to the machine that runs forewarn, and answer what runs there."""
+    node = tmp_path / "node.xml"
+    node.write_text("<node/>")
+    monkeypatch.setenv("LIBVIRT_DEFAULT_URI", f"test://{node}")
+    executor = LibvirtExecutor(LibvirtSettings(), tmp_path / "state" / "libvirt")
+    assert executor.machines_on("kvm-a", f"test://{node}") == ()
+    assert executor.machines_on("kvm-a", "") is None
+    executor.close()

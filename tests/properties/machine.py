@@ -41,7 +41,7 @@ from forewarn.core.model import (
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import waiting_for_hosts
 from forewarn.service.clock import ManualClock
-from forewarn.service.placement import event_targets
+from forewarn.service.placement import FleetHosts
 from forewarn.service.settings import Settings
 from forewarn.store import EventQuery, Focus, Store
 from forewarn.testing.stories import START
@@ -355,7 +355,7 @@ class HostMachine(ServiceMachine):
         """Finish an event of a host: its machines go where forewarn says."""
         event = data.draw(st.sampled_from([e for e in self.events(Status.STARTED) if e.host]))
         rows = self.store.hosts()
-        chosen = event_targets(cast(Store, self.store), event, rows)
+        chosen = FleetHosts(cast(Store, self.store)).targets(event)
         moved = {(event.scope, name): hosts[0] for name, hosts in chosen.items() if hosts}
         for host in moved.values():
             assert rows[host].cordoned is None, f"{host} was chosen although it is cordoned"

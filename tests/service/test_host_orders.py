@@ -19,10 +19,13 @@ from forewarn.core.model import (
     MaintenanceStatus,
     Order,
     OrderState,
+    Scope,
+    ScopeKind,
+    Status,
     Targets,
 )
 from forewarn.core.transitions import Verb
-from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown
+from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work
 from forewarn.service.host_orders import TRY_AGAIN_S
 from forewarn.service.ticker import Ticker
 from forewarn.store import EventQuery, MaintenanceQuery
@@ -69,6 +72,22 @@ class SeeingExecutor(Executor):
     def machines_on(self, host: str, connection: str) -> tuple[str, ...] | None:
         self.asked.append((host, connection))
         return self.running
+
+
+class MovingExecutor(SeeingExecutor):
+    """Takes orders of events that move machines, and ends none of them."""
+
+    takes_orders = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.works: list[Work] = []
+
+    def free_slots(self) -> int:
+        return 9
+
+    def take(self, work: Work) -> None:
+        self.works.append(work)
 
 
 class Times:
@@ -177,7 +196,7 @@ def test_the_host_of_forewarn_itself_is_refused(mode: HostMode) -> None:
     type_ = EventType.FREEZE if mode is HostMode.EVACUATE else EventType.REBOOT
     request = MaintenanceRequest(type=type_, targets=Targets(hosts=("empty",)), host_mode=mode)
     for submit in (service.control.submit, service.control.plan):
-        with pytest.raises(Refused, match="this forewarn runs on host empty, and no other node is up"):
+        with pytest.raises(Refused, match="this forewarn runs on host empty, and no node that moves events is up"):
             submit(request, OPERATOR)
 
 
@@ -188,7 +207,36 @@ def test_the_last_node_does_not_take_the_order_of_its_own_host() -> None:
     hosts = HostExecutor()
     ticker_with_hosts(service, SeeingExecutor(), hosts, node_host="empty").cycle_until_idle()
     assert hosts.taken == []
-    assert "no other node is up" in work(service).reason
+    assert "no node that moves events is up on another host" in work(service).reason
+
+
+@pytest.mark.parametrize(
+    ("other", "hands_on"),
+    [
+        ({"node_host": "far"}, True),
+        ({"node_host": "empty"}, False),
+        ({"node_host": "far", "may_tick": False}, False),
+    ],
+)
+def test_a_node_leaves_the_work_on_its_own_host_to_one_that_can_do_it(other: dict[str, Any], hands_on: bool) -> None:
+    """A node that only answers guests, or runs on the same host, cannot: then the order says what it waits for."""
+    store = LeasedMemoryStore()
+    service = make_service(store)
+    service.store.apply(Change(at=service.clock.now(), hosts=(Host(name="empty", listed=True),)))
+    evacuate(service, "empty")
+    hosts = HostExecutor()
+    far = ticker_on(service, "b:1", SeeingExecutor(), host_executor=hosts, monotonic=Times(), **other)
+    node = ticker_on(service, "a:1", SeeingExecutor(), host_executor=hosts, node_host="empty", monotonic=Times())
+    store.ticks = "a:1"
+    far.cycle()
+    node.cycle_until_idle()
+    assert (store.ticks, hosts.taken) == ("" if hands_on else "a:1", [])
+    if not hands_on:
+        assert "no node that moves events is up on another host" in work(service).reason
+        return
+    far.leases.renew_at_s = 0.0
+    far.cycle_until_idle()
+    assert hosts.taken == ["empty running over nothing"]
 
 
 @pytest.mark.parametrize(
@@ -309,3 +357,129 @@ def test_a_report_about_a_host_that_a_failover_lost_is_repeated() -> None:
     ticker.cycle()
     assert (work(service).state, work(service).reason) == (OrderState.FAILED, "broke")
     assert len(hosts.taken) == 1
+
+
+@pytest.mark.parametrize("to_host", ["", "empty", "other"])
+def test_work_on_a_host_waits_for_moves_that_may_end_there(to_host: str) -> None:
+    """A host that was a target before it was cordoned is not worked on until that order has ended."""
+    service = service_with_host(enabled=False)
+    hosts, executor, times = HostExecutor(), MovingExecutor(), Times()
+    ticker = ticker_with_hosts(service, executor, hosts, monotonic=times)
+    leaving = MaintenanceRequest(
+        type=EventType.FREEZE, targets=Targets(hosts=("h",)), host_mode=HostMode.EVACUATE, to_host=to_host
+    )
+    service.control.submit(leaving, OPERATOR)
+    ticker.cycle_until_idle()
+    (moving,) = executor.works
+    evacuate(service, "empty")
+    ticker.cycle_until_idle()
+    if to_host == "other":
+        assert hosts.taken == ["empty running over qemu+ssh://empty/system"]
+        return
+    assert hosts.taken == []
+    (waiting,) = service.store.orders({OrderState.OPEN}, 9, of_hosts=True)
+    assert waiting.reason == (
+        f"the order of event {moving.event.id} may still bring machines to host empty: wait until it has ended"
+    )
+    service.control.report_order(moving.order.id, Outcome(ok=False, reason="no space"), OPERATOR)
+    times.now_s += TRY_AGAIN_S
+    ticker.cycle_until_idle()
+    assert hosts.taken == ["empty running over qemu+ssh://empty/system"]
+
+
+def test_work_on_a_host_does_not_wait_for_moves_that_cannot_end_there() -> None:
+    """An order that is taken after the cordon has other targets; one that reboots machines has none."""
+    service = service_with_host(scopes=2, enabled=False)
+    hosts, executor = HostExecutor(), MovingExecutor()
+    ticker = ticker_with_hosts(service, executor, hosts)
+    reboot = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-1", "m"),)))
+    service.control.submit(reboot, OPERATOR)
+    ticker.cycle_until_idle()
+    service.control.cordon_host("empty", OPERATOR)
+    ticker.advance(61)
+    move = MaintenanceRequest(type=EventType.REDEPLOY, targets=Targets(machines=(("s-0", "m"),)))
+    service.control.submit(move, OPERATOR)
+    ticker.cycle_until_idle()
+    assert len(executor.works) == 2
+    evacuate(service, "empty")
+    ticker.cycle_until_idle()
+    assert hosts.taken == ["empty running over qemu+ssh://empty/system"]
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel", "skip", "abandon"])
+def test_the_next_maintenance_of_a_host_begins_when_the_first_has_ended(end: str) -> None:
+    """One executor with room for both gets the second order only then, whatever ended the first."""
+    service = service_with_host()
+    first, second = evacuate(service, "empty"), evacuate(service, "empty")
+    hosts = HostExecutor()
+    ticker = ticker_with_hosts(service, SeeingExecutor(), hosts)
+    (order,) = service.store.orders({OrderState.OPEN}, 9, of_hosts=True)
+    assert order.maintenance_id == first
+    if end == "cancel":
+        service.control.cancel_maintenance(first, OPERATOR)
+    elif end == "skip":
+        service.control.skip_host(first, "empty", OPERATOR)
+    else:
+        ticker.cycle_until_idle()
+        assert len(hosts.taken) == 1
+        service.control.report_order(order.id, Outcome(ok=end == "finish", reason="no"), OPERATOR)
+        if end == "abandon":
+            service.control.resolve_host(order.id, Verb.ABANDON, OPERATOR)
+    ticker.cycle_until_idle()
+    (order,) = service.store.orders({OrderState.RUNNING}, 9, of_hosts=True)
+    assert order.maintenance_id == second
+
+
+def test_removing_the_last_machine_of_a_host_lets_its_work_begin() -> None:
+    """The host waits for a machine that arrived late; a Terminate removes that machine."""
+    service = service_with_host(enabled=False)
+    evacuate(service, "h")
+    (event_id,) = open_events(service)
+    service.control.put_scope(Scope(name="pg", kind=ScopeKind.PLACEMENT_GROUP), OPERATOR)
+    service.control.put_machine(Machine(scope="pg", name="late", host="h"), OPERATOR)
+    service.control.report_order(event_id, Outcome(ok=True, new_hosts={("s-0", "m"): "empty"}), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.PLANNED
+    request = MaintenanceRequest(type=EventType.TERMINATE, targets=Targets(machines=(("pg", "late"),)))
+    service.control.submit(request, OPERATOR)
+    (event_id,) = open_events(service)
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    assert work(service).state is OrderState.OPEN
+
+
+@pytest.mark.parametrize(("moved", "got"), [(("m",), [("n",)]), (("m", "n"), [])])
+def test_a_machine_that_was_moved_by_hand_is_not_moved_again(
+    moved: tuple[str, ...], got: list[tuple[str, ...]]
+) -> None:
+    """Its part of the order is done; if no machine is left, the order is."""
+    service = service_with_host(enabled=False)
+    service.control.put_machine(Machine(scope="s-0", name="n", host="h"), OPERATOR)
+    evacuate(service, "h")
+    (event_id,) = open_events(service)
+    for name in moved:
+        known = service.store.inventory().machines["s-0", name]
+        service.control.put_machine(replace(known, host="empty"), OPERATOR)
+    executor = MovingExecutor()
+    ticker_with_hosts(service, executor, HostExecutor()).cycle_until_idle()
+    assert [work.event.resources for work in executor.works] == got
+    assert all(set(work.targets) == set(work.event.resources) for work in executor.works)
+    event, _ = service.control.event(event_id)
+    assert event.resources == ("m", "n")
+    assert (event.status is Status.COMPLETED) == (not got)
+
+
+def test_machines_that_are_down_are_started_wherever_they_are() -> None:
+    """In place: a machine that was moved while it was shut down must not stay down."""
+    service = service_with_host(enabled=False)
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(hosts=("h",)), host_mode=HostMode.IN_PLACE)
+    service.control.submit(request, OPERATOR)
+    (event_id,) = open_events(service)
+    service.control.report_order(event_id, Outcome(ok=True), OPERATOR)
+    service.ticker.cycle_until_idle()
+    service.control.report_order(work(service).id, Outcome(ok=True), OPERATOR)
+    known = service.store.inventory().machines["s-0", "m"]
+    service.control.put_machine(replace(known, host="empty"), OPERATOR)
+    executor = MovingExecutor()
+    ticker_with_hosts(service, executor, HostExecutor()).cycle_until_idle()
+    assert [work.event.resources for work in executor.works] == [("m",)]

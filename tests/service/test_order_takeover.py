@@ -296,7 +296,9 @@ def test_a_node_alone_in_its_state_folder_takes_its_orders_at_once(alone: bool) 
         service, "b:1", ScriptedExecutor()
     ).cycle_until_idle()  # another folder's order, whose lease has not ended
     executor = ScriptedExecutor(Progress.RUNNING)
-    ticker = ticker_on(service, "a:2", executor, alone=lambda: nullcontext(alone))
+    # The executor of hosts recovers too, and has no orders.
+    hosts = ScriptedExecutor()
+    ticker = ticker_on(service, "a:2", executor, alone=lambda: nullcontext(alone), host_executor=hosts)
     ticker.recover()
     cycle_with_due_leases(ticker)
     assert executor.calls == (["status", "watch"] if alone else [])

@@ -12,7 +12,6 @@ from forewarn.core.errors import StoreUnavailable
 from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
-    Host,
     Order,
     OrderState,
     Status,
@@ -212,6 +211,22 @@ def test_one_late_report_does_not_hold_up_the_others() -> None:
     assert executor.calls.count("report_saved") == 3
 
 
+def test_a_report_that_cannot_be_saved_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """It names a machine that is not in its event: it is logged, and the ticker and the other reports go on."""
+    service = make_service(MemoryStore(), scopes=2, enabled=False)
+    bad, good = (reboot(service, f"s-{i}") for i in range(2))
+    executor = ScriptedExecutor()
+    ticker = ticker_with(service, executor)
+    ticker.cycle_until_idle()
+    elsewhere = Outcome(ok=True, new_hosts={("s-1", "m"): "b"})
+    executor.ended = [OrderReport(bad, 1, elsewhere), OrderReport(good, 1, Outcome(ok=True))]
+    ticker.cycle_until_idle()
+    assert service.control.event(bad)[0].status is Status.STARTED
+    assert service.control.event(good)[0].status is Status.COMPLETED
+    assert f"the report of order {bad} cannot be saved and is dropped" in caplog.text
+    assert executor.calls.count("report_saved") == 1
+
+
 def test_a_report_after_the_end_of_the_event_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Another tool reported the order before; the executor's report is too late, and nothing breaks."""
     service = make_service(MemoryStore(), enabled=False)
@@ -305,26 +320,6 @@ def test_an_order_that_could_not_be_taken_is_taken_later() -> None:
     store.full = False
     ticker.cycle_until_idle()
     assert executor.calls == ["take 1 running on h"]
-
-
-def test_an_order_is_not_lost_if_the_store_fails_right_after_it_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hosts are read after the order is saved as taken, so that none of them was cordoned before. That may fail."""
-    store = MemoryStore()
-    service = make_service(store, enabled=False)
-    event_id = reboot(service)
-    executor = ScriptedExecutor()
-    ticker = ticker_with(service, executor)
-
-    def away() -> dict[str, Host]:
-        assert store.orders({OrderState.RUNNING}, 1)[0].id == event_id
-        raise StoreUnavailable("the connection is gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "hosts", away)
-        with pytest.raises(StoreUnavailable):
-            ticker.cycle()
-    ticker.cycle_until_idle()
-    assert executor.calls == ["status", "take 1 running on h"]
 
 
 def lose(store: FailedOverStore, order_id: str, what: str) -> None:

@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from forewarn.app.service import Service
+from forewarn.core.change import Snapshot
+from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import EventType, Host, HostMode, Machine, MaintenanceRequest, OrderState, Targets
 from forewarn.core.transitions import Verb
 from forewarn.executors import Work
 from forewarn.service import placement
+from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 from tests.support.services import OPERATOR, ScriptedExecutor, make_service, ticker_with
 
@@ -63,7 +66,8 @@ def test_machines_that_leave_have_targets(monkeypatch: pytest.MonkeyPatch, page:
 
 def test_machines_that_stay_have_no_targets() -> None:
     """A reboot chooses no host; without a list of hosts, an executor chooses by itself."""
-    assert taken(EventType.REBOOT, *LISTED).targets == {}
+    work = taken(EventType.REBOOT, *LISTED)
+    assert (work.targets, work.connections) == ({}, {"h": "test://h/"})
     work = taken(EventType.REDEPLOY)
     assert (work.targets, work.connections) == ({}, {})
 
@@ -113,6 +117,80 @@ def test_a_host_in_maintenance_is_no_target() -> None:
     assert work.targets == {"m": ("e", "d")}
 
 
+def redeploy(service: Service, *machines: tuple[str, str], **more: Any) -> str:
+    request = MaintenanceRequest(type=EventType.REDEPLOY, targets=Targets(machines=machines), **more)
+    return service.control.submit(request, OPERATOR)
+
+
+class Counting(MemoryStore):
+    """Counts how often the hosts are read."""
+
+    read = 0
+
+    def hosts(self) -> dict[str, Host]:
+        self.read += 1
+        return super().hosts()
+
+
+def test_hosts_are_read_once_for_a_batch_and_only_for_machines_that_leave() -> None:
+    """However many orders are handed out at once; every order gets the same targets as if it were alone."""
+    store = Counting()
+    service = make_service(store, scopes=3, enabled=False)
+    service.control.apply_fleet(Fleet({}, {}, {host.name: host for host in LISTED}), OPERATOR)
+    for scope in ("s-0", "s-1"):
+        redeploy(service, (scope, "m"))
+    executor = Recorder()
+    ticker = ticker_with(service, executor)
+    store.read = 0
+    ticker.cycle_until_idle()
+    assert [work.targets["m"][0] for work in executor.works] == ["b", "b"]
+    assert store.read == 1
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-2", "m"),)))
+    service.control.submit(request, OPERATOR)
+    ticker.cycle_until_idle()
+    assert (len(executor.works), store.read) == (3, 1)
+
+
+class Failing(MemoryStore):
+    """Fails once when the machines of a scope are read."""
+
+    fails = False
+
+    def snapshot(self, focus: Focus) -> Snapshot:
+        if focus.inventory and self.fails:
+            self.fails = False
+            raise StoreUnavailable("away")
+        return super().snapshot(focus)
+
+
+def test_an_order_is_not_lost_if_its_targets_cannot_be_read() -> None:
+    """It was taken already: the executor gets it when the store is back."""
+    store = Failing()
+    service = make_service(store, enabled=False)
+    service.control.apply_fleet(Fleet({}, {}, {host.name: host for host in LISTED}), OPERATOR)
+    redeploy(service, ("s-0", "m"))
+    executor = Recorder()
+    ticker = ticker_with(service, executor)
+    store.fails = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle_until_idle()
+    assert executor.works == []
+    ticker.cycle_until_idle()
+    assert [work.targets["m"][0] for work in executor.works] == ["b"]
+
+
+def test_a_target_that_is_cordoned_meanwhile_is_closed() -> None:
+    """An executor can ask right before it moves a machine."""
+    service = farm(*LISTED)
+    redeploy(service, ("s-0", "m"))
+    executor = Recorder()
+    ticker_with(service, executor).cycle_until_idle()
+    (work,) = executor.works
+    assert [work.closed(host) for host in "bc"] == ["host b is cordoned", ""]
+    service.control.cordon_host("c", OPERATOR)
+    assert work.closed("c") == "host c is cordoned"
+
+
 def test_a_plan_spreads_the_machines_of_all_scopes() -> None:
     """Each machine is placed as if the ones before it had moved."""
     service = farm(*LISTED)
@@ -122,3 +200,18 @@ def test_a_plan_spreads_the_machines_of_all_scopes() -> None:
         "s-1/m": ("e", "c", "h"),
     }
     assert placement.planned_targets(service.store, machines, "e") == {"s-0/m": ("e",), "s-1/m": ("e",)}
+    after = placement.planned_targets(service.store, machines, "", emptied_next={"c"})
+    assert after == {"s-0/m": ("e", "d", "c"), "s-1/m": ("e", "h", "c")}
+
+
+def test_hosts_that_wait_for_their_turn_are_tried_last() -> None:
+    """The machines of the first host would have to move again in the turn of the second; others may go there."""
+    service = farm(*LISTED)
+    request = MaintenanceRequest(type=EventType.FREEZE, targets=Targets(hosts=("h", "c")), host_mode=HostMode.EVACUATE)
+    service.control.submit(request, OPERATOR)
+    executor = Recorder()
+    ticker = ticker_with(service, executor)
+    ticker.cycle_until_idle()
+    redeploy(service, ("s-1", "m"))
+    ticker.cycle_until_idle()
+    assert [work.targets["m"] for work in executor.works] == [("e", "d", "c"), ("c", "e")]

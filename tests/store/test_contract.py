@@ -782,6 +782,21 @@ def test_a_snapshot_of_a_host_has_its_machines_and_their_scopes(store: Store) ->
     assert list(seen.scopes) == ["shop"]
 
 
+def test_a_snapshot_of_a_host_has_its_orders_that_are_not_over(store: Store) -> None:
+    """A decision about a host knows what other maintenances do on it."""
+    ids = {state: f"H{number}" for number, state in enumerate(OrderState)}
+    orders = [
+        host_order(id_, state=s, host="kvm-07", position=n, node="n", deadline=None)
+        for n, (s, id_) in enumerate(ids.items())
+    ]
+    elsewhere = host_order("H9", state=OrderState.OPEN, host="kvm-08", position=9)
+    store.apply(change(maintenances=[maintenance()], orders=[*orders, elsewhere], hosts=[FULL_HOST]))
+    seen = store.snapshot(Focus(hosts=("kvm-07",)))
+    over = {OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED}
+    assert set(seen.orders) == {id_ for state, id_ in ids.items() if state not in over}
+    assert store.snapshot(Focus(hosts=("kvm-07",), document_only=True)).orders == {}
+
+
 def test_a_host_changes_only_as_it_was_read(store: Store) -> None:
     """A host that another writer added, changed or removed is a conflict, and nothing is saved."""
     store.apply(change(hosts=[FULL_HOST, Host(name="kvm-01")]))

@@ -216,7 +216,7 @@ def test_the_work_of_the_present_does_not_grow_with_the_past(tmp_path: Path) -> 
         "scopes_of_maintenances": {"ids": '["now"]'},
         "due": {"now": "2031", "limit": 100},
         "next_wakeup": {},
-        "orders_in_state": {"state": "open", "of_hosts": False, "limit": 100},
+        "orders_in_state": {"state": "open", "limit": 100},
         "scopes_page": {"after": "s1", "limit": 5},
         "machines_page": {"scope": "shop", "name": "web-3", "limit": 5},
         "machines_page_of_scope": {"scope": "shop", "name": "web-3", "limit": 5},

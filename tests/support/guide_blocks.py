@@ -1,6 +1,6 @@
 """Read the blocks that the networking pages of docs/guide print, so that tests can run them.
 
-A block is found by its heading and its first line, a comment.
+A block is found by its heading and its first line, a comment. In a program, that line follows `#!/bin/sh`.
 """
 
 import re
@@ -17,7 +17,7 @@ def block(heading: str, first_line: str) -> str:
     blocks = [
         text
         for text in _BLOCK.findall(_section(heading))
-        if text.startswith((f"# {first_line}", f"<!-- {first_line}", f"// {first_line}"))
+        if text.removeprefix("#!/bin/sh\n").startswith((f"# {first_line}", f"<!-- {first_line}", f"// {first_line}"))
     ]
     assert len(blocks) == 1, f"{len(blocks)} blocks under {heading!r} begin with {first_line!r}"
     return str(blocks[0])

@@ -7,19 +7,32 @@ import typer
 
 from forewarn.cli.client import Failed, Json
 from forewarn.cli.options import usage
-from forewarn.core.plan_warnings import NO_NOTICE
+from forewarn.core.plan_warnings import NO_NOTICE, NO_TARGET
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.", show_default=False)]
 NoNoticeOk = Annotated[
     bool, typer.Option("--no-notice-ok", help="Also schedule a plan that gives no notice.", show_default=False)
 ]
+NoHostOk = Annotated[
+    bool,
+    typer.Option("--no-host-ok", help="Also schedule a plan in which a machine can go to no host.", show_default=False),
+]
 
 
 def refuse_without_notice(warnings: Iterable[Json], *, no_notice_ok: bool) -> None:
     """End the command if the plan gives no notice, unless the user accepted this beforehand."""
-    messages = [warning["message"] for warning in warnings if warning["code"] == NO_NOTICE]
-    if messages and not no_notice_ok:
-        raise usage(f"nothing was scheduled: {'; '.join(messages)}; add --no-notice-ok to schedule it anyway")
+    _refuse(warnings, NO_NOTICE, "--no-notice-ok", accepted=no_notice_ok)
+
+
+def refuse_without_host(warnings: Iterable[Json], *, no_host_ok: bool) -> None:
+    """End the command if a machine can go to no host in the plan, unless the user accepted this beforehand."""
+    _refuse(warnings, NO_TARGET, "--no-host-ok", accepted=no_host_ok)
+
+
+def _refuse(warnings: Iterable[Json], code: str, option: str, *, accepted: bool) -> None:
+    messages = [warning["message"] for warning in warnings if warning["code"] == code]
+    if messages and not accepted:
+        raise usage(f"nothing was scheduled: {'; '.join(messages)}; add {option} to schedule it anyway")
 
 
 def confirm(question: str, *, yes: bool, otherwise: str) -> None:

@@ -29,7 +29,10 @@ def target_names(maintenance: Json) -> str:
 
 
 def progress(maintenance: Json) -> str:
-    return formatting.progress(**maintenance["progress"])
+    """Return how far the events are, and the hosts if the maintenance works on hosts."""
+    on_hosts = maintenance["host_progress"]
+    hosts = f"; hosts: {formatting.progress(**on_hosts)}" if on_hosts else ""
+    return formatting.progress(**maintenance["progress"]) + hosts
 
 
 def update_domain_name(event: Json) -> str:

@@ -6,6 +6,7 @@ The API says what an event or a maintenance waits for. What to do about it depen
 from collections.abc import Iterable, Mapping
 
 from forewarn.cli.client import Json
+from forewarn.core.model import OrderState
 from forewarn.core.operator_model import Role
 
 OPERATORS = frozenset({Role.OPERATOR})
@@ -13,6 +14,10 @@ OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 RESOLVE = "run `forewarn event retry {cause}`, or `finish` or `abandon` instead of `retry`"
 RESOLVE_HOST = "run `forewarn order retry {cause}`, or `finish` or `abandon` instead of `retry`"
 RETRY_ALL = "run `forewarn maintenance retry-failed {maintenance}` to retry all that failed"
+TAKE_HOST = (
+    "if you do the work on host {host} yourself (host_executor = external), run `forewarn order start {order}` first"
+)
+CLEAR_HOST = "stop or move what runs on host {host}: its work can begin then"
 # By the code of the reason: who may run the commands, and the commands. For other reasons there is only to wait.
 HINTS: Mapping[str, tuple[frozenset[Role], str]] = {
     "approval": (OWNERS, "run `forewarn event approve {event}` to let it start without further approvals"),
@@ -56,7 +61,17 @@ def maintenance_hints(maintenance: Json, role: str) -> list[str]:
     reasons = maintenance["needs_operator"]
     others = [reason for reason in reasons if reason["code"] != "order-failed" or reason.get("orders")]
     event = {"id": "", "maintenance_id": maintenance["id"]}
-    return hints + _distinct(hint(event, reason, role) for reason in others)
+    on_hosts = map(host_hint, maintenance["hosts"])
+    return hints + _distinct([*(hint(event, reason, role) for reason in others), *on_hosts])
+
+
+def host_hint(host: Json) -> str:
+    """Return what an operator can do about the open order of a host, or "" if its order is not open."""
+    if host["state"] != OrderState.OPEN:
+        return ""
+    (reason,) = host["waiting_for"]
+    text = {"executor": TAKE_HOST, "host-not-empty": CLEAR_HOST}.get(reason["code"], "")
+    return text.format(host=host["host"], order=host["order_id"])
 
 
 def _distinct(hints: Iterable[str]) -> list[str]:

@@ -11,6 +11,9 @@ from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 
 app = group("host", "Show hosts, and cordon or uncordon one.")
 
+# The states of an order of a host whose work is neither over nor still to come.
+UNENDED = ["open", "running", "in-doubt", "failed"]
+MAX_ORDERS = 500
 COLUMNS = ("host", "state", "machines", "fault domain", "labels", "connection")
 
 HostArgument = Annotated[
@@ -43,6 +46,9 @@ def show(session: Session, host: HostArgument) -> None:
         if found["cordoned"]:
             who = f"maintenance {found['cordoned_by']}" if found["cordoned_by"] else "an operator"
             facts.append(("cordoned", f"{when(found['cordoned'], session.now())} by {who}"))
+        if found["state"] == "in-maintenance":
+            orders = session.api.page("/v1/orders", {"state": UNENDED, "q": host}, limit=MAX_ORDERS)["items"]
+            facts += [("work", _work(order)) for order in orders if order["host"] == host]
     session.out.facts(found, facts)
 
 
@@ -58,6 +64,11 @@ def uncordon(session: Session, host: HostArgument) -> None:
     """Lift the cordon of a host: forewarn may send machines to it again."""
     found = session.api.post(path_of("hosts", host, "uncordon"))
     session.out.result(found, f"host {found['name']} is not cordoned any more")
+
+
+def _work(order: Json) -> str:
+    reason = f" ({order['reason']})" if order["reason"] else ""
+    return f"order {order['id']} is {order['state']}{reason}"
 
 
 def _row(host: Json) -> tuple[object, ...]:

@@ -21,6 +21,7 @@ from forewarn.cli.formatting import (
     update_domain_name,
     when,
 )
+from forewarn.cli.hints import host_hint
 from forewarn.cli.output import STYLES
 from forewarn.cli.plan_text import events_of
 from forewarn.cli.session import Session
@@ -174,7 +175,9 @@ def _label(event: Json) -> str:
 
 
 def _host_state(host: Json) -> str:
-    return f"{host['state']} ({host['reason']})" if host["reason"] else str(host["state"])
+    reason = f" ({host['reason']})" if host["reason"] else ""
+    to_do = f": {hint}" if (hint := host_hint(host)) else ""
+    return f"{host['state']}{reason}{to_do}"
 
 
 def _state(event: Json) -> str:

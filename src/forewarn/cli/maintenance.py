@@ -7,7 +7,7 @@ import typer
 
 from forewarn.cli import completion, plan_text
 from forewarn.cli.client import Failed, Json, path_of
-from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
+from forewarn.cli.confirmation import NoHostOk, NoNoticeOk, Yes, confirm, refuse_without_host, refuse_without_notice
 from forewarn.cli.formatting import (
     full_time,
     maintenance_state,
@@ -127,7 +127,11 @@ def schedule(
         str | None, typer.Option(help="Never start before this time, approved or not.", metavar="TIME")
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="How long it is expected to take, like 90s or 1h30m.", metavar="DURATION")
+        str | None,
+        typer.Option(
+            help="How long each machine is expected to be interrupted, like 90s or 1h30m; not the work on a host.",
+            metavar="DURATION",
+        ),
     ] = None,
     description: Annotated[str, typer.Option(help="The description that guests see.", show_default=False)] = "",
     emergency: Annotated[
@@ -139,17 +143,22 @@ def schedule(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.", show_default=False)] = False,
     yes: Yes = False,
     no_notice_ok: NoNoticeOk = False,
+    no_host_ok: NoHostOk = False,
     wait: Annotated[
         Until | None, typer.Option(help="Follow the maintenance until its first wave has started, or until it is done.")
     ] = None,
     timeout: Timeout = None,
 ) -> None:
     """Show the plan, ask for confirmation, and schedule it."""
-    targets = _targets(machine or [], scope or [], update_domain, host or [])
-    host_mode = _host_mode(targets, evacuate=evacuate, in_place=in_place, only_evacuating=bool(to) or return_)
-    type_ = type_ or next((each for each, rules in EVENT_TYPES.items() if host_mode in rules.host_modes), None)
-    if type_ is None:
+    hosts = list(dict.fromkeys(host or []))
+    host_mode = _host_mode(hosts, evacuate=evacuate, in_place=in_place, to=to, return_=return_)
+    targets = _targets(machine or [], scope or [], update_domain, hosts)
+    types = [each for each, rules in EVENT_TYPES.items() if host_mode is None or host_mode in rules.host_modes]
+    if type_ is None and host_mode is None:
         raise usage("--type: say what happens to the machines, or work on hosts with --evacuate or --in-place")
+    type_ = type_ or types[0]
+    if type_ not in types:
+        raise usage(f"--{host_mode}: use --type {' or '.join(types)}, not {type_}")
     timeout_s = seconds("--timeout", timeout) if timeout is not None else None
     duration_s = seconds("--duration", duration) if duration is not None else -1
     now = session.now()
@@ -173,6 +182,7 @@ def schedule(
     if dry_run:
         return
     refuse_without_notice(plan["warnings"], no_notice_ok=no_notice_ok)
+    refuse_without_host(plan["warnings"], no_host_ok=no_host_ok)
     otherwise = "nothing was scheduled: the plan was not confirmed; --yes schedules without a question"
     confirm("Schedule this?", yes=yes, otherwise=otherwise)
     maintenance = session.api.post("/v1/maintenances", request, creating=True)
@@ -275,27 +285,31 @@ def _targets(machines: list[str], scopes: list[str], update_domain: int | None, 
     return {"scope": scopes[0]} if update_domain is None else {"scope": scopes[0], "update_domain": update_domain}
 
 
-def _host_mode(targets: dict[str, Any], *, evacuate: bool, in_place: bool, only_evacuating: bool) -> HostMode | None:
+def _host_mode(hosts: list[str], *, evacuate: bool, in_place: bool, to: str | None, return_: bool) -> HostMode | None:
     if evacuate and in_place:
         raise usage("--evacuate and --in-place exclude each other: choose one of them")
-    if only_evacuating and not evacuate:
-        raise usage("--to and --return need --evacuate: without it no machine leaves its host")
-    if (evacuate or in_place) and "hosts" not in targets:
+    if (to or return_) and not evacuate:
+        raise usage("--to and --return need --evacuate, which moves the machines away before the work on their host")
+    if (evacuate or in_place) and not hosts:
         raise usage(f"{'--evacuate' if evacuate else '--in-place'}: name the hosts with --host H")
+    if to in hosts:
+        raise usage(f"--to: {to} is one of the hosts to evacuate: choose another host")
     return HostMode.EVACUATE if evacuate else HostMode.IN_PLACE if in_place else None
 
 
 def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     session.out.say(plan_text.summary(plan))
     session.out.say(f"targets: {target_names(plan)}")
-    session.out.say(f"estimated end: {when(plan['estimated_end'], now) or 'unknown'}")
+    unknown = "unknown, because the work on hosts takes a time of its own" if plan["host_mode"] else "unknown"
+    session.out.say(f"estimated end: {when(plan['estimated_end'], now) or unknown}")
     if request["not_before"]:
         session.out.say(f"not before {when(request['not_before'], now)}, unless approved")
     if request["earliest"]:
         session.out.say(f"never before {when(request['earliest'], now)}, approved or not")
     if plan["host_mode"]:
-        session.out.table(plan_text.HOST_COLUMNS, plan_text.host_rows(plan))
-        session.out.say("the events of the first host; those of the others are planned when their turn comes:")
+        session.out.table(plan_text.HOST_COLUMNS[plan["host_mode"]], plan_text.host_rows(plan))
+        if len(plan["hosts"]) > 1:
+            session.out.say("the events of the first host; those of the others are planned when their turn comes:")
     session.out.table(plan_text.COLUMNS, plan_text.rows(plan), empty="no machines")
     for warning in plan["warnings"]:
         session.out.say(f"! {warning['message']}")

@@ -5,7 +5,10 @@ from forewarn.cli.output import Rows
 from forewarn.core.formatting import count, span
 
 COLUMNS = ("wave", "scope", "update domain", "machines", "hosts", "notice")
-HOST_COLUMNS = ("turn", "host", "machines", "they go to")
+HOST_COLUMNS = {
+    "evacuate": ("turn", "host", "machines", "they go to"),
+    "in-place": ("turn", "host", "machines", "what happens to them"),
+}
 
 
 def events_of(maintenance: Json) -> list[Json]:

@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
-from forewarn.cli.client import Json
+from forewarn.cli.client import Json, path_of
 from forewarn.cli.formatting import (
     distance,
     full_time,
@@ -13,9 +13,10 @@ from forewarn.cli.formatting import (
     update_domain_name,
     when,
 )
+from forewarn.cli.hints import host_hint
 from forewarn.cli.session import Session
 from forewarn.core.formatting import SHORT_ID_CHARS, iso, maintenance_state, names
-from forewarn.core.model import ENDED
+from forewarn.core.model import ENDED, UNFINISHED
 from forewarn.core.operator_model import Role
 
 MAX_ITEMS = 500
@@ -37,6 +38,7 @@ def read(session: Session) -> Json:
     """Return everything that the command shows; with --json this is the output."""
     api, clock = session.api, session.api.get("/v1/clock")
     since = iso(datetime.fromisoformat(clock["now"]) - HISTORY)
+    left_out = api.page("/v1/orders", {"state": ["cancelled", "abandoned"]}, limit=MAX_ITEMS)
     return {
         "server": api.server.url,
         "caller": {"role": session.role},
@@ -49,7 +51,17 @@ def read(session: Session) -> Json:
         "planned": api.page("/v1/events", {"status": ["Planned"]}, limit=MAX_ITEMS),
         "ended": api.page("/v1/events", {"status": sorted(ENDED), "since": since}, limit=MAX_ITEMS),
         "paused": api.page("/v1/maintenances", {"status": ["Paused"]}, limit=MAX_ITEMS),
+        "host_work": _host_work(session),
+        "left_out": [order for order in left_out["items"] if order["host"] and (order["ended"] or "") >= since],
     }
+
+
+def _host_work(session: Session) -> list[Json]:
+    """Return the work on the hosts of each maintenance that has not ended; a caller who sees no hosts gets none."""
+    page = session.api.page("/v1/maintenances", {"status": sorted(UNFINISHED)}, limit=MAX_ITEMS)
+    ids = [row["id"] for row in page["items"] if row["host_progress"]]
+    found = (session.api.get(path_of("maintenances", each), {"limit": 0}) for each in ids)
+    return [{"maintenance_id": each["id"], **host} for each in found for host in each["hosts"]]
 
 
 def status(session: Session) -> None:
@@ -69,7 +81,9 @@ def status(session: Session) -> None:
     abandoned = [event for event in state["ended"]["items"] if event["status"] == "Abandoned"]
     act = role == Role.OPERATOR
     resolve, resolve_host, resume = (RESOLVE, RESOLVE_HOST, CONTINUE) if act else (None, None, None)
-    ids = session.out.id_texts(each for key in ID_LISTS for item in state[key]["items"] for each in _ids(item))
+    listed = [item for key in ID_LISTS for item in state[key]["items"]] + state["left_out"]
+    of_hosts = [each for host in state["host_work"] for each in (host["order_id"], host["maintenance_id"])]
+    ids = session.out.id_texts([*(each for item in listed for each in _ids(item)), *of_hosts])
     _section(session, "FAILED", _unresolved(failed, ids), resolve, style="red")
     _section(session, "IN DOUBT: check the machines first", _unresolved(doubtful, ids), resolve, style="red")
     _section(session, "FAILED WORK ON HOSTS", _unresolved_hosts(failed, ids), resolve_host, style="red")
@@ -77,9 +91,14 @@ def status(session: Session) -> None:
     _section(session, in_doubt, _unresolved_hosts(doubtful, ids), resolve_host, style="red")
     _section(session, "MAINTENANCES WITH FAILURES", _held(state, ids, role), style="red")
     _section(session, "IN PROGRESS", _started(started, ids, now))
+    _section(session, "WORK ON HOSTS", _work_on_hosts(state["host_work"], ids, now))
+    for line in filter(None, map(host_hint, state["host_work"] if act else ())):
+        session.out.say(line)
     _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
     _section(session, "PAUSED MAINTENANCES", _paused(state["paused"]["items"], ids), resume)
     _section(session, "ABANDONED IN THE LAST 24 HOURS", _abandoned(abandoned, ids))
+    uncordon = ("to let machines go to one that is cordoned: forewarn host uncordon HOST", "") if act else None
+    _section(session, "HOSTS LEFT OUT IN THE LAST 24 HOURS", _left_out(state["left_out"], ids), uncordon)
 
 
 def headline(state: Json) -> list[str]:
@@ -163,6 +182,23 @@ def _unresolved_hosts(orders: list[Json], ids: dict[str, str]) -> Table:
         (ids[order["id"]], order["host"], order["attempt"], order["reason"], ids[order["maintenance_id"]])
         for order in orders
         if order["host"]
+    ]
+
+
+def _work_on_hosts(hosts: list[Json], ids: dict[str, str], now: str) -> Table:
+    """Return the hosts whose work has not ended; failed work has a section of its own."""
+    return ("order", "host", "state", "waits for", "maintenance"), [
+        (ids[host["order_id"]], host["host"], host["state"], reasons(host, now), ids[host["maintenance_id"]])
+        for host in hosts
+        if host["state"] in ("planned", "open", "running")
+    ]
+
+
+def _left_out(orders: list[Json], ids: dict[str, str]) -> Table:
+    """Return the hosts that were skipped, cancelled or abandoned."""
+    return ("order", "host", "state", "why", "maintenance"), [
+        (ids[order["id"]], order["host"], order["state"], order["reason"], ids[order["maintenance_id"]])
+        for order in orders
     ]
 
 

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 from forewarn.core.cancelling import cancel
 from forewarn.core.draft import Draft
-from forewarn.core.host_orders import OVER, current_host, is_read
-from forewarn.core.host_work import cordon, drop_host, fail_host, move_hosts
+from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
+from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, move_hosts
 from forewarn.core.model import (
     OPEN,
     UNFINISHED,
@@ -26,7 +26,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.planning import publication
-from forewarn.core.transitions import OrderVerb, Verb, status_after
+from forewarn.core.transitions import OrderVerb, Verb, order_after, status_after
 from forewarn.core.waiting import (
     current_wave,
     due,
@@ -87,7 +87,8 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
             continue
         now = draft.now if order.host else draft.now_in(draft.events[order.id].scope)
         if resumed is not None and order.issued <= resumed:
-            order = replace(order, deadline=max(order.deadline, resumed + timedelta(seconds=order_timeout_s)))
+            again = resumed + timedelta(seconds=order_timeout_s or DOWN_LIMIT_S)
+            order = replace(order, deadline=max(order.deadline, again))
             draft.put_order(order)
         if order.deadline is not None and now >= order.deadline and draft.before.store_hold is None:
             _fail_late_order(draft, order, now, f"{order.deadline:%Y-%m-%dT%H:%M:%SZ}")
@@ -105,16 +106,30 @@ def _orders_of(draft: Draft, maintenance_id: str) -> list[Order]:
 
 
 def _fail_late_order(draft: Draft, order: Order, now: datetime, deadline: str) -> None:
+    # What held back an open order is more use than that it timed out.
+    reason = "; ".join(filter(None, [f"timed out: no result by {deadline}", order.reason]))
     if order.host and order.state is OrderState.PLANNED:
         fail_host(
             draft, order, f"its machines were shut down, and not all of them by {deadline}: they are started again"
         )
+    elif order.host and order.state is OrderState.RUNNING and _is_in_place(draft, order.maintenance_id):
+        _doubt_host(draft, order, f"{reason}; its machines stay shut down until an operator decides")
     elif order.host:
-        fail_host(draft, order, f"timed out: no result by {deadline}")
+        fail_host(draft, order, reason)
     else:
-        reason = f"timed out: no result by {deadline}"
         draft.put_order(replace(order, state=OrderState.FAILED, ended=now, reason=reason))
         draft.note("order failed", event=draft.events[order.id], detail=reason)
+
+
+def _doubt_host(draft: Draft, order: Order, reason: str) -> None:
+    """Put late work on a host in doubt: it may go on, so the machines on the host must not be started."""
+    state = order_after(order, OrderVerb.DOUBT)
+    draft.put_order(replace(order, state=state, deadline=None, reason=reason))
+    draft.note("order in doubt", maintenance_id=order.maintenance_id, detail=f"host {order.host}: {reason}")
+
+
+def _is_in_place(draft: Draft, maintenance_id: str) -> bool:
+    return draft.maintenances[maintenance_id].host_mode is HostMode.IN_PLACE
 
 
 def _note_published(draft: Draft, maintenance_id: str) -> None:
@@ -172,7 +187,7 @@ def _start(draft: Draft, event: Event, order_timeout_s: int) -> None:
     if started.published is None:
         started = replace(started, published=now, not_before=now, sequence=_next_sequence(draft, event))
     draft.put(started)
-    in_place = draft.maintenances[event.maintenance_id].host_mode is HostMode.IN_PLACE
+    in_place = _is_in_place(draft, event.maintenance_id)
     deadline = now + timedelta(seconds=order_timeout_s) if order_timeout_s else None
     draft.put_order(Order(id=event.id, issued=now, deadline=deadline, phase=Phase.STOP if in_place else Phase.NONE))
     draft.note("event started", event=event)
@@ -211,11 +226,23 @@ def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> M
         return MaintenanceStatus.RUNNING if started else MaintenanceStatus.PLANNED
     if Status.ABANDONED in statuses or OrderState.ABANDONED in hosts:
         return MaintenanceStatus.FAILED
+    if any(_was_interrupted(draft, maintenance, order) for order in draft.host_orders_of(maintenance.id)):
+        return MaintenanceStatus.FAILED
     if maintenance.cancelled:
         return MaintenanceStatus.CANCELLED
     if hosts:
         return MaintenanceStatus.FAILED if OrderState.CANCELLED in hosts else MaintenanceStatus.COMPLETED
     return MaintenanceStatus.COMPLETED if Status.COMPLETED in statuses else MaintenanceStatus.CANCELLED
+
+
+def _was_interrupted(draft: Draft, maintenance: Maintenance, order: Order) -> bool:
+    """Whether the work on a host was cancelled after its turn had begun: the host was cordoned for it, and still is."""
+    if order.state is not OrderState.CANCELLED:
+        return False
+    # An empty host has no events. Its order opened with its turn: at submission if `issued` does not tell it.
+    known = draft.before.orders.get(order.id)
+    opened = order.issued > maintenance.created or (known is not None and known.state is OrderState.OPEN)
+    return opened or any(e.published is not None for e in departures(draft, order))
 
 
 def _has_more_to_do(draft: Draft, maintenance: Maintenance) -> bool:
@@ -230,6 +257,7 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         for order in _orders_of(draft, maintenance.id)
         if draft.before.store_hold is None and order.state in TIMED and order.deadline is not None
     ]
+    moments += [draft.now for order in draft.host_orders_of(maintenance.id) if machines_to_start(draft, order)]
     if not stopped(draft, maintenance):
         wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
         unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]

@@ -27,7 +27,7 @@ class Snapshot:
     Machines and hosts are present only if the caller requested them; a host that has no row is absent. `hold` is the
     unconfirmed hold of the clock; `confirmed` is the last hold that an operator confirmed, while there is no later one.
     `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that. Of a host
-    in `read_hosts`, every machine is present.
+    in `read_hosts`, every machine is present, and every order that is not over, also if its maintenance is absent.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)

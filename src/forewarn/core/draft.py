@@ -198,7 +198,7 @@ class Draft:
             scopes=tuple(scopes.values()),
             machines=tuple(_changed(self.before.machines, self.machines)),
             removed_machines=tuple(self._removed_machines),
-            hosts=tuple(_changed(self.before.hosts, self.hosts)),
+            hosts=tuple(self._changed_hosts(orders)),
             maintenances=tuple(self._changed_maintenances(orders)),
             events=tuple(e for e in _changed(self.before.events, self.events) if not self._only_approved(e)),
             approvals=tuple(self._approvals),
@@ -214,6 +214,12 @@ class Draft:
         return list(
             {**changed, **{o.maintenance_id: self.maintenances[o.maintenance_id] for o in orders if o.host}}.values()
         )
+
+    def _changed_hosts(self, orders: Iterable[Order]) -> list[Host]:
+        """Return the hosts to write. The version of a host guards that only one maintenance opens an order of it."""
+        changed = {host.name: host for host in _changed(self.before.hosts, self.hosts)}
+        opened = [o.host for o in orders if o.host in self.hosts and o.state is OrderState.OPEN]
+        return list({**changed, **{name: self.hosts[name] for name in opened}}.values())
 
     def _is_handed_out(self, order: Order) -> bool:
         """Whether an executor gets the order because of this change."""

@@ -95,8 +95,8 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
 
 
 def _unlisted(host: Host) -> Host:
-    """Return the host as it is after it left the fleet while it was cordoned."""
-    return Host(name=host.name, cordoned=host.cordoned, cordoned_by=host.cordoned_by, version=host.version)
+    """Return the host as it is after it left the fleet while it was cordoned: work on it may still need its connection."""
+    return replace(host, listed=False, fault_domain=0, labels={})
 
 
 def _removal_warning(diff: Difference) -> str:

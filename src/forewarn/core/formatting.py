@@ -204,7 +204,7 @@ def missing_approvals(waiting_for: Iterable[Reason]) -> str:
 
 def until_phrase(reason: Reason) -> str:
     """Return the words between a reason and the time it ends. An order has no fixed end, only a deadline."""
-    return ", with a deadline at" if reason.code == "executor" else " until"
+    return ", with a deadline at" if reason.code in ("executor", "host-not-empty") else " until"
 
 
 def reasons(waiting_for: Sequence[Reason], now: datetime) -> str:

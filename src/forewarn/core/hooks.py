@@ -40,7 +40,7 @@ KINDS: dict[str, frozenset[str]] = {
     "fleet": frozenset({"fleet changed"}),
     "cordoned": frozenset({"host cordoned"}),
     "uncordoned": frozenset({"host uncordoned"}),
-    "host-work": frozenset({"host waiting", "host ready", "machines stopped", "machines to be started"}),
+    "host-work": frozenset({"host begun", "host waiting", "host ready", "machines stopped", "machines to be started"}),
 }
 # Every entry of another action: tokens, hooks, the clock, the store.
 OTHER = "other"

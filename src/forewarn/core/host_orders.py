@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
+from forewarn.core.hosts import IN_MAINTENANCE
 from forewarn.core.model import (
     OPEN,
     UNSTARTED,
@@ -89,6 +90,19 @@ def is_stopped(draft: Draft, event: Event) -> bool:
         and order.phase is Phase.START
         and order.state is OrderState.PLANNED
     )
+
+
+def other_work(draft: Draft, order: Order) -> Order | None:
+    """Return the order by which another maintenance works on the same host, or will until an operator resolves it."""
+    others = (o for o in draft.orders.values() if o.host == order.host and o.state in IN_MAINTENANCE)
+    return next((o for o in others if o.maintenance_id != order.maintenance_id), None)
+
+
+def machines_to_start(draft: Draft, order: Order) -> list[Event]:
+    """Return the events whose machines are shut down although the work on their host has ended or will not be done."""
+    if order.state is OrderState.PLANNED or order.state in UNDER_WAY:
+        return []
+    return [event for event in events_of_host(draft, order) if is_stopped(draft, event)]
 
 
 def machines_in_the_way(draft: Draft, maintenance: Maintenance, order: Order) -> list[Machine]:

@@ -23,6 +23,8 @@ from forewarn.core.host_orders import (
     machines_in_the_way,
     machines_on,
     machines_to_return,
+    machines_to_start,
+    other_work,
 )
 from forewarn.core.model import (
     UNSTARTED,
@@ -37,6 +39,9 @@ from forewarn.core.model import (
 from forewarn.core.planning import plan_events
 from forewarn.core.transitions import OrderVerb, order_after
 from forewarn.core.waiting import host_not_before, stopped
+
+# Without a time limit of orders, the work on a host whose machines are shut down must be taken within this time.
+DOWN_LIMIT_S = 3_600
 
 
 def move_hosts(draft: Draft, maintenance_id: str, order_timeout_s: int, new_id: Callable[[], str]) -> None:
@@ -74,12 +79,15 @@ def _move(
         verb, what = (OrderVerb.ABANDON, "abandoned") if Status.ABANDONED in lost else (OrderVerb.CANCEL, "cancelled")
         drop_host(draft, order, verb, f"an event of host {order.host} was {what}")
         return True
-    on_host = machines_on(draft, order.host)
+    on_host, busy = machines_on(draft, order.host), other_work(draft, order) is not None
     if not events and on_host:
-        return not stopped(draft, maintenance) and _plan_host(draft, maintenance, order, on_host, new_id)
+        may_plan = not busy and not stopped(draft, maintenance)
+        return may_plan and _plan_host(draft, maintenance, order, on_host, new_id)
+    if any(e.status is not Status.PLANNED for e in events):
+        cordon(draft, order.host, maintenance.id)  # the end of another maintenance may have uncordoned it
     if maintenance.host_mode is HostMode.IN_PLACE:
         return _open_in_place(draft, maintenance, order, order_timeout_s)
-    if any(e.status is not Status.COMPLETED for e in events) or on_host or stopped(draft, maintenance):
+    if any(e.status is not Status.COMPLETED for e in events) or on_host or busy or stopped(draft, maintenance):
         return False
     floor = host_not_before(draft, maintenance, order)
     return (floor is None or draft.trusted_in("") >= floor) and _open(draft, order, order_timeout_s)
@@ -92,6 +100,7 @@ def _plan_host(
     if refusal:
         fail_host(draft, order, refusal)
     else:
+        draft.note("host begun", maintenance_id=order.maintenance_id, detail=f"host {order.host}: its turn has begun")
         _plan(draft, maintenance, order, machines, new_id, to_host=maintenance.to_host)
     return True
 
@@ -146,13 +155,16 @@ def _open_in_place(draft: Draft, maintenance: Maintenance, order: Order, order_t
     """Open the order once every machine on the host is shut down. From the first one on, a time limit counts."""
     events = departures(draft, order)
     waiting = [e for e in events if is_stopped(draft, e)]
-    if len(waiting) == len(events) and not machines_in_the_way(draft, maintenance, order):
+    limit_s = (order_timeout_s or DOWN_LIMIT_S) if waiting else order_timeout_s
+    free = other_work(draft, order) is None and not machines_in_the_way(draft, maintenance, order)
+    if free and len(waiting) == len(events):
         floor = host_not_before(draft, maintenance, order)
         may_open = bool(events) or (
             not stopped(draft, maintenance) and (floor is None or draft.trusted_in("") >= floor)
         )
-        return may_open and _open(draft, order, order_timeout_s)
-    if waiting and order.deadline is None and (deadline := _deadline(draft.now, order_timeout_s)) is not None:
+        return may_open and _open(draft, order, limit_s)
+    if waiting and order.deadline is None:
+        deadline = draft.now + timedelta(seconds=limit_s)
         draft.put_order(replace(order, deadline=deadline))
         detail = f"host {order.host}: its work must be ready to begin by {deadline:%Y-%m-%dT%H:%M:%SZ}"
         draft.note("host waiting", maintenance_id=order.maintenance_id, detail=detail)
@@ -173,13 +185,10 @@ def _deadline(now: datetime, order_timeout_s: int) -> datetime | None:
 
 def _start_machines_again(draft: Draft, order: Order, order_timeout_s: int) -> None:
     """Issue the orders that start the machines of a host again, once its work has ended or will not be done."""
-    if order.state is OrderState.PLANNED or order.state in UNDER_WAY:
-        return
-    for event in events_of_host(draft, order):
-        if is_stopped(draft, event):
-            waiting, now = draft.orders[event.id], draft.now_in(event.scope)
-            draft.put_order(reissued(waiting, now, order_timeout_s))
-            draft.note("machines to be started", event=event, detail=f"the work on host {order.host} is {order.state}")
+    for event in machines_to_start(draft, order):
+        waiting, now = draft.orders[event.id], draft.now_in(event.scope)
+        draft.put_order(reissued(waiting, now, order_timeout_s))
+        draft.note("machines to be started", event=event, detail=f"the work on host {order.host} is {order.state}")
 
 
 def reissued(order: Order, now: datetime, order_timeout_s: int) -> Order:

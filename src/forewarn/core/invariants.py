@@ -52,6 +52,7 @@ _HOST_STEPS = {
 }
 _MAY_BE_RETRIED = {OrderState.FAILED, OrderState.IN_DOUBT}
 _WORK_MAY_BEGIN = {OrderState.OPEN, OrderState.RUNNING}
+_WORK_IN_HAND = {OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 _WORK_MAY_GO_ON = {OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 # 3. The fields of an event that never change.
 _IDENTITY = ("maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources")
@@ -210,6 +211,8 @@ def _check_phase(after: Snapshot, known: Order | None, order: Order) -> None:
 def _check_host_order(after: Snapshot, known: Order | None, order: Order) -> None:
     """11. Work on a host begins only while no machine is on it, or in place while all of them are shut down.
 
+    No other maintenance works on the host then.
+
     Machines that arrive later are facts: they do not undo work that has begun.
     """
     begins = known is None or (known.state, known.attempt, known.node) != (order.state, order.attempt, order.node)
@@ -221,6 +224,11 @@ def _check_host_order(after: Snapshot, known: Order | None, order: Order) -> Non
         return
     if order.host not in after.read_hosts:
         raise _broken(11, f"the work on host {order.host} would begin, and its machines are not known")
+    for other in after.orders.values():
+        if other.host == order.host and other.id != order.id and other.state in _WORK_IN_HAND:
+            raise _broken(
+                11, f"the work on host {order.host} would begin while order {other.id} of it is {other.state}"
+            )
     in_place = after.maintenances[order.maintenance_id].host_mode is HostMode.IN_PLACE
     shut_down = {
         (event.scope, name)

@@ -26,7 +26,15 @@ from forewarn.core.errors import (
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import current_host, is_read, machines_in_the_way, machines_on
-from forewarn.core.host_work import drop_host, fail_host, finish_host, reissued, repeated_phase, several_domains
+from forewarn.core.host_work import (
+    DOWN_LIMIT_S,
+    drop_host,
+    fail_host,
+    finish_host,
+    reissued,
+    repeated_phase,
+    several_domains,
+)
 from forewarn.core.model import (
     MAX_OPEN_USER_EVENTS,
     OPEN,
@@ -199,7 +207,8 @@ def cancel_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime
     draft.note("maintenance cancelled", maintenance_id=maintenance_id)
     cancel_rest(draft, maintenance, f"maintenance cancelled by {actor.name}")
     refresh(draft, maintenance_id)
-    _wake(draft, maintenance_id)
+    if maintenance.host_mode is not None:
+        _wake(draft, maintenance_id)  # machines that are shut down must be started again
     return draft.change()
 
 
@@ -238,16 +247,14 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     draft.note("maintenance paused" if paused else "maintenance resumed", maintenance_id=maintenance_id)
     draft.put_maintenance(replace(maintenance, paused=paused))
     refresh(draft, maintenance_id)
+    # A pause keeps no machine shut down: a tick still sees the work on its host to its end.
     if not paused or maintenance.host_mode is not None:
         _wake(draft, maintenance_id)
     return draft.change()
 
 
 def _wake(draft: Draft, maintenance_id: str) -> None:
-    """Let the next tick examine a maintenance that was refreshed, unless it has ended.
-
-    Machines that are shut down for the work on their host must be started again, also if the maintenance is paused or cancelled.
-    """
+    """Let the next tick examine a maintenance that was refreshed, unless it has ended."""
     refreshed = draft.maintenances[maintenance_id]
     if refreshed.ended is None:
         draft.put_maintenance(replace(refreshed, wake_at=draft.now))
@@ -321,14 +328,15 @@ def resolve_host(
 
 
 def _retry_host(draft: Draft, order: Order, order_timeout_s: int) -> None:
-    maintenance = draft.maintenances[order.maintenance_id]
-    if maintenance.host_mode is HostMode.IN_PLACE and order.state is OrderState.FAILED:
+    in_place = draft.maintenances[order.maintenance_id].host_mode is HostMode.IN_PLACE
+    if in_place and order.state is OrderState.FAILED:
         raise Refused(
-            f"the machines on host {order.host} run again: finish or abandon its order, and submit a new maintenance"
+            f"the work on host {order.host} cannot be retried while its machines run: finish or abandon its order, and"
+            " submit a new maintenance"
         )
     _refuse_not_empty(draft, order)
     draft.note(f"host {Verb.RETRY} by operator", maintenance_id=order.maintenance_id, detail=f"host {order.host}")
-    draft.put_order(reissued(order, draft.now, order_timeout_s))
+    draft.put_order(reissued(order, draft.now, order_timeout_s or (DOWN_LIMIT_S if in_place else 0)))
 
 
 def _refuse_not_empty(draft: Draft, order: Order) -> None:
@@ -352,16 +360,19 @@ def note_host(snapshot: Snapshot, order_id: str, reason: str, *, now: datetime, 
 def retry_failed(
     snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor, order_timeout_s: int
 ) -> Change:
-    """Retry every failed order of the maintenance. Orders in doubt stay: an operator must check their machines first."""
+    """Retry every failed order of the maintenance. Orders in doubt stay: an operator must check their machines first.
+
+    Failed work in place stays too, unless nothing else has failed: then the refusal says why.
+    """
     draft = Draft(snapshot, now, actor)
-    _open_maintenance(draft, maintenance_id)
+    in_place = _open_maintenance(draft, maintenance_id).host_mode is HostMode.IN_PLACE
     failed = [event for event in draft.events_of(maintenance_id) if order_failed(draft, event)]
     hosts = [order for order in draft.host_orders_of(maintenance_id) if order.state is OrderState.FAILED]
     if not failed and not hosts:
         raise Refused(f"no order of maintenance {maintenance_id} has failed: there is nothing to retry")
     for event in failed:
         _retry(draft, event, order_timeout_s)
-    for order in hosts:
+    for order in hosts if not in_place or not failed else ():
         _retry_host(draft, order, order_timeout_s)
     refresh(draft, maintenance_id)
     _wake(draft, maintenance_id)
@@ -458,6 +469,8 @@ def _report(draft: Draft, end: OrderReport) -> None:
         raise Refused(f"order {order_id} is at attempt {order.attempt}: a report of attempt {attempt} no longer counts")
     if end.node and end.node != order.node:
         raise Refused(f"order {order_id} belongs to {order.node} now: a report of {end.node} no longer counts")
+    if order.state is OrderState.PLANNED:
+        raise IllegalTransition(f"order {order_id} is planned: no executor has it, and there is nothing to report")
     if isinstance(outcome, Unknown):
         _doubt(draft, order, outcome.reason)
     elif order.host:

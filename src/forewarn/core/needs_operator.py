@@ -49,10 +49,12 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     under_way = [order for order in orders if order.state in UNDER_WAY or order.state is OrderState.FAILED]
     current = current_host(draft, maintenance) if orders else None
     reasons = [host_reasons(draft, maintenance, order, current)[0] for order in under_way]
-    # A host without events gets them in the next tick.
-    if current is not None and current.state is OrderState.PLANNED and departures(draft, current):
+    if current is not None and current.state is OrderState.PLANNED:
         found = host_reasons(draft, maintenance, current, current)
-        reasons += [reason for reason in found if reason.code == "host-not-empty" and not reason.events]
+        reasons += [reason for reason in found if reason.code == "host-busy" and reason.orders]
+        # A host without events gets them in the next tick.
+        if departures(draft, current):
+            reasons += [reason for reason in found if reason.code == "host-not-empty" and not reason.events]
     return reasons
 
 

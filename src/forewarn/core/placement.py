@@ -15,11 +15,15 @@ MAX_TARGETS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """The hosts that have rows, how many machines each host carries, and the hosts that are in maintenance."""
+    """The hosts that have rows, how many machines each host carries, and the hosts that are in maintenance.
+
+    `emptied_next` wait for their turn in the same maintenance: a machine that goes there has to move once more.
+    """
 
     rows: Mapping[str, Host]
     machines: Mapping[str, int] = field(default_factory=dict)
     in_maintenance: Collection[str] = frozenset()
+    emptied_next: Collection[str] = frozenset()
 
     def why_not(self, name: str) -> str:
         """Return why no machine may be sent to a host, or ""."""
@@ -35,8 +39,9 @@ def targets(
     """Return for each leaving machine of a scope, by name, the hosts it may go to.
 
     `of_scope` are all machines of the scope. The hosts of the fault domain with the fewest machines of the scope come first,
-    then those with the fewest machines. Each machine is expected on its first host when the next one is placed. With `to_host`
-    there is no other choice. Without a list of hosts the result is empty: the executor chooses.
+    then those with the fewest machines; hosts that are emptied next come last. Each machine is expected on its first host when
+    the next one is placed. With `to_host` there is no other choice. Without a list of hosts the result is empty: the executor
+    chooses.
     """
     leaving = list(leaving)
     if to_host:
@@ -52,7 +57,12 @@ def targets(
     for machine in leaving:
         order = sorted(
             (host for host in candidates if host.name != machine.host),
-            key=lambda host: (in_domain[host.fault_domain], carried[host.name], host.name),
+            key=lambda host: (
+                host.name in hosts.emptied_next,
+                in_domain[host.fault_domain],
+                carried[host.name],
+                host.name,
+            ),
         )
         placed[machine.name] = tuple(host.name for host in order[:MAX_TARGETS])
         if order:

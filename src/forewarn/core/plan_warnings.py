@@ -12,13 +12,18 @@ from typing import Final
 
 from forewarn.core.change import Snapshot
 from forewarn.core.formatting import full_time, names
+from forewarn.core.host_orders import OVER
 from forewarn.core.model import OPEN, Event, Maintenance, Scope
+from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s
 
 NO_NOTICE: Final = "no-notice"
 PAST_NOT_BEFORE: Final = "past-not-before"
 PAST_EARLIEST: Final = "past-earliest"
 ALREADY_OPEN: Final = "already-open"
+NO_TARGET: Final = "no-target"
+NO_RETURN: Final = "no-return"
+HOST_BUSY: Final = "host-busy"
 MAX_ALREADY_OPEN = 20
 
 
@@ -38,6 +43,8 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
         *_without_notice(events, after.scopes),
         *_past_times(maintenance, now),
         *_already_open(before, events),
+        *_no_return(before, maintenance),
+        *_busy_hosts(before, after, maintenance_id),
     )
 
 
@@ -88,6 +95,36 @@ def _past_times(maintenance: Maintenance, now: datetime) -> list[PlanWarning]:
     return past
 
 
+# -- hosts
+
+
+def target_warnings(
+    targets: Mapping[str, Iterable[str]], hosts: Hosts, *, host: str, to_host: str
+) -> list[PlanWarning]:
+    """Return a warning about the machines of a host to be evacuated that may go nowhere as the hosts are now."""
+    stranded = sorted(machine for machine, found in targets.items() if not found)
+    if not stranded:
+        return []
+    why = hosts.why_not(to_host) if to_host else "every other host is cordoned or in maintenance"
+    message = f"{names(stranded)} on host {host} cannot go to {to_host or 'any host'}: {why}"
+    return [PlanWarning(NO_TARGET, message)]
+
+
+def _no_return(before: Snapshot, maintenance: Maintenance) -> list[PlanWarning]:
+    if maintenance.targets is None or not maintenance.return_machines:
+        return []
+    rows = (before.hosts.get(name) for name in maintenance.targets.hosts)
+    cordoned = [host.name for host in rows if host is not None and host.cordoned is not None]
+    return [
+        PlanWarning(
+            NO_RETURN,
+            f"host {name} is cordoned already, and this maintenance does not uncordon it: its machines cannot come back"
+            " until an operator does",
+        )
+        for name in cordoned
+    ]
+
+
 # -- machines that are already in open events
 
 
@@ -116,3 +153,21 @@ def _open_warning(planned: Mapping[str, set[str]], others: list[Event]) -> PlanW
             f"maintenance {first.maintenance_id} ({first.type}) already has {len(others)} open events of these machines"
         )
     return PlanWarning(ALREADY_OPEN, f"{names(shared)}: {what}")
+
+
+# -- hosts that another maintenance works on too
+
+
+def _busy_hosts(before: Snapshot, after: Snapshot, maintenance_id: str) -> list[PlanWarning]:
+    """Return a warning per host that an open maintenance works on already, or will."""
+    hosts = {order.host for order in after.orders.values() if order.maintenance_id == maintenance_id}
+    others: dict[str, set[str]] = defaultdict(set)
+    for order in before.orders.values():
+        if order.host in hosts and order.state not in OVER:
+            others[order.host].add(order.maintenance_id)
+    return [
+        PlanWarning(
+            HOST_BUSY, f"host {host} is already in maintenance {names(sorted(ids))}: the work on it waits for that"
+        )
+        for host, ids in sorted(others.items())
+    ]

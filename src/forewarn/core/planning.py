@@ -27,11 +27,11 @@ from forewarn.core.model import (
 
 
 def target_machines(
-    targets: Targets, machines: Mapping[tuple[str, str], Machine], known_hosts: Collection[str] = ()
+    targets: Targets, machines: Mapping[tuple[str, str], Machine], known_hosts: Collection[str] | None = None
 ) -> list[Machine]:
     """Return the machines that the targets name; raise NotFound for the first target that names none.
 
-    A host that is known need not carry a machine.
+    With `known_hosts`, the hosts themselves are the targets: a host that is known need not carry a machine.
     """
     if targets.machines:
         for scope, name in targets.machines:
@@ -40,8 +40,11 @@ def target_machines(
         targeted = [machines[key] for key in dict.fromkeys(targets.machines)]
     elif targets.hosts:
         for host in targets.hosts:
-            if host not in known_hosts and not any(m.host == host for m in machines.values()):
-                raise NotFound(f"no machine is on host {host!r}: check the name of the host in the fleet")
+            if any(m.host == host for m in machines.values()) or host in (known_hosts or ()):
+                continue
+            if known_hosts is not None:
+                raise NotFound(f"there is no host {host!r}: the fleet does not list it, and no machine is on it")
+            raise NotFound(f"no machine is on host {host!r}: check the name of the host in the fleet")
         targeted = [m for m in machines.values() if m.host in targets.hosts]
     else:
         scopes, domain = set(targets.scopes or (targets.scope,)), targets.update_domain
@@ -64,7 +67,7 @@ def plan(
     A maintenance that works on hosts has the orders of its hosts instead: the events of a host are planned in its turn.
     """
     works_on_hosts = request.host_mode is not None
-    known_hosts = snapshot.hosts if works_on_hosts else ()
+    known_hosts = snapshot.hosts if works_on_hosts else None
     machines = target_machines(request.targets, snapshot.machines, known_hosts)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
     maintenance = Maintenance(

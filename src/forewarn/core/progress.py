@@ -4,6 +4,7 @@ Owns the sums that stores count in their own way, so that a list of maintenances
 nothing: `estimate` derives the expected end from these sums.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -19,6 +20,15 @@ COUNTED_AS = {
     Status.ABANDONED: "undone",
 }
 STARTED_AS = {OrderState.FAILED: "failed", OrderState.IN_DOUBT: "in_doubt"}
+HOST_COUNTED_AS = {
+    OrderState.PLANNED: "left",
+    OrderState.OPEN: "running",
+    OrderState.RUNNING: "running",
+    OrderState.DONE: "done",
+    OrderState.CANCELLED: "undone",
+    OrderState.ABANDONED: "undone",
+    **STARTED_AS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +45,11 @@ class Counted:
     in_doubt: int = 0
     left: int = 0
     undone: int = 0
+
+
+def host_progress(orders: Iterable[Order]) -> Counted:
+    """Count the orders of hosts in the same way: `left` are planned, `running` can be taken or were taken."""
+    return Counted(**Counter(HOST_COUNTED_AS[order.state] for order in orders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

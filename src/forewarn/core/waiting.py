@@ -21,6 +21,7 @@ from forewarn.core.host_orders import (
     is_read,
     is_stopped,
     machines_in_the_way,
+    other_work,
 )
 from forewarn.core.model import (
     ENDED,
@@ -100,12 +101,22 @@ def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: 
     if current is not None and current.id != order.id:
         earlier = Waiting(code="earlier-host", message=f"host {current.host} comes first, and its turn has not ended")
         return (*reasons, earlier)
+    reasons += _host_busy(draft, order)
     reasons += _not_empty(draft, maintenance, order)
     floor = host_not_before(draft, maintenance, order)
     if floor is not None and draft.trusted_in("") < floor:
         reasons.append(Waiting(code="earliest", message="the work on the host has an earliest start", until=floor))
     ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
     return tuple(reasons) or (ticker,)
+
+
+def _host_busy(draft: Draft, order: Order) -> list[Waiting]:
+    other = other_work(draft, order)
+    if other is None:
+        return []
+    unresolved = other.state in (OrderState.FAILED, OrderState.IN_DOUBT)
+    message = f"maintenance {other.maintenance_id} works on host {order.host}, and its order is {other.state}"
+    return [Waiting(code="host-busy", message=message, orders=(other.id,) if unresolved else ())]
 
 
 def _not_empty(draft: Draft, maintenance: Maintenance, order: Order) -> list[Waiting]:

@@ -20,7 +20,8 @@ class Work:
 
     `connections` maps hosts to their connection, like a libvirt URI. `targets` maps machines to the hosts they may be moved to,
     the best first, without hosts that are down or cordoned. `live` marks a Freeze that is part of an evacuation: a live
-    migration. `instance_ids` maps machines to their instance ids, where they are known.
+    migration. `instance_ids` maps machines to their instance ids, where they are known. `closed(host)` returns why a machine may
+    no longer be sent to a host, or "": a target may be cordoned after the order was taken. It may be called from any thread.
     """
 
     order: Order
@@ -30,6 +31,7 @@ class Work:
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     live: bool = False
     instance_ids: Mapping[str, str] = field(default_factory=dict)
+    closed: Callable[[str], str] = field(default=lambda _: "", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The executor `libvirt`: stops, starts, moves and pauses the domains that the machines of an event are.
 
-`take` writes a journal and starts threads; each machine has one, and a host has at most `parallel` of them at work. After a
+`take` writes a journal and starts threads, at most `parallel` for each host, which work on its machines in turn. After a
 crash the node whose journal it is continues the order. Another node reports only what libvirt proves (`proven_end`), or that it
 cannot tell. This module can be imported without libvirt-python.
 """
@@ -9,7 +9,9 @@ import importlib.util
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -150,9 +152,13 @@ class LibvirtExecutor(Executor):
             Journal(self._folder / f"{report.order_id}.json").remove()
 
     def machines_on(self, host: str, connection: str) -> tuple[str, ...] | None:
+        if not connection:
+            return None  # libvirt would answer for a hypervisor of its own choice
         from forewarn.libvirt.connections import HostUnreachable, LibvirtError
         from forewarn.libvirt.hosted_domain import LibvirtHost, active_domains, within
 
+        if not connection:  # libvirt would answer for this node instead
+            return None
         try:
             there = LibvirtHost(host, connection, self._connections)
             return within(ASK_WITHIN_S, lambda: active_domains(there), f"libvirt on {host}")
@@ -188,9 +194,13 @@ class LibvirtExecutor(Executor):
             journal = self._journal(work)
             journal.lock(wait=True)
         results: dict[str, MachineEnd | Exception] = {}
+        by_host: dict[str, deque[str]] = {}
+        for machine in work.event.resources:
+            by_host.setdefault(work.hosts.get(machine, ""), deque()).append(machine)
         threads = [
-            threading.Thread(target=self._run_machine, args=(work, machine, journal, results), daemon=True)
-            for machine in work.event.resources
+            threading.Thread(target=self._run_machines, args=(work, machines, journal, results), daemon=True)
+            for machines in by_host.values()
+            for _ in range(min(len(machines), self._settings.parallel))
         ]
         for thread in threads:
             thread.start()
@@ -202,6 +212,14 @@ class LibvirtExecutor(Executor):
         journal.unlock()  # before the report: a retry may follow it at once
         self._ended.put(OrderReport(work.order.id, work.order.attempt, outcome))
         self._nudge()
+
+    def _run_machines(
+        self, work: Work, machines: deque[str], journal: Journal, results: "dict[str, MachineEnd | Exception]"
+    ) -> None:
+        """Work on machines of one host until none is left; other threads take from the same ones."""
+        with suppress(IndexError):
+            while True:
+                self._run_machine(work, machines.popleft(), journal, results)
 
     def _run_machine(
         self, work: Work, machine: str, journal: Journal, results: "dict[str, MachineEnd | Exception]"

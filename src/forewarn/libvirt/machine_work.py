@@ -7,11 +7,12 @@ raises InDoubt; nothing is then done.
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
 import libvirt
 from forewarn.core.event_types import EventType
+from forewarn.core.model import Phase
 from forewarn.executors.base import Work
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
 from forewarn.libvirt.hosted_domain import PAUSED, RUNNING, DomainMissing, HostedDomain, LibvirtHost
@@ -72,8 +73,9 @@ class MachineWork:
 
     def run(self) -> MachineEnd:
         """Do the work, or what is missing of it. Raise WorkFailed, InDoubt or HostUnreachable."""
+        reboot = {Phase.NONE: self._reboot, Phase.STOP: self._stop_in_place, Phase.START: self._start_in_place}
         actions = {
-            EventType.REBOOT: self._reboot,
+            EventType.REBOOT: reboot[self._work.order.phase],
             EventType.REDEPLOY: self._redeploy,
             EventType.FREEZE: self._migrate if self._work.live else self._freeze,
             EventType.PREEMPT: self._preempt,
@@ -118,6 +120,28 @@ class MachineWork:
         if not domain.is_active():
             self._start(domain)
         return self._ended(domain, "was rebooted")
+
+    def _stop_in_place(self) -> MachineEnd:
+        """Shut the machine down for the work on its host. The record tells `_start_in_place` whether it ran before."""
+        domain = self._domain()
+        record = domain.record(self._order)
+        if record is None or (domain.is_active() and record.attempt != self._work.order.attempt):
+            self._require_persistent(domain)
+            record = self._begin(domain)
+        self._power_off(domain, self._limits.shutdown_grace_s)
+        if domain.is_active():
+            raise WorkFailed(f"{self._name} was started again on {domain.host.name}: retry the order")
+        return MachineEnd(f"{self._name} {'is off and stays off' if record.domain_id < 0 else 'was shut down'}")
+
+    def _start_in_place(self) -> MachineEnd:
+        """Start the machine again after the work on its host, unless it was off before."""
+        domain = self._domain()
+        record = domain.record(self._order)
+        if not domain.is_active():
+            if record is not None and record.domain_id < 0:
+                return MachineEnd(f"{self._name} is off and stays off")
+            self._start(domain)
+        return self._ended(domain, "was started again")
 
     def _preempt(self) -> MachineEnd:
         domain = self._domain()
@@ -188,7 +212,7 @@ class MachineWork:
                 raise WorkFailed(
                     f"{self._name} has {kept} on {source.host.name}, which cannot be moved: remove them first"
                 )
-            with self._placement.choose(source, self._targets(), needs_disks=True) as target:
+            with self._target_of(source, needs_disks=True) as target:
                 record = self._begin(source, target=target.name, autostart=source.autostarts())
                 return self._move_off(source, record)
         return self._move_off(source, record)
@@ -204,6 +228,11 @@ class MachineWork:
         if source.is_active():
             raise WorkFailed(
                 f"{self._name} was started again on {source.host.name} during its redeployment: retry the order"
+            )
+        if not target.exists() and (why := self._work.closed(record.target)):
+            self._return_to(source, record)
+            raise WorkFailed(
+                f"{why} since {self._name} was to go there, and it stays on {source.host.name}: retry the order"
             )
         source.set_autostart(False)
         try:
@@ -247,7 +276,7 @@ class MachineWork:
             if not source.exists():
                 return self._end_migration()
         self._require_running(source)
-        with self._placement.choose(source, self._targets(), needs_disks=False) as target:
+        with self._target_of(source, needs_disks=False) as target:
             self._begin(source, target=target.name, autostart=source.autostarts())
             self._reached("migrating")
             try:
@@ -312,8 +341,10 @@ class MachineWork:
             )
         return LibvirtHost(name, uri, self._connections)
 
-    def _targets(self) -> list[LibvirtHost]:
-        return [self._host(name) for name in self._work.targets.get(self._name, ()) if name != self._host_name]
+    def _target_of(self, source: HostedDomain, *, needs_disks: bool) -> AbstractContextManager[LibvirtHost]:
+        """Choose a target right before the move: the machine may have waited long for its turn."""
+        hosts = [self._host(name) for name in self._work.targets.get(self._name, ()) if name != self._host_name]
+        return self._placement.choose(source, hosts, needs_disks=needs_disks, closed=self._work.closed)
 
     def _reached(self, phase: str, **values: str) -> None:
         self._journal.note(self._name, phase=phase, **values)
@@ -426,8 +457,9 @@ def proven_end(work: Work, machine: str, hosts: Mapping[str, LibvirtHost]) -> Ma
     if record is None or moves:
         return None
     stopped = not source.is_active() or not record.same_run
+    is_off = work.order.phase is Phase.STOP
     proofs = {
-        EventType.REBOOT: source.is_active() and stopped,
+        EventType.REBOOT: stopped and source.is_active() is not is_off,
         EventType.FREEZE: record.phase in ("suspended", "done") and source.state() == RUNNING,
         EventType.PREEMPT: stopped,
     }

@@ -7,7 +7,7 @@ until they have arrived.
 import threading
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import libvirt
@@ -28,14 +28,21 @@ class Placement:
         self._promised: Counter[str] = Counter()
 
     @contextmanager
-    def choose(self, source: HostedDomain, hosts: Sequence[LibvirtHost], *, needs_disks: bool) -> Iterator[LibvirtHost]:
-        """Yield the first host that can take the domain; keep its memory promised until the end of the block."""
+    def choose(
+        self,
+        source: HostedDomain,
+        hosts: Sequence[LibvirtHost],
+        *,
+        needs_disks: bool,
+        closed: Callable[[str], str] = lambda _: "",
+    ) -> Iterator[LibvirtHost]:
+        """Yield the first host that can take the domain and is not closed; keep its memory promised until the block ends."""
         needed = source.memory_bytes()
         xml = source.xml(live=source.is_active())
         reasons = []
         for host in hosts:
             try:
-                reason = _obstacle(source, xml, host, needs_disks=needs_disks)
+                reason = closed(host.name) or _obstacle(source, xml, host, needs_disks=needs_disks)
             except (HostUnreachable, libvirt.libvirtError) as error:
                 reason = str(error)
             if not reason and not (reason := self._promise(host, needed)):

@@ -18,6 +18,7 @@ from forewarn.core.errors import NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
+from forewarn.core.hosts import known_host
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
     UNFINISHED,
@@ -36,7 +37,7 @@ from forewarn.core.plan_warnings import PlanWarning, plan_warnings
 from forewarn.core.store_hold import hold_store, resume_store, starts_after_resuming
 from forewarn.core.transitions import Verb
 from forewarn.core.waiting import Waiting, waiting_for
-from forewarn.service.decisions import Decision, Once
+from forewarn.service.decisions import Decision, Once, waking_others
 from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
 from forewarn.store import Focus, MaintenanceQuery
@@ -121,6 +122,9 @@ class Control(FleetUseCases, HookUseCases):
         self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
     ) -> tuple[Change, Submission]:
         _refuse_unknown_scope(snapshot, request.targets)
+        if request.to_host and any(host.listed for host in self._store.hosts().values()):
+            focus = Focus(hosts=(request.to_host,), whole_maintenances=False, open_events=False, document_only=True)
+            known_host(self._store.snapshot(focus), request.to_host)
         if request.host_mode is not None and self.host_check is not None:
             for host in request.targets.hosts:
                 if reason := self.host_check.stops_us(host):
@@ -300,7 +304,7 @@ class Control(FleetUseCases, HookUseCases):
         def decide(snapshot: Snapshot, now: datetime) -> Change:
             events.update((each, snapshot.events[each]) for each in ids if each in snapshot.events)
             change = lifecycle.report(snapshot, reports, now=now, actor=actor)
-            return waking_hosts(self._store, change, snapshot.machines) if moved else change
+            return waking_hosts(self._store, change, snapshot.machines)
 
         change = self._decide_on_orders(Focus(events=ids, machines=moved, whole_maintenances=False), decide)
         _log_unresolved(change, events)
@@ -336,6 +340,7 @@ class Control(FleetUseCases, HookUseCases):
             if hosts:
                 snapshot = self._store.snapshot(replace(focus, hosts=hosts, machines=machines))
             change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s, new_id=self._new_id)
+            change = waking_others(self._store, change)
             if not change.empty:
                 self._refuse_old(decided_s)
                 self._store.apply(change)

@@ -6,7 +6,7 @@ Nothing here knows a use case or a rule. `control` builds the use cases on it.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import hold_clock
 from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
-from forewarn.core.model import ClockHold, Scope, StoreHold
+from forewarn.core.host_orders import OVER
+from forewarn.core.model import ClockHold, OrderState, Scope, StoreHold
 from forewarn.core.operator_model import Receipt
 from forewarn.service.clock import Clock
 from forewarn.store import Focus, Store
@@ -24,6 +25,8 @@ MAX_TRIES = 20
 MIN_TRIES = 2
 # Notice counts from the moment of the decision: a process that was stopped between deciding and saving must decide again.
 MAX_DECISION_AGE_S = 5.0
+
+MAX_WAITING_HOSTS = 100_000
 
 log = logging.getLogger("forewarn.service.decisions")
 
@@ -194,6 +197,7 @@ class Decisions:
 
     def _save(self, change: Change, decided_s: float | None = None) -> bool:
         """Return False after a conflict. Without `decided_s` the age is not checked, because the change contains no notice."""
+        change = waking_others(self._store, change)
         if not change.empty:
             try:
                 if decided_s is not None:
@@ -228,3 +232,15 @@ class Decisions:
 
 def too_many_conflicts() -> Conflict:
     return Conflict("other requests kept changing the same scopes: try again")
+
+
+def waking_others(store: Store, change: Change) -> Change:
+    """Return the change with a wake-up for maintenances that wait until another has ended its work on their host."""
+    return wake_hosts(store, change, {order.host for order in change.orders if order.state in OVER} - {""})
+
+
+def wake_hosts(store: Store, change: Change, hosts: Collection[str]) -> Change:
+    """Return the change with a wake-up for maintenances whose work on one of these hosts is planned or open."""
+    waiting = store.orders({OrderState.PLANNED, OrderState.OPEN}, MAX_WAITING_HOSTS, of_hosts=True) if hosts else ()
+    wakes = {order.maintenance_id for order in waiting if order.host in hosts}
+    return replace(change, wakes=tuple(sorted({*change.wakes, *wakes}))) if wakes else change

@@ -11,13 +11,10 @@ from forewarn.core.change import Change
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
-from forewarn.core.model import OPEN, Actor, Machine, OrderState, Scope
-from forewarn.service.decisions import Decisions, Once, too_many_conflicts
+from forewarn.core.model import OPEN, Actor, Machine, Scope
+from forewarn.service.decisions import Decisions, Once, too_many_conflicts, wake_hosts
 from forewarn.service.hooks import without_hooks_of
 from forewarn.store import Focus, Store
-
-MAX_WAITING_HOSTS = 100_000
-NOT_BEGUN = frozenset({OrderState.PLANNED, OrderState.OPEN})
 
 
 class FleetUseCases(Decisions):
@@ -168,7 +165,8 @@ def waking_hosts(store: Store, change: Change, machines: Mapping[tuple[str, str]
     A wake-up changes the version of the maintenance: whoever is about to begin the work must read the machines again.
     """
     keys = [*change.removed_machines, *(machine.key for machine in change.machines)]
-    hosts = {machines[key].host for key in keys if key in machines} | {machine.host for machine in change.machines}
-    waiting = store.orders(NOT_BEGUN, MAX_WAITING_HOSTS, of_hosts=True) if hosts - {""} else ()
-    wakes = {order.maintenance_id for order in waiting if order.host in hosts}
-    return replace(change, wakes=tuple(sorted({*change.wakes, *wakes}))) if wakes else change
+    left, joined = (
+        {machines[key].host for key in keys if key in machines},
+        {machine.host for machine in change.machines},
+    )
+    return wake_hosts(store, change, (left | joined) - {""})

@@ -15,7 +15,8 @@ from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import NodeLeases
 from forewarn.service.orders import Orders
-from forewarn.store import Focus, Store
+from forewarn.service.placement import may_arrive, rows_of
+from forewarn.store import Store
 
 # How often an order is tried that something on its host holds back.
 TRY_AGAIN_S = 10.0
@@ -40,23 +41,24 @@ class HostCheck:
         """Return why work on the host would stop forewarn itself, or ""."""
         if not self.is_own(host) or self._leases.others_live():
             return ""
-        return f"this forewarn runs on host {host}, and no other node is up: start a node on another host first"
+        return f"this forewarn runs on host {host}, and no node that moves events is up on another host: start one"
 
     def obstacle(self, order: Order) -> str:
         """Return what forbids the work on the host of an order now, or "". This may ask the host and take a while."""
         if reason := self.stops_us(order.host):
             return reason
+        if reason := may_arrive(self._store, order):
+            return reason
         if not self._executor.sees_hosts:
             return ""
         running = self._executor.machines_on(order.host, connection_of(self._store, order.host))
         if running is None:
-            return f"host {order.host} cannot be asked which machines run on it: check that it is reachable"
+            return f"host {order.host} cannot be asked which machines run on it: check its connection"
         return f"host {order.host} still runs {names(sorted(running))}" if running else ""
 
 
 def connection_of(store: Store, host: str) -> str:
-    focus = Focus(hosts=(host,), whole_maintenances=False, open_events=False, document_only=True)
-    known = store.snapshot(focus).hosts.get(host)
+    known = rows_of(store, (host,)).get(host)
     return known.connection if known is not None else ""
 
 

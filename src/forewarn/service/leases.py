@@ -16,6 +16,8 @@ from forewarn.store import SharedStore
 LEASE_S = 10.0
 RENEW_EVERY_S = 3.0
 TICKER_LEASE = "ticker"
+# A node that may tick holds one more lease, called `node NAME may tick on HOST`.
+MAY_TICK_ON = " may tick on "
 # A node that has not renewed its lease for this long cannot save anything.
 UNREADY_AFTER_S = RENEW_EVERY_S + 3.0
 # A node with the same state directory finds what a dead node's executor left there. Other nodes wait longer, so that a
@@ -28,7 +30,7 @@ log = logging.getLogger("forewarn.service.leases")
 class NodeLeases:
     """The leases of the node `node`. With `shared=None` the store has no other nodes, and this node needs no lease.
 
-    A node is called `STATE_DIR_NAME:PROCESS`. A node that may not tick never takes the ticker's lease.
+    A node is called `STATE_DIR_NAME:PROCESS` and runs on `host`. A node that may not tick never takes the ticker's lease.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class NodeLeases:
         shared: SharedStore | None,
         node: str,
         *,
+        host: str = "",
         may_tick: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shared = shared
         self.shared = shared is not None
         self._node = node
+        self._host = host
         self._may_tick = may_tick
         self._monotonic = monotonic
         self.leads = shared is None and may_tick
@@ -57,6 +61,9 @@ class NodeLeases:
         requested_s = self._monotonic()
         self._shared.take_lease(f"node {self._node}", self._node, LEASE_S)
         self._renewed_s, self._expires_s = requested_s, requested_s + LEASE_S
+        if self._may_tick:
+            ticking = f"{self._node}{MAY_TICK_ON}{self._host}"
+            self._shared.take_lease(f"node {ticking}", ticking, LEASE_S)
         leads = self._may_tick and self._shared.take_lease(TICKER_LEASE, self._node, LEASE_S)
         if leads != self.leads:
             log.info("this node ticks from now on" if leads else "another node ticks")
@@ -85,12 +92,15 @@ class NodeLeases:
         return self._monotonic() - self._renewed_s if self._shared is not None else 0.0
 
     def others_live(self) -> bool:
-        """Return whether a node with another state directory is up."""
-        return self._shared is not None and any(not self.is_here(node) for node in self._shared.live_nodes())
+        """Return whether a node on another host is up that may tick."""
+        if self._shared is None:
+            return False
+        hosts = {node.partition(MAY_TICK_ON)[2] for node in self._shared.live_nodes() if MAY_TICK_ON in node}
+        return bool(hosts - {self._host})
 
     def declare_ended(self, nodes: Iterable[str]) -> None:
         """Treat nodes with this node's state directory as dead, although their leases have not ended."""
-        self._ended = {node for node in nodes if self.is_here(node)} - {self._node}
+        self._ended |= {node for node in nodes if self.is_here(node)} - {self._node}
 
     def dead(self, nodes: Iterable[str]) -> set[str]:
         """Return those of `nodes` whose orders this node may take over."""

@@ -13,22 +13,23 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from forewarn.core.errors import Conflict, NotFound, Refused, StoreHeld, StoreUnavailable
+from forewarn.core.formatting import names
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import Actor, Order, OrderState
+from forewarn.core.model import Actor, Order, OrderState, Phase
 from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.leases import NodeLeases
-from forewarn.service.placement import event_targets, is_live, no_target
+from forewarn.service.placement import MAX_RUNNING_ORDERS, FleetHosts, closed, is_live, no_target
 from forewarn.store import Focus, Store
 
 BATCH = 100
 # Orders whose work may have begun, and whose end is not known.
 BEGUN = frozenset({OrderState.RUNNING, OrderState.IN_DOUBT})
-MAX_RUNNING_ORDERS = 1_000_000
 # How many saved reports a node can repeat after a failover that lost them. Each has up to 64 KiB of output.
 MAX_KEPT_REPORTS = 200
 
@@ -87,6 +88,7 @@ class Orders:
         self.taken_over = 0  # how many orders of dead nodes
         # False while `recover` waits until the store is resumed.
         self._recovered = True
+        self._hosts = FleetHosts(store)
 
     def recover(self) -> None:
         """After a start, ask the executor about the orders that were running, before it gets any new ones.
@@ -97,6 +99,7 @@ class Orders:
         self._recovered = self._control.store_hold() is None
         if not self._recovered or not self._executor.takes_orders:
             return
+        self._hosts = FleetHosts(self._store)
         with self._alone() as alone:
             orders = self._begun()
         ours = [order for order in orders if order.node.startswith(self._prefix)]
@@ -134,6 +137,7 @@ class Orders:
             return done
         if self._control.store_hold() is not None:
             return done
+        self._hosts = FleetHosts(self._store)
         dead = self._leases.dead({self._node_of(order) for order in (*running, *doubtful)})
         for order in running:
             if self._node_of(order) in dead:
@@ -186,11 +190,15 @@ class Orders:
     def hand_out(self) -> Counter[str]:
         """Take open orders; save each as running before the executor gets it."""
         done: Counter[str] = Counter()
+        self._hosts = FleetHosts(self._store)
         free = min(self._executor.free_slots(), BATCH)
         for order in self._store.orders({OrderState.OPEN}, free, of_hosts=self.of_hosts) if free > 0 else ():
             if self._stopping.is_set():
                 break
             if not self._may_hand_out(order):
+                continue
+            work = self._work_of(order)
+            if work is None:
                 continue
             try:
                 taken = self._control.take_order(order.id, self._actor, node=self._taker)
@@ -203,15 +211,15 @@ class Orders:
             except StoreUnavailable:
                 self._unconfirmed[order.id] = True
                 raise
-            # Until the executor has the order: the store may fail once more.
-            self._unconfirmed[order.id] = True
-            work = self._work_of(taken)  # now, because a host may have been cordoned just before
-            if work is None:
-                continue
             if self._leases.expired():
-                break  # this process was stopped, and another node may have taken over the order
-            self._hand_to_executor(work)
-            del self._unconfirmed[order.id]
+                # This process was stopped, and another node may have taken over the order.
+                self._unconfirmed[order.id] = True
+                break
+            try:
+                self._hand_to_executor(replace(work, order=taken))
+            except StoreUnavailable:  # its targets could not be read, so the executor does not have it
+                self._unconfirmed[order.id] = True
+                raise
             done["took {} order(s)"] += 1
         return done
 
@@ -223,6 +231,7 @@ class Orders:
         """Resume unconfirmed orders that are saved as ours; leave the others to the node that takes them."""
         if not self._unconfirmed or self._control.store_hold() is not None:
             return
+        self._hosts = FleetHosts(self._store)
         for order in self._begun():
             if order.id not in self._unconfirmed or order.node != self._taker:
                 continue
@@ -241,7 +250,7 @@ class Orders:
             return self._executor.at_work() + len(self._unsaved)
 
     def save_reports(self) -> Counter[str]:
-        """Save the executor's reports, many at once; save a report by itself only if the batch is refused."""
+        """Save the executor's reports, many at once; save a report by itself only if the batch cannot be saved."""
         done: Counter[str] = Counter()
         self._repeat_lost_reports()
         with self._counting:
@@ -251,7 +260,9 @@ class Orders:
             batch = list(islice(self._unsaved, BATCH))
             try:
                 self._control.report_orders(batch, self._actor)
-            except (Refused, NotFound):
+            except (Conflict, StoreUnavailable):
+                raise
+            except Exception:
                 done += self._save_report(batch[0])
                 self._unsaved.popleft()
                 continue
@@ -273,7 +284,10 @@ class Orders:
         self._known_timeline = timeline
 
     def _save_report(self, report: OrderReport) -> Counter[str]:
-        """Save a report unless it came too late: after another attempt, or after an operator resolved the event."""
+        """Save a report unless it came too late: after another attempt, or after an operator resolved the event.
+
+        Drop a report that cannot be saved for another reason: it must not hold up the other reports for ever.
+        """
         done: Counter[str] = Counter()
         try:
             self._control.report_orders([report], self._actor)
@@ -282,6 +296,11 @@ class Orders:
             log.info("the report of order %s came too late: %s", report.order_id, error)
             if self._runs_elsewhere(report):
                 return done  # another node with this state directory may need the executor's files of this order
+        except (Conflict, StoreUnavailable):
+            raise
+        except Exception:
+            log.exception("the report of order %s cannot be saved and is dropped", report.order_id)
+            return done  # the executor keeps what it knows about the order
         self._keep(report)
         return done
 
@@ -308,7 +327,7 @@ class Orders:
         """
         status = self._executor.status(work)
         if status is Progress.RUNNING:
-            self._executor.watch(work)
+            self._executor.watch(self._with_targets(work))
         elif isinstance(status, Outcome):
             self._unsaved.append(OrderReport(work.order.id, work.order.attempt, status, self._reporter))
         elif status is Progress.NOT_BEGUN or not_begun or self._executor.repeatable:
@@ -331,17 +350,27 @@ class Orders:
             self._hand_to_executor(work)
 
     def _hand_to_executor(self, work: AnyWork) -> None:
+        if isinstance(work, Work) and (done := _where_they_should_be(work)):
+            left = tuple(name for name in work.event.resources if name not in done)
+            if not left:
+                reason = f"nothing was left to do: {names(sorted(done))} had been moved by others"
+                self._report(work, Outcome(ok=True, reason=reason))
+                return
+            work = replace(work, event=replace(work.event, resources=left))
         if isinstance(work, Work) and (refusal := no_target(self._store, work.event)):
             self._fail(work, refusal)
             return
         self._kept.pop((work.order.id, work.order.attempt), None)  # a failover lost that the order was taken before
         try:
-            self._executor.take(work)
+            self._executor.take(self._with_targets(work))
         except OSError as error:
             self._fail(work, f"the executor could not take it: {error}")
 
     def _fail(self, work: AnyWork, reason: str) -> None:
-        self._unsaved.append(OrderReport(work.order.id, work.order.attempt, Outcome(False, reason), self._reporter))
+        self._report(work, Outcome(False, reason))
+
+    def _report(self, work: AnyWork, outcome: Outcome) -> None:
+        self._unsaved.append(OrderReport(work.order.id, work.order.attempt, outcome, self._reporter))
 
     def _work_of(self, order: Order) -> AnyWork | None:
         """Return what the executor needs; None if a failover has lost the order since it was listed."""
@@ -353,17 +382,28 @@ class Orders:
             return None
         keys = tuple((event.scope, name) for name in event.resources)
         machines = self._store.snapshot(Focus(machines=keys, whole_maintenances=False, open_events=False)).machines
-        ids = {name: m.instance_id for (_, name), m in machines.items() if m.instance_id}
-        rows = self._store.hosts()
+        hosts = {name: m.host for (_, name), m in machines.items()}
         return Work(
             order,
             event,
-            {name: m.host for (_, name), m in machines.items()},
-            connections={host.name: host.connection for host in rows.values() if host.connection},
-            targets=event_targets(self._store, event, rows),
+            hosts,
+            connections=self._hosts.connections(event, hosts.values()),
             live=is_live(event),
-            instance_ids=ids,
+            instance_ids={name: m.instance_id for (_, name), m in machines.items() if m.instance_id},
+            closed=partial(closed, self._store),
         )
+
+    def _with_targets(self, work: AnyWork) -> AnyWork:
+        """Choose the targets of an order after it was taken: work on a host waits for orders taken before its cordon."""
+        return replace(work, targets=self._hosts.targets(work.event)) if isinstance(work, Work) else work
+
+
+def _where_they_should_be(work: Work) -> set[str]:
+    """Return the machines that others moved off the host of the event, or back to it, before the order was handed out."""
+    event = work.event
+    if not event.host or work.order.phase is Phase.START:
+        return set()
+    return {name for name, host in work.hosts.items() if host and (host == event.host) == event.returns}
 
 
 def _ended(report: OrderReport) -> str:

@@ -144,8 +144,8 @@ class Settings:
     node_host: str = setting(
         "",
         read_text,
-        "the host that this node runs on: its work is refused unless another node is up. By default it is the machine's own"
-        " host name",
+        "the host that this node runs on: its work is refused unless a node on another host is up. By default it is the"
+        " machine's own host name",
     )
     guest: tuple[str, ...] = setting(
         ("127.0.0.1:8169",),

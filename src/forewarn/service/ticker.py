@@ -84,7 +84,7 @@ class Ticker:
         self._cycling = threading.RLock()
         self._nudged = threading.Event()
         self._stopping = threading.Event()
-        self.leases = NodeLeases(shared, node, may_tick=may_tick, monotonic=monotonic)
+        self.leases = NodeLeases(shared, node, host=node_host, may_tick=may_tick, monotonic=monotonic)
         self.orders = Orders(
             control,
             store,

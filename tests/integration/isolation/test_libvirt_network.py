@@ -88,14 +88,14 @@ class Libvirt:
 
 @contextmanager
 def libvirt_network(lab: Lab, host: Namespace) -> Iterator[Libvirt]:
-    """Run libvirtd with the page's network; at the end stop the network, and with it its DHCP server."""
+    """Run libvirtd with the page's network; at the end stop all domains, and the network with its DHCP server."""
     libvirt = Libvirt(lab, host)
     lab.write({"forewarn-network.xml": block(OWN_NETWORK, "forewarn-network.xml")})
     try:
         libvirt.run(block(OWN_NETWORK, "on the host: define the network"))
         yield libvirt
     finally:
-        libvirt.run("virsh net-destroy forewarn")
+        libvirt.run("for each in $(virsh list --name); do virsh destroy $each; done\nvirsh net-destroy forewarn")
 
 
 def join(host: Namespace, number: int, machine: Namespace) -> None:
@@ -151,7 +151,7 @@ def test_the_lease_of_a_domain_is_its_address(lab: Lab) -> None:
     host, machine = lab.namespace("host"), lab.namespace("web")
     with libvirt_network(lab, host) as libvirt:
         lab.write({"domain.xml": DOMAIN})
-        libvirt.run("virsh define domain.xml\nvirsh start --paused web-0")
+        libvirt.run("virsh create --paused domain.xml")
         # A namespace asks in the domain's place, with its MAC address.
         host.run(f"ip link add tap1 master br0 type veth peer name eth0 netns {machine.name}\nip link set tap1 up")
         machine.run("ip link set eth0 address 52:54:00:00:00:01 up")
@@ -159,9 +159,10 @@ def test_the_lease_of_a_domain_is_its_address(lab: Lab) -> None:
         until_forwarding(host, "tap1")
         assert json.loads(machine.python(CLIENT + TAKE_OFFER).splitlines()[-1])["53"] == [5]
         connections = HostConnections()
+        # dnsmasq writes the lease down after it has acknowledged it.
+        until(lambda: look_at(connections, libvirt.uri, "kvm-01").domains[0].leases)
         (domain,) = look_at(connections, libvirt.uri, "kvm-01").domains
         assert (domain.name, domain.leases) == ("web-0", ("10.88.0.11",))
         decision = decide([HostLook(name="kvm-01", connection="", domains=(domain,))], Fleet({}, {}), (), now=SOME_TIME)
         assert decision.wanted.machines["web", "web-0"].addresses == ("10.88.0.11",)
         connections.close()
-        libvirt.run("virsh destroy web-0")

@@ -14,6 +14,7 @@ from typing import Any
 from scripts.kvm_bed.bed import Bed
 
 from forewarn.core.event_types import EventType
+from forewarn.core.model import Phase
 from forewarn.libvirt.journal import Journal
 from tests.integration.kvm.orders import ended, executor_in, work_on
 
@@ -34,8 +35,9 @@ def main() -> None:
     hosts: Any = request["bed"]
     bed = Bed(Path(), None, 0, hosts, Path())  # type: ignore[arg-type]
     work = work_on(
-        bed, EventType(request["type"]), request["hosts"], order_id=request["order_id"], live=request["live"]
-    )
+        bed, EventType(request["type"]), request["hosts"], order_id=request["order_id"], attempt=request["attempt"],
+        phase=Phase(request["phase"]), live=request["live"],
+    )  # fmt: skip
     executor = executor_in(Path(request["folder"]))
     executor.take(work)
     print("taken", flush=True)

@@ -9,7 +9,7 @@ from scripts.kvm_bed.bed import Bed
 
 from forewarn.core.event_types import EventType
 from forewarn.core.lifecycle import Outcome, Unknown
-from forewarn.core.model import Event, Order, OrderState, Source, Status
+from forewarn.core.model import Event, Order, OrderState, Phase, Source, Status
 from forewarn.executors import Executor, Work
 from forewarn.libvirt.executor import LibvirtExecutor, LibvirtSettings
 from tests.support.waiting import until
@@ -31,6 +31,7 @@ def work_on(
     *,
     order_id: str = "",
     attempt: int = 1,
+    phase: Phase = Phase.NONE,
     duration_s: int = -1,
     live: bool = False,
     targets: Sequence[str] | None = None,
@@ -50,7 +51,7 @@ def work_on(
         duration_s=duration_s,
         status=Status.STARTED,
     )
-    order = Order(id=order_id, issued=NOW, state=OrderState.RUNNING, attempt=attempt, taken=NOW)
+    order = Order(id=order_id, issued=NOW, state=OrderState.RUNNING, attempt=attempt, phase=phase, taken=NOW)
     others = {
         name: tuple(targets if targets is not None else (h for h in bed.hosts if h != host))
         for name, host in hosts.items()

@@ -23,6 +23,8 @@ def test_the_demo_shows_its_guests_and_leaves_nothing_behind() -> None:
         (portal, token) = next(
             found.groups() for line in demo.stdout if (found := re.search(r"portal: (\S+) +token: (\S+)", line))
         )
+        program = next(line for line in demo.stdout if "--evacuate" in line).split()[0]
+        assert (ROOT / program).is_file()
         request = urllib.request.Request(f"{portal}/v1/fleet", headers={"Authorization": f"Bearer {token}"})
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             fleet = json.load(answer)

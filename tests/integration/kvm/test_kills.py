@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ import pytest
 from scripts.kvm_bed.bed import ROOT, Bed, Guest
 
 from forewarn.core.event_types import EventType
-from forewarn.core.lifecycle import Outcome, Unknown
+from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
+from forewarn.core.model import Phase
 from forewarn.executors import Progress, Work
 from forewarn.libvirt.journal import Journal
 from tests.integration.kvm.orders import done, ended, executor_in, work_on
 from tests.integration.kvm.tcp_watch import PROGRAM, TcpWatch
 from tests.support.budget import BUDGET
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 STOP = ("chosen", "recorded", "stopping", "off")
 # Each phase of each action, and whether the guest boots during it.
@@ -85,7 +86,8 @@ def victim(bed: Bed) -> Victim:
 def worker(victim: Victim, work: Work, folder: Path, moment: str) -> Iterator["subprocess.Popen[str]"]:
     request = {
         "moment": moment, "bed": victim.bed.hosts, "type": work.event.type, "hosts": dict(work.hosts),
-        "order_id": work.order.id, "live": work.live, "folder": str(folder),
+        "order_id": work.order.id, "attempt": work.order.attempt, "phase": work.order.phase, "live": work.live,
+        "folder": str(folder),
     }  # fmt: skip
     command = [sys.executable, "-m", "tests.integration.kvm.killed_worker", json.dumps(request)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -147,6 +149,35 @@ def test_a_killed_termination_removes_the_machine(victim: Victim, tmp_path: Path
     assert isinstance(outcome, Outcome)
     assert (outcome.ok, outcome.output) == (True, f"{name} was removed from kvm-a")
     assert name not in victim.bed.virsh("kvm-a", "list", "--all", "--name").split()
+
+
+IN_PLACE = [
+    (f"{when}:{stopping}", f"{when}:{starting}")
+    for when in ("before", "after")
+    for stopping, starting in (("chosen", "started"), ("recorded", "started"), ("stopping", "done"), ("off", "done"))
+]
+
+
+@pytest.mark.parametrize(("stopping", "starting"), IN_PLACE if BUDGET > 1 else [("after:stopping", "before:started")])
+def test_killed_work_in_place_stops_and_starts_once(
+    victim: Victim, tmp_path: Path, stopping: str, starting: str
+) -> None:
+    """After kill -9 of either order a restarted node finishes it: off, then running, with one boot more."""
+    victim.until_booted()
+    stop = work_on(victim.bed, EventType.REBOOT, {"web-0": victim.host}, phase=Phase.STOP)
+    start = replace(stop, order=replace(stop.order, attempt=2, phase=Phase.START))
+    for work, moment, state in ((stop, stopping, "shut off"), (start, starting, "running")):
+        with worker(victim, work, tmp_path, moment) as process:
+            assert process.wait(PATIENCE_S) == -signal.SIGKILL
+        outcome = continued(work, tmp_path)
+        assert isinstance(outcome, Outcome), outcome
+        assert outcome.ok, outcome.reason
+        assert victim.where() == {victim.host: state}
+        executor = executor_in(tmp_path)
+        executor.report_saved(OrderReport(work.order.id, work.order.attempt, outcome))
+        executor.close()
+    victim.boots += 1
+    victim.until_booted()
 
 
 def test_a_migration_whose_process_was_killed_begins_again(victim: Victim, tmp_path: Path) -> None:

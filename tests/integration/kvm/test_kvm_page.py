@@ -1,4 +1,4 @@
-"""The commands of docs/guide/kvm.md, from the hosts' users to the first maintenance, with real ssh, libvirt and guests.
+"""The commands of docs/guide/kvm.md, from the hosts' users to the first evacuation, with real ssh, libvirt and guests.
 
 Each host has its own copy of /etc, in which the page's user is made, and its own sshd. The packages are there already. In
 `make soak` the machines run, with the agent inside; in `make test` they are off, which saves five boots, and the test approves
@@ -27,10 +27,26 @@ GUESTS_RUN = BUDGET > 1
 PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 HOSTS = {"kvm-01": "10.88.0.2", "kvm-02": "10.88.0.3"}
 AGENT = 'approve = "when-ready"\nstate_dir = "/state/agent"\n'
-# Writes down which host it works on, and which domains are on it at that time.
-PATCH_HOST = """#!/bin/sh
-domains=$(virsh --connect qemu+ssh://forewarn@$FOREWARN_HOST/system list --all --name)
-echo "$FOREWARN_HOST ${{domains:-without domains}}" >>{folder}/patched
+# Stand in for programs of a host. The "reboot" writes down which domains are on the host, and changes its boot id.
+APT_GET = """#!/bin/sh
+echo "{name} apt-get $*" >>{folder}/patched
+"""
+SYSTEMCTL = """#!/bin/sh
+domains=$(virsh --connect qemu:///system list --all --name)
+echo "{name} $* ${{domains:-without domains}}" >>{folder}/patched
+echo rebooted >{home}/boot_id
+"""
+HOST_PROGRAMS = """
+mount -t tmpfs tmpfs /usr/local/sbin
+mount -t tmpfs -o mode=0700 tmpfs ~root
+cp {home}/host-work {home}/apt-get {home}/systemctl /usr/local/sbin
+mkdir -m 0700 ~root/.ssh
+cp {home}/boot_id.before {home}/boot_id
+mount --bind {home}/boot_id /proc/sys/kernel/random/boot_id
+"""
+PATCHED = """kvm-01 apt-get update
+kvm-01 apt-get --yes upgrade
+kvm-01 reboot without domains
 """
 OWN_FILES = """
 set -eu
@@ -98,7 +114,7 @@ def write_programs(folder: Path) -> None:
     programs = {
         "apt": "#!/bin/sh\n",
         "ssh": f'#!/bin/sh\nexec /usr/bin/ssh -F {folder}/ssh_config "$@"\n',
-        "patch-host": PATCH_HOST.format(folder=folder),
+        "patch-host": block("Allow the work on hosts", "/usr/local/bin/patch-host"),
         "forewarn": f'#!/bin/sh\nexec {sys.executable} -m forewarn "$@"\n',
     }
     (folder / "bin").mkdir()
@@ -177,12 +193,32 @@ def domains_on(site: Site, name: str) -> set[str]:
     return set(site.bed.run_on_host(name, "virsh --connect qemu:///system list --all --name").split())
 
 
+def allow_host_work(site: Site, name: str) -> None:
+    """Put the page's program for the second key onto a host, and stand-ins for the programs that it runs."""
+    home = site.folder / name
+    programs = {
+        "host-work": block("Allow the work on hosts", "/usr/local/sbin/host-work"),
+        "apt-get": APT_GET.format(name=name, folder=site.folder),
+        "systemctl": SYSTEMCTL.format(name=name, folder=site.folder, home=home),
+    }
+    for program, text in programs.items():
+        (home / program).write_text(text)
+        (home / program).chmod(0o755)
+    (home / "boot_id.before").write_text("before\n")
+    site.bed.run_on_host(name, HOST_PROGRAMS.format(home=home))
+
+
 def authorize(site: Site, name: str) -> None:
-    """Put the page's line with the public key onto a host."""
-    key = site.run("cat /var/lib/forewarn/.ssh/id_ed25519.pub").strip()
-    line = block("Connect forewarn", "/home/forewarn/.ssh/authorized_keys").splitlines()[1]
-    text = line.replace("PUBLIC_KEY", key)
-    site.bed.run_on_host(name, f"cat > /home/forewarn/.ssh/authorized_keys <<'END'\n{text}\nEND\n")
+    """Put the page's lines with the public keys onto a host."""
+    lines = {
+        "id_ed25519": block("Connect forewarn", "/home/forewarn/.ssh/authorized_keys"),
+        "host_work": block("Allow the work on hosts", "~root/.ssh/authorized_keys"),
+    }
+    for key, text in lines.items():
+        comment, line = text.splitlines()
+        file, options = comment.split()[1], line.rpartition(" ")[0]
+        public = site.run(f"cat /var/lib/forewarn/.ssh/{key}.pub").strip()
+        site.bed.run_on_host(name, f"cat > {file} <<'END'\n{options} {public}\nEND\n")
 
 
 def add_guests(bed: Bed) -> list[Guest]:
@@ -235,10 +271,14 @@ def test_the_page_leads_from_bare_hosts_to_the_first_evacuation(site: Site) -> N
     site.run(OWN_FILES.format(folder=site.folder, home="/var/lib"))
     setup = block("Connect forewarn", "on the machine that runs forewarn, as root")
     site.run("\n".join(line for line in setup.splitlines() if "/opt/forewarn" not in line))
+    site.run(block("Allow the work on hosts", "on the machine that runs forewarn, as root"))
     for name in HOSTS:
+        allow_host_work(site, name)
         authorize(site, name)
     assert "web-0" in site.run(block("Connect forewarn", "on the machine that runs forewarn, as its user"))
     assert "uid=" not in site.run("ssh forewarn@kvm-01 id </dev/null || true"), "the key opens a shell"
+    second_key = "ssh -i /var/lib/forewarn/.ssh/host_work root@kvm-01"
+    assert "host-work does not know id" in site.run(f"! {second_key} id 2>&1 </dev/null")
     for name in HOSTS:
         restrict_with_polkit(site, name)
     refused = f"! virsh --connect qemu+ssh://forewarn@kvm-01/system net-define {site.folder}/net.xml 2>&1"
@@ -255,8 +295,9 @@ def test_the_page_leads_from_bare_hosts_to_the_first_evacuation(site: Site) -> N
         until(lambda: json.loads(site.run("forewarn scope show shop --json"))["enabled"])
         site.run(block("The first maintenance", "reboot the machines"))
         until(lambda: [guest.boots() for guest in guests] == ([2, 2] if GUESTS_RUN else [0, 0]))
+        assert "kvm-02" in site.run(block("The first evacuation", "see which machines"))
         site.run(block("The first evacuation", "empty a host"))
-    assert (site.folder / "patched").read_text() == "kvm-01 without domains\n"
+    assert (site.folder / "patched").read_text() == PATCHED
     assert (domains_on(site, "kvm-01"), domains_on(site, "kvm-02")) == (set(), {"web-0", "web-1"})
     until(lambda: [guest.boots() for guest in guests] == ([2, 2] if GUESTS_RUN else [0, 0]))
     assert json.loads(site.run("forewarn machine show shop/web-0 --json"))["host"] == "kvm-02"

@@ -48,6 +48,20 @@ def test_a_plan_shows_hosts_machines_and_targets(service: RunningService) -> Non
     assert (plan["host_mode"], plan["return_machines"], plan["estimated_end"]) == ("evacuate", False, None)
     named = service.post("/v1/maintenances?dry_run=true", evacuation("rack1-a", to_host="rack1-b"))
     assert named["hosts"][0]["targets"] == {"blog/db": [], "shop/web-0": []}
+    assert [each["message"] for each in named["warnings"] if each["code"] == "no-target"] == [
+        "blog/db, shop/web-0 on host rack1-a cannot go to rack1-b: host rack1-b is cordoned"
+    ]
+    service.post("/v1/hosts/rack1-c/cordon")
+    returning = service.post("/v1/maintenances?dry_run=true", evacuation("rack1-b", "rack1-b", return_machines=True))
+    assert [each["message"] for each in returning["warnings"] if each["code"] == "no-return"] == [
+        "host rack1-b is cordoned already, and this maintenance does not uncordon it: its machines cannot come back"
+        " until an operator does"
+    ]
+    assert (returning["targets"]["count"], returning["targets"]["hosts"]) == (1, ["rack1-b"])
+    nowhere = service.post("/v1/maintenances?dry_run=true", evacuation("rack1-a"))
+    assert [each["message"] for each in nowhere["warnings"] if each["code"] == "no-target"] == [
+        "blog/db, shop/web-0 on host rack1-a cannot go to any host: every other host is cordoned or in maintenance"
+    ]
     assert service.get("/v1/maintenances")["items"] == []
 
 
@@ -59,7 +73,10 @@ def test_an_impossible_plan_is_refused(service: RunningService) -> None:
         refused = service.request("POST", f"/v1/maintenances{query}", body)
         assert refused.status == 409
         assert "carries several update domains of shop" in refused.message
-    assert service.request("POST", "/v1/maintenances", evacuation("nowhere")).status == 404
+    for unknown in (evacuation("nowhere"), evacuation("rack1-a", to_host="nowhere")):
+        refused = service.request("POST", "/v1/maintenances", unknown)
+        assert refused.status == 404
+        assert "there is no host 'nowhere'" in refused.message
     wrong = service.request("POST", "/v1/maintenances", evacuation("rack1-a") | {"type": "Terminate"})
     assert (wrong.status, "needs type" in wrong.message) == (400, True)
 

@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
+from forewarn.core.model import Order
+from forewarn.operator.api.views import OUTSIDE_SCOPES
+from tests.support.portal_client import PortalClient
 from tests.support.running_service import RunningService, running_service
+from tests.support.waiting import until
+from tests.support.webhook_receiver import receiving
 
 FLEET = """
 [[scopes]]
@@ -104,6 +109,65 @@ def test_owners_do_not_see_hosts(service: RunningService) -> None:
     assert service.request("GET", f"/v1/orders/{order_id}", token=token).status == 404
     assert service.request("GET", f"/v1/orders/{order_id}").status == 200
     assert order_id not in [order["id"] for order in service.get("/v1/orders", token=token)["items"]]
+
+
+def test_owners_do_not_learn_what_else_is_on_a_host() -> None:
+    """Neither a machine of another scope nor a domain that forewarn does not know: in the API, portal, hooks and calendar."""
+    fleet = FLEET + '[[scopes]]\nname = "secret"\nkind = "availability-set"\n'
+    with running_service(fleet, executor="external", hook_targets="127.0.0.0/8") as service, receiving() as receiver:
+        owner, calendar = service.token_of("owner", "shop"), service.token_of("calendar", "shop")
+        hook = {"url": receiver.url, "scope": "shop", "on": ["completed", "finished", "host-work", "started"]}
+        receiver.secrets.append(service.post("/v1/hooks", hook, 201, token=owner)["secret"])
+        made = work_on(service, "kvm-1")
+        tick(service)
+        (event,) = service.get("/v1/orders?state=open")["items"]
+        service.post(f"/v1/orders/{event['id']}/finish", {"new_hosts": {"shop/web-0": "kvm-3"}})
+        assert service.request("PUT", "/v1/scopes/secret/machines/payroll", {"host": "kvm-1"}).status == 201
+        tick(service)
+        path = f"/v1/maintenances/{made['id']}"
+        (reason,) = service.get(path)["needs_operator"]
+        assert (reason["code"], reason["machines"]) == ("host-not-empty", ["secret/payroll"])
+        (hidden,) = service.get(path, token=owner)["needs_operator"]
+        assert (hidden["code"], hidden["message"], "machines" in hidden) == ("host-not-empty", OUTSIDE_SCOPES, False)
+        _seen_by_owner(service, made["id"], owner, calendar, "payroll")
+
+        assert service.request("PUT", "/v1/scopes/secret/machines/payroll", {"host": "kvm-2"}).status == 200
+        tick(service)
+        (order,) = service.get("/v1/orders?state=open")["items"]
+        service.control.host_check = Occupied()
+        assert service.request("POST", f"/v1/orders/{order['id']}/start").status == 409
+        (reason,) = service.get(path)["needs_operator"]
+        assert reason["message"] == "host kvm-1 still runs payroll"
+        (hidden,) = service.get(path, token=owner)["needs_operator"]
+        assert (hidden["code"], hidden["message"]) == ("host-not-empty", OUTSIDE_SCOPES)
+        _seen_by_owner(service, made["id"], owner, calendar, "payroll")
+        service.schedule("shop/web-1")
+        tick(service)
+        until(lambda: [message["type"] for message in receiver.received].count("forewarn.event.started") == 2)
+        assert "forewarn.event.completed" in [message["type"] for message in receiver.received]
+        assert "payroll" not in str(receiver.received)
+
+
+class Occupied:
+    """A check that finds a domain on every host."""
+
+    def stops_us(self, host: str) -> str:
+        return ""
+
+    def obstacle(self, order: Order) -> str:
+        return f"host {order.host} still runs payroll"
+
+
+def _seen_by_owner(service: RunningService, maintenance_id: str, owner: str, calendar: str, hidden: str) -> None:
+    """Read all that an owner can read of a maintenance: nothing has the hidden word."""
+    calls = ("maintenances", "events", "orders", "audit", "hosts", "machines", "scopes", "waves", "hooks")
+    replies = [service.request("GET", f"/v1/{call}", token=owner) for call in calls]
+    replies.append(service.request("GET", f"/v1/maintenances/{maintenance_id}", token=owner))
+    replies.append(service.request("GET", f"/v1/calendar.ics?token={calendar}", token=""))
+    portal = PortalClient(service, owner)
+    replies += [portal.get(page) for page in ("/", f"/maintenances/{maintenance_id}", "/orders", "/audit")]
+    assert [reply.status for reply in replies] == [200] * len(replies)
+    assert not [reply.raw for reply in replies if hidden.encode() in reply.raw]
 
 
 def test_a_plan_shows_hosts_without_ids_and_a_refusal(service: RunningService) -> None:

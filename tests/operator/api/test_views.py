@@ -46,4 +46,4 @@ def test_a_list_shows_the_first_targets_and_counts_all() -> None:
 
 def test_a_maintenance_without_stored_targets_has_none() -> None:
     """It was submitted before targets were kept."""
-    assert maintenance_row(maintenance(), (), (), within=None, estimated_end=None, failed_hosts=0).targets is None
+    assert maintenance_row(maintenance(), (), (), within=None, estimated_end=None, host_orders=()).targets is None

@@ -49,6 +49,10 @@ def test_hosts_are_planned_and_evacuated(service: RunningService) -> None:
     assert "State in-maintenance" in page_text(operator.get("/hosts/rack1-a"))
     assert operator.get(f"/events/{order['id']}").status == 200
     assert "Work on host rack1-a" in page_text(operator.get("/orders"))
+    now = page_text(operator.get("/"))
+    assert "Work on hosts open Host rack1-a in Freeze" in now
+    assert "planned Host rack1-b in Freeze" in now
+    assert "hosts: 0 of 2 done, 1 running, 1 left" in page_text(operator.get("/maintenances"))
     taken = operator.post(f"/orders/{order['id']}/start", {})
     assert taken.headers["location"] == f"/orders/{order['id']}?done=host-start"
     failed = operator.post(f"/orders/{order['id']}/fail", {"reason": "no boot"})

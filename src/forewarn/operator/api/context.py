@@ -145,7 +145,7 @@ class Api:
             scope=body.scope,
             update_domain=body.update_domain,
             scopes=tuple(dict.fromkeys(body.scopes)),
-            hosts=tuple(body.hosts),
+            hosts=tuple(dict.fromkeys(body.hosts)),
         )
 
     def machine_key(self, text: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """Schedule, list, show, pause, resume and cancel maintenances, retry all their failed orders, and skip one of their hosts."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
@@ -8,7 +8,9 @@ from typing import Annotated
 import msgspec
 
 from forewarn.core.estimate import expected_end
-from forewarn.core.model import Actor, HostMode, Maintenance, MaintenanceRequest, MaintenanceStatus, OrderState
+from forewarn.core.model import Actor, HostMode, Maintenance, MaintenanceRequest, MaintenanceStatus, Order
+from forewarn.core.placement import Hosts
+from forewarn.core.plan_warnings import target_warnings
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -24,14 +26,13 @@ from forewarn.operator.api.context import (
     searched,
 )
 from forewarn.operator.api.receipts import SaveMaintenance
-from forewarn.service.control import Control
-from forewarn.service.placement import planned_targets
+from forewarn.service.control import Control, Submission
+from forewarn.service.placement import hosts_in_maintenance, planned_targets
 from forewarn.store import Focus, MaintenanceQuery
 
 MAX_LISTED_TARGETS = 20
 # Of each machine in a plan.
 MAX_PLANNED_TARGETS = 3
-MAX_FAILED_HOSTS = 10_000
 
 Key = tuple[datetime, str]
 
@@ -70,15 +71,22 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
         plan = api.control.plan(request, caller.actor, read=api.snapshots.of)
         shown = views.plan_out(plan, caller.within)
         if request.host_mode is HostMode.EVACUATE:
-            for host in shown.hosts:
-                leaving = views.machines_of_host(plan.snapshot, host.host)
-                host.targets = {
-                    name: list(targets[:MAX_PLANNED_TARGETS])
-                    for name, targets in planned_targets(api.store, leaving, request.to_host).items()
-                }
+            _add_targets(api, plan, shown)
         return Result(200, shown)
     submission = api.control.submit_once(request, caller.actor, context.once(SaveMaintenance(caller.within)))
     return Result(201, views.submission_out(submission, caller.within))
+
+
+def _add_targets(api: Api, plan: Submission, shown: bodies.SubmittedMaintenance) -> None:
+    """Show where the machines of each host may go, and warn about machines that may go nowhere."""
+    hosts = Hosts(rows=api.store.hosts(), in_maintenance=hosts_in_maintenance(api.store))
+    for turn, host in enumerate(shown.hosts, 1):
+        leaving = views.machines_of_host(plan.snapshot, host.host)
+        later = {other.host for other in shown.hosts[turn:]}
+        found = planned_targets(api.store, leaving, shown.to_host, emptied_next=later)
+        host.targets = {name: list(targets[:MAX_PLANNED_TARGETS]) for name, targets in found.items()}
+        warnings = target_warnings(found, hosts, host=host.host, to_host=shown.to_host)
+        shown.warnings += [views.body_of(bodies.Problem, each) for each in warnings]
 
 
 def list_maintenances(api: Api, context: CallContext) -> Result:
@@ -107,10 +115,13 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
     ids = [each.id for each in maintenances]
     waves = api.store.wave_progress(ids, None)
     seen = waves if within is None else api.store.wave_progress(ids, within)
-    state, now = api.store.snapshot(Focus()), api.clock.now()
+    of_hosts = tuple(each.id for each in maintenances if each.host_mode is not None)
+    focus = Focus(maintenances=of_hosts, whole_maintenances=False, open_events=False)
+    state, now = api.store.snapshot(focus), api.clock.now()
     held = state.hold is not None or state.store_hold is not None
-    of_hosts = api.store.orders({OrderState.FAILED}, MAX_FAILED_HOSTS, of_hosts=True)
-    failed = Counter(order.maintenance_id for order in of_hosts)
+    host_orders: dict[str, list[Order]] = defaultdict(list)
+    for order in state.orders.values():
+        host_orders[order.maintenance_id].append(order)
     return [
         views.maintenance_row(
             each,
@@ -118,7 +129,7 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
             waves.get(each.id, ()),
             within=within,
             estimated_end=expected_end(each, waves.get(each.id, ()), held=held, now=now),
-            failed_hosts=failed[each.id],
+            host_orders=host_orders[each.id],
             max_targets=MAX_LISTED_TARGETS,
         )
         for each in maintenances

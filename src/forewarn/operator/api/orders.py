@@ -24,7 +24,7 @@ from forewarn.operator.api.context import (
     read_cursor,
     searched,
 )
-from forewarn.service.placement import event_targets, no_target
+from forewarn.service.placement import FleetHosts, no_target
 from forewarn.store import Focus, OrderQuery, folded
 
 Key = tuple[datetime, str]
@@ -170,6 +170,6 @@ def _result(api: Api, context: CallContext, order_id: str) -> Result:
         raise NotFound(f"there is no order {order_id}")
     (body,) = _with_hosts(api, [views.order_out(order, event or maintenance)])
     if event is not None and context.caller.within is None and order.ended is None:
-        targets = event_targets(api.store, event, api.store.hosts())
+        targets = FleetHosts(api.store).targets(event)
         body.targets = {f"{event.scope}/{name}": list(hosts) for name, hosts in targets.items()}
     return Result(200, body)

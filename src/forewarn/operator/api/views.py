@@ -36,7 +36,7 @@ from forewarn.core.model import (
 from forewarn.core.needs_operator import needs_operator
 from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
-from forewarn.core.progress import Counted, WaveProgress, total, wave_progress
+from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
 from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each, waiting_for_hosts
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
@@ -185,6 +185,9 @@ class EventBodies:
         )
 
     def _all_within(self, reason: Waiting) -> bool:
+        """Whether the reason concerns the owner's scopes alone. A host may carry machines of every scope."""
+        if reason.code.startswith("host-"):
+            return False
         events = (self._snapshot.events.get(event_id) for event_id in reason.events)
         return not reason.orders and all(
             e is not None and self._within is not None and e.scope in self._within for e in events
@@ -198,22 +201,25 @@ def maintenance_row(
     *,
     within: Collection[str] | None,
     estimated_end: datetime | None,
-    failed_hosts: int,
+    host_orders: Collection[Order],
     max_targets: int | None = None,
 ) -> bodies.MaintenanceRow:
     """Show a maintenance without its events; `waves` are the progress that the caller may see.
 
-    A failure in any scope or on any host holds the whole maintenance, so `held` follows from `all_waves` and `failed_hosts`. What
+    A failure in any scope or on any host holds the whole maintenance, so `held` follows from `all_waves` and `host_orders`. What
     the later hosts of a maintenance need is not known before their turn, so such a maintenance has no estimated end.
     """
+    on_hosts = host_progress(host_orders)
+    shows_hosts = within is None and maintenance.host_mode is not None
     derived: dict[str, Any] = {
         "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
         "progress": body_of(bodies.ProgressOut, total(waves)),
         "held": maintenance.on_failure is OnFailure.HOLD
-        and (failed_hosts > 0 or any(wave.failed for wave in all_waves)),
+        and (on_hosts.failed > 0 or any(wave.failed for wave in all_waves)),
         "estimated_end": estimated_end if maintenance.host_mode is None else None,
         "to_host": maintenance.to_host if within is None else "",
-        "failed_hosts": failed_hosts if within is None else 0,
+        "failed_hosts": on_hosts.failed if within is None else 0,
+        "host_progress": body_of(bodies.ProgressOut, on_hosts) if shows_hosts else None,
     }
     stored = {
         name: getattr(maintenance, name) for name in bodies.MaintenanceRow.__struct_fields__ if name not in derived
@@ -251,14 +257,11 @@ def maintenance_out(
         for event in snapshot.events.values()
         if event.maintenance_id == maintenance_id and (within is None or event.scope in within)
     ]
-    of_hosts = (
-        sorted(
-            (order for order in snapshot.orders.values() if order.host and order.maintenance_id == maintenance_id),
-            key=lambda order: order.position,
-        )
-        if within is None
-        else []
+    host_orders = sorted(
+        (order for order in snapshot.orders.values() if order.host and order.maintenance_id == maintenance_id),
+        key=lambda order: order.position,
     )
+    of_hosts = host_orders if within is None else []
     if maintenance is None or not (events or of_hosts):
         raise NotFound(f"there is no maintenance {maintenance_id}")
     events.sort(key=lambda event: event.position)
@@ -280,11 +283,7 @@ def maintenance_out(
         all_waves,
         within=within,
         estimated_end=expected_end(maintenance, all_waves, held=held, now=now),
-        failed_hosts=sum(
-            order.state is OrderState.FAILED and order.maintenance_id == maintenance_id
-            for order in snapshot.orders.values()
-            if order.host
-        ),
+        host_orders=host_orders,
     )
     waiting = waiting_for_hosts(snapshot, maintenance_id, now) if of_hosts else {}
     return bodies.MaintenanceOut(

@@ -23,7 +23,7 @@ from forewarn import __version__
 from forewarn.core import formatting
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, NotFound, Unauthorized
 from forewarn.operator.api.app import read_bytes
-from forewarn.operator.api.bodies import ProgressOut, TargetsOut
+from forewarn.operator.api.bodies import MaintenanceOut, MaintenanceRow, TargetsOut
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.context import HEADERS, Api
 from forewarn.operator.api.doubtful_requests import DoubtfulRequests
@@ -228,8 +228,12 @@ def _target_names(targets: TargetsOut, most: int) -> str:
     return formatting.target_names(**msgspec.structs.asdict(targets), most=most)
 
 
-def _progress_text(progress: ProgressOut) -> str:
-    return formatting.progress(**msgspec.structs.asdict(progress))
+def _progress_text(maintenance: MaintenanceRow | MaintenanceOut) -> str:
+    """Return how far the events are, and the hosts if the maintenance works on hosts."""
+    parts = (("", maintenance.progress), ("hosts: ", maintenance.host_progress))
+    return "; ".join(
+        kind + formatting.progress(**msgspec.structs.asdict(counted)) for kind, counted in parts if counted is not None
+    )
 
 
 class Portal:

@@ -8,8 +8,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 from forewarn.core.errors import Invalid
-from forewarn.core.model import OPEN, EventType, Status
-from forewarn.operator.api.bodies import EventOut, OpenWaveOut, OpenWavesOut, WaitingOut
+from forewarn.core.host_orders import OVER
+from forewarn.core.model import OPEN, UNFINISHED, EventType, Status
+from forewarn.operator.api.bodies import (
+    EventOut,
+    HostWorkOut,
+    MaintenanceOut,
+    OpenWaveOut,
+    OpenWavesOut,
+    WaitingOut,
+)
 from forewarn.operator.portal.buttons import bulk_buttons
 from forewarn.operator.portal.chart import Chart, ChartRow, chart_of
 from forewarn.operator.portal.failures import failures_now
@@ -17,6 +25,7 @@ from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 
 EVENTS = 20
 MAX_PLANNED = 10
+MAX_UNFINISHED = 500
 FILTERS = ("status", "scope", "host", "type", "q")
 OPEN_FIRST = (Status.STARTED, Status.SCHEDULED, Status.PLANNED)
 # The sentences for reasons that differ only in names and numbers.
@@ -56,6 +65,14 @@ class PlannedWaves:
     event_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class HostsAtWork:
+    """A maintenance whose hosts have not all ended, and these hosts."""
+
+    maintenance: MaintenanceOut
+    hosts: list[HostWorkOut]
+
+
 def now(request: PageRequest) -> RenderedPage:
     search = {name: request.query.get(name, "").strip() for name in FILTERS}
     if search["status"] not in OPEN:
@@ -80,6 +97,7 @@ def now(request: PageRequest) -> RenderedPage:
         "groups": groups,
         "events": events,
         "event_count": sum(found.counts[each] for each in statuses),
+        "host_work": _host_work(request) if not search["status"] and not any(rest.values()) else [],
         "planned": planned[:MAX_PLANNED],
         "more_planned": len(planned) > MAX_PLANNED or (bool(planned) and found.more),
         "planned_count": found.counts[Status.PLANNED] if planned else 0,
@@ -88,6 +106,14 @@ def now(request: PageRequest) -> RenderedPage:
         **request.other_pages(cursor),
     }
     return RenderedPage("now.html", variables)
+
+
+def _host_work(request: PageRequest) -> list[HostsAtWork]:
+    """Return the maintenances that work on hosts and have not ended. A caller who sees no hosts gets none."""
+    rows = request.api.get("/v1/maintenances", status=UNFINISHED, limit=MAX_UNFINISHED).items
+    ids = [row.id for row in rows if row.host_progress is not None][:MAX_PLANNED]
+    found = [request.api.get(f"/v1/maintenances/{each}", limit=0) for each in ids]
+    return [HostsAtWork(each, [host for host in each.hosts if host.state not in OVER]) for each in found]
 
 
 def _events(

@@ -56,6 +56,10 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     def _orders_for(self, focus: Focus, events: Iterable[str], maintenance_ids: Iterable[str]) -> dict[str, Order]:
         ids = dict.fromkeys([*events, *focus.events])
         ids |= dict.fromkeys(i for each in maintenance_ids for i in self._host_order_ids_of.get(each, ()))
+        if focus.hosts:
+            of_states = {*UNFINISHED_ORDERS, OrderState.FAILED}
+            of_hosts = (self._orders[i] for each in self._host_order_ids_of.values() for i in each)
+            ids |= {order.id: None for order in of_hosts if order.host in focus.hosts and order.state in of_states}
         return {i: self._orders[i] for i in ids if i in self._orders}
 
     @locked

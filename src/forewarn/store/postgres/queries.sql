@@ -120,6 +120,12 @@ SELECT * FROM orders WHERE id = ANY(%(ids)s::text[]) ORDER BY id;
 -- Return the orders of the hosts of these maintenances.
 SELECT * FROM orders WHERE host <> '' AND maintenance_id = ANY(%(ids)s::text[]) ORDER BY maintenance_id, position;
 
+-- name: orders_on_hosts
+-- Return the orders of these hosts that are not over, in any maintenance.
+SELECT * FROM orders
+WHERE state IN ('planned', 'open', 'running', 'in-doubt', 'failed') AND host <> '' AND host = ANY(%(hosts)s::text[])
+ORDER BY id;
+
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
 SELECT id FROM maintenances WHERE wake_at <= %(now)s ORDER BY wake_at, id LIMIT %(limit)s;
@@ -129,8 +135,12 @@ SELECT id FROM maintenances WHERE wake_at <= %(now)s ORDER BY wake_at, id LIMIT 
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
 -- name: orders_in_state
--- Return the oldest orders in a state: of hosts, or of events.
-SELECT * FROM orders WHERE state = %(state)s AND (host <> '') = %(of_hosts)s ORDER BY issued, id LIMIT %(limit)s;
+-- Return the oldest orders of events in a state.
+SELECT * FROM orders WHERE state = %(state)s AND host = '' ORDER BY issued, id LIMIT %(limit)s;
+
+-- name: orders_of_hosts_in_state
+-- Return the oldest orders of hosts in a state.
+SELECT * FROM orders WHERE state = %(state)s AND host <> '' ORDER BY issued, id LIMIT %(limit)s;
 
 -- Lists. A page is read in two steps: the keys of its rows, searched for each requested scope, status and type in an index
 -- in the page's order; then the rows. `since` is '-infinity' and `scopes` is NULL if all are requested.

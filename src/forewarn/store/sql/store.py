@@ -113,6 +113,11 @@ class SqlStore:
             host_orders = (
                 () if focus.document_only else reader.query("orders_of_hosts", ids=reader.as_list(maintenance_ids))
             )
+            on_hosts = (
+                reader.query("orders_on_hosts", hosts=reader.as_list(focus.hosts))
+                if focus.hosts and not focus.document_only
+                else ()
+            )
             maintenances = (
                 () if focus.document_only else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
             )
@@ -124,7 +129,7 @@ class SqlStore:
                 hosts=_hosts(reader, hosts),
                 maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
                 events=_with_approvals(reader, found, approvals),
-                orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders)},
+                orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
@@ -196,12 +201,9 @@ class SqlStore:
             return reader.rows.read_time(found[0]["wake_at"]) if found else None
 
     def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
+        query = "orders_of_hosts_in_state" if of_hosts else "orders_in_state"
         with self._reading() as reader:
-            found = [
-                row
-                for state in states
-                for row in reader.query("orders_in_state", state=state, of_hosts=of_hosts, limit=limit)
-            ]
+            found = [row for state in states for row in reader.query(query, state=state, limit=limit)]
             found.sort(key=lambda row: (row["issued"], row["id"]))
             return [reader.rows.order.decode(row) for row in found[:limit]]
 

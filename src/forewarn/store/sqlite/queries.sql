@@ -123,6 +123,12 @@ SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o ON o.id = i.value ORDER BY
 SELECT o.* FROM json_each(:ids) i CROSS JOIN orders o INDEXED BY orders_of_hosts ON o.maintenance_id = i.value
 WHERE o.host <> '' ORDER BY o.maintenance_id, o.position;
 
+-- name: orders_on_hosts
+-- Return the orders of these hosts that are not over, in any maintenance.
+SELECT * FROM orders INDEXED BY orders_of_hosts_by_state
+WHERE state IN ('planned', 'open', 'running', 'in-doubt', 'failed') AND host <> '' AND host IN (SELECT value FROM json_each(:hosts))
+ORDER BY id;
+
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
 SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :limit;
@@ -132,8 +138,12 @@ SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :li
 SELECT wake_at FROM maintenances WHERE wake_at IS NOT NULL ORDER BY wake_at LIMIT 1;
 
 -- name: orders_in_state
--- Return the oldest orders in a state: of hosts, or of events.
-SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state AND (host <> '') = :of_hosts
+-- Return the oldest orders of events in a state.
+SELECT * FROM orders INDEXED BY orders_by_state WHERE state = :state AND host = '' ORDER BY issued, id LIMIT :limit;
+
+-- name: orders_of_hosts_in_state
+-- Return the oldest orders of hosts in a state.
+SELECT * FROM orders INDEXED BY orders_of_hosts_by_state WHERE state = :state AND host <> ''
 ORDER BY issued, id LIMIT :limit;
 
 -- Lists. A page is read in two steps: the keys of its rows, searched for each requested scope, status and type in an index

@@ -125,7 +125,8 @@ class ProgressOut(ResponseBody):
     """The number of events, each counted once.
 
     `done` are Completed, `left` have not started, `undone` are Cancelled or Abandoned. `failed` and `in_doubt` are Started events
-    whose order failed or is in doubt, `running` are the other Started events.
+    whose order failed or is in doubt, `running` are the other Started events. Hosts are counted by their orders in the same way:
+    `left` are planned, `running` can be taken or were taken, `undone` were skipped or abandoned.
     """
 
     done: int
@@ -160,7 +161,8 @@ class MaintenanceOut(ResponseBody):
     """A maintenance, and how far it is. `hosts` is the work on its hosts, if it has a `host_mode`; an owner sees none.
 
     `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known. It is `held`
-    while failed orders stop the events that have not started; `failed_hosts` counts those of hosts. `needs_operator` says why
+    while failed orders stop the events that have not started; `failed_hosts` counts those of hosts, `host_progress` all orders of
+    hosts. `needs_operator` says why
     only an operator can move it; it is empty while anything else can, and for a pause.
     """
 
@@ -189,6 +191,7 @@ class MaintenanceOut(ResponseBody):
     return_machines: bool
     to_host: str
     failed_hosts: int
+    host_progress: ProgressOut | None
     hosts: list[HostWorkOut]
 
 
@@ -229,6 +232,7 @@ class MaintenanceRow(ResponseBody):
     return_machines: bool
     to_host: str
     failed_hosts: int
+    host_progress: ProgressOut | None
 
 
 class OpenWaveOut(ResponseBody):
