@@ -195,6 +195,17 @@ def test_a_checked_fleet_file_warns_like_apply(tmp_path: Path, capsys: pytest.Ca
     assert (json.loads(printed.out)["warnings"], printed.err) == ([warning], "")
 
 
+def test_an_empty_fleet_file_is_warned_of(cli: CommandLine, tmp_path: Path) -> None:
+    """`check`, `diff` and `apply` say that nothing is in it: it may be the wrong file."""
+    empty = tmp_path / "empty.toml"
+    empty.write_text("")
+    warning = "the file has no scopes, machines or hosts: check that it is the right one"
+    for word in ("check", "diff", "apply"):
+        result = cli.run("fleet", word, str(empty))
+        assert (result.returncode, result.stderr) == (DONE, f"! {warning}\n")
+    assert cli.json("fleet", "check", str(empty))["warnings"] == [warning]
+
+
 def test_a_host_is_listed_cordoned_and_uncordoned(cli: CommandLine, tmp_path: Path) -> None:
     """The fleet file says what is known of it; its page shows who cordoned it and when."""
     file = tmp_path / "fleet.toml"

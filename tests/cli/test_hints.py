@@ -30,6 +30,7 @@ TABLE: dict[str, dict[str, str]] = {
     "earlier-wave": NOTHING,
     "earliest": NOTHING,
     "executor": NOTHING,
+    "host-busy": NOTHING,
     "host-not-empty": NOTHING,
     "host-work": NOTHING,
     "in-doubt": {Role.OPERATOR: RETRY},
@@ -47,6 +48,7 @@ TABLE: dict[str, dict[str, str]] = {
 # The call of the API that each command makes.
 CALL_OF = {
     "event approve": "/v1/events/{id}/approve",
+    "event abandon": "/v1/events/{id}/abandon",
     "event retry": "/v1/events/{id}/retry",
     "maintenance resume": "/v1/maintenances/{id}/resume",
     "order retry": "/v1/orders/{id}/retry",
@@ -102,6 +104,30 @@ def test_a_failed_host_is_resolved_by_its_order(code: str) -> None:
     assert "retry-failed" in maintenance_hints(both, Role.OPERATOR)[0]
 
 
+def test_failed_work_in_place_is_not_retried() -> None:
+    """Its machines run again, so a retry would be refused; an order in doubt can be retried."""
+    failed = api_bodies.waiting("order-failed", "…", orders=[SECOND_ID])
+    host = {"host": "kvm-a", "order_id": SECOND_ID, "state": "failed", "waiting_for": [failed]}
+    held = maintenance(host_mode="in-place", failed_hosts=2, held=True, needs_operator=[failed], hosts=[host])
+    found = [command for line in maintenance_hints(held, Role.OPERATOR) for command in commands(line)]
+    assert found == [f"forewarn order finish {SECOND_ID}", "forewarn host uncordon kvm-a"]
+    doubtful = {**held, "needs_operator": [api_bodies.waiting("in-doubt", "…", orders=[SECOND_ID])]}
+    assert f"forewarn order retry {SECOND_ID}" in maintenance_hints(doubtful, Role.OPERATOR)[0]
+
+
+def test_a_held_maintenance_names_the_ways_out() -> None:
+    """Retry all, abandon the events that failed, or leave the host out."""
+    failed = [api_bodies.waiting("order-failed", "…", events=[each]) for each in (FIRST_ID, SECOND_ID)]
+    host = {"host": "kvm-a", "order_id": "O", "state": "planned", "waiting_for": []}
+    held = maintenance(progress=api_bodies.progress(failed=2), held=True, needs_operator=failed, hosts=[host])
+    assert [command for line in maintenance_hints(held, Role.OPERATOR) for command in commands(line)] == [
+        f"forewarn maintenance retry-failed {MAINTENANCE_ID}",
+        f"forewarn event abandon {FIRST_ID} {SECOND_ID}",
+        f"forewarn maintenance skip-host {MAINTENANCE_ID} kvm-a",
+        "forewarn host uncordon kvm-a",
+    ]
+
+
 def test_open_work_on_a_host_says_what_moves_it() -> None:
     """An operator takes it, or first clears the host; an order that is not open needs nothing."""
     host = {"host": "kvm-a", "order_id": SECOND_ID, "state": "open", "waiting_for": [reason("executor")]}
@@ -145,6 +171,7 @@ def test_the_hints_of_a_maintenance() -> None:
     assert found == [
         f"forewarn maintenance retry-failed {MAINTENANCE_ID}",
         f"forewarn maintenance resume {MAINTENANCE_ID}",
+        f"forewarn event abandon {FIRST_ID[:8]}",
         f"forewarn event retry {SECOND_ID}",
     ]
     assert all(Role.OPERATOR in roles_of(command) for command in found)

@@ -3,6 +3,7 @@
 The service and the commands run in this process, on a clock that the test moves.
 """
 
+import io
 import sys
 from collections.abc import Callable, Iterator
 
@@ -33,6 +34,7 @@ def forewarn(service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: p
 
     def command(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["forewarn", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO())  # no question is answered
         with pytest.raises(SystemExit) as ended:
             run()
         return int(ended.value.code or 0), *capsys.readouterr()
@@ -103,9 +105,23 @@ def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> 
     assert "now: 1 failed, 0 in progress" in status
     assert "Held: 1 order failed" in forewarn("maintenance", "list")[1]
     assert "is open (the work on host rack1-a, attempt 2)" in forewarn("order", "retry", order["id"])[1]
+    code, _, errors = forewarn("order", "finish", order["id"])
+    assert (code, "start the order first" in errors) == (FAILED, True)
+    assert "work on host" in forewarn("order", "list")[1]
+    for verb in ("why", "show"):
+        code, _, errors = forewarn("event", verb, order["id"])
+        assert (code, f"run `forewarn order show {order['id']}`" in errors) == (FAILED, True)
+    uncordoned = forewarn("host", "uncordon", "rack1-a")[1]
+    assert "not cordoned any more, but it stays in maintenance: forewarn sends no machine there" in uncordoned
+    forewarn("order", "start", order["id"])
     assert "is done" in forewarn("order", "finish", order["id"])[1]
+    code, _, errors = forewarn("order", "retry", order["id"])
+    assert (code, "is done, and nothing is left to retry: schedule a new maintenance" in errors) == (FAILED, True)
     assert forewarn("clock", "advance", "1s")[0] == DONE
-    skipped = forewarn("maintenance", "skip-host", maintenance_id[:8], "rack1-b")[1]
+    code, _, errors = forewarn("maintenance", "skip-host", maintenance_id[:8], "rack1-b")
+    assert (code, "no host was skipped" in errors) == (FAILED, True)
+    _, skipped, remarks = forewarn("maintenance", "skip-host", maintenance_id[:8], "rack1-b", "--yes")
+    assert "host rack1-b is cordoned: `forewarn host uncordon rack1-b`" in remarks
     assert skipped.startswith(f"host rack1-b is skipped; maintenance {maintenance_id} is ")
     move(forewarn, service, "rack1-a")
     assert "HOSTS LEFT OUT IN THE LAST 24 HOURS" in forewarn("status")[1]
@@ -115,6 +131,14 @@ def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> 
         "done",
         "cancelled",
     ]
+    status = forewarn("status")[1]
+    assert "HOSTS LEFT CORDONED BY A MAINTENANCE THAT HAS ENDED\nHOST     CORDONED" in status
+    assert "\nrack1-b  20" in status
+    assert "to use one again: forewarn host uncordon HOST" in status
+    assert f"by maintenance {maintenance_id}, which has ended" in forewarn("host", "show", "rack1-b")[1]
+    assert "rack1-b  cordoned (maintenance ended)" in forewarn("host", "list")[1]
+    assert forewarn("host", "uncordon", "rack1-b")[0] == DONE
+    assert "HOSTS LEFT CORDONED" not in forewarn("status")[1]
 
 
 def test_an_abandoned_host_and_a_named_target(service: RunningService, forewarn: Command) -> None:
@@ -129,8 +153,21 @@ def test_an_abandoned_host_and_a_named_target(service: RunningService, forewarn:
     move(forewarn, service, "rack1-c")
     (order,) = service.get("/v1/orders?state=open")["items"]
     forewarn("order", "fail", order["id"], "--reason", "no boot")
+    shown = forewarn("maintenance", "show", order["maintenance_id"])[1]
+    assert "run `forewarn host uncordon rack1-b` after an `abandon`" in shown
     assert "is abandoned" in forewarn("order", "abandon", order["id"])[1]
     assert forewarn("host", "show", "rack1-b")[1].splitlines()[2] == "state         cordoned"
+
+
+def test_machines_stay_away_from_a_skipped_host(service: RunningService, forewarn: Command) -> None:
+    """`skip-host` says so where the maintenance was to bring them back."""
+    made = service.post(
+        "/v1/maintenances",
+        {"type": "Freeze", "targets": {"hosts": ["rack1-b"]}, "host_mode": "evacuate", "return_machines": True},
+        201,
+    )
+    remarks = forewarn("maintenance", "skip-host", made["id"], "rack1-b", "--yes")[2]
+    assert "`forewarn maintenance schedule --host OTHER --evacuate --to rack1-b`" in remarks
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def state(role: str = "operator", **changed: Any) -> dict[str, Any]:
         "store": {"held": None},
         "complaints": {},
         **{name: page() for name in lists},
+        "left_cordoned": [],
         "host_work": [],
         "left_out": [],
         **changed,

@@ -14,6 +14,7 @@ from forewarn.core.fleet_difference import (
     Difference,
     apply_difference,
     difference,
+    hosts_of_the_inventory,
     refuse_large_removal,
 )
 from forewarn.core.model import (
@@ -288,6 +289,29 @@ def test_a_warning_counts_machines_that_are_not_in_the_file() -> None:
     assert len(difference(current, wanted).warnings) == 1
     both = fleet(*current.scopes.values(), *current.machines.values(), *wanted.machines.values())
     assert difference(both, wanted).warnings == ()
+
+
+def test_a_host_that_the_inventory_decides_is_warned_of() -> None:
+    """Only for machines that are domains and are on a host already: new ones, and others, have the host of the file."""
+    current = fleet(
+        scope("shop"),
+        machine("shop/moved", host="h1", instance_id="uuid-0"),
+        machine("shop/same", host="h1", instance_id="uuid-1"),
+        machine("shop/nowhere", instance_id="uuid-2"),
+        machine("shop/no-domain", host="h1"),
+    )
+    wanted = fleet(
+        scope("shop"),
+        machine("shop/moved", host="h2", instance_id="uuid-0"),
+        machine("shop/same", host="h1", instance_id="uuid-1", fault_domain=1),
+        machine("shop/nowhere", host="h2", instance_id="uuid-2"),
+        machine("shop/no-domain", host="h2"),
+        machine("shop/new", host="h2", instance_id="uuid-3"),
+    )
+    assert hosts_of_the_inventory(current, difference(current, wanted)) == (
+        "the file changes the host of shop/moved, but the inventory decides it, and sets it as libvirt shows it",
+    )
+    assert hosts_of_the_inventory(current, difference(current, current)) == ()
 
 
 # -- applying it

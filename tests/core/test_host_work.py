@@ -656,6 +656,16 @@ def test_with_cancel_a_failure_cancels_the_other_hosts() -> None:
     assert farm.known().status is MaintenanceStatus.FAILED
 
 
+def test_work_that_is_over_is_not_resolved() -> None:
+    """The refusal says how it ended and what to do instead."""
+    farm = Farm("shop/web-0 0 a")
+    farm.save(Change(at=farm.now, hosts=(Host(name="c", listed=True),)))
+    farm.work_on("c")
+    farm.finish(farm.work("c").id)
+    with pytest.raises(IllegalTransition, match=r"the work on host c is done, .*: schedule a new maintenance"):
+        farm.resolve_host(farm.work("c").id, Verb.RETRY)
+
+
 def test_only_failed_work_is_resolved() -> None:
     """Resolving needs an order of a host that failed or is in doubt, and a verb that resolves."""
     farm = Farm("shop/web-0 0 a")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from forewarn.core.estimate import expected_end
-from forewarn.core.model import Maintenance, OrderState, Status
-from forewarn.core.progress import Counted, WaveProgress, total, wave_progress
+from forewarn.core.model import Maintenance, Order, OrderState, Status
+from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
 from forewarn.core.transitions import Verb
 from tests.support.builders import World, at, event, maintenance, shop
 
@@ -158,3 +158,12 @@ def test_the_expected_end_is_the_end_if_time_alone_moves_the_maintenance() -> No
         world.tick()
     assert world.maintenance(first.id).ended == expected
     assert world.order(second.id).state is OrderState.DONE
+
+
+def test_each_host_is_counted_once_in_every_state() -> None:
+    """A host that can be taken counts as running; a skipped one stays undone."""
+    orders = [
+        Order(id=f"{state}", issued=at(0), state=state, host="a", maintenance_id="m", position=1)
+        for state in OrderState
+    ]
+    assert host_progress(orders) == Counted(done=1, running=2, failed=1, in_doubt=1, left=1, undone=2)

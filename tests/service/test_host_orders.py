@@ -363,6 +363,7 @@ def test_a_report_about_a_host_that_a_failover_lost_is_repeated() -> None:
 def test_work_on_a_host_waits_for_moves_that_may_end_there(to_host: str) -> None:
     """A host that was a target before it was cordoned is not worked on until that order has ended."""
     service = service_with_host(enabled=False)
+    service.store.apply(Change(at=service.clock.now(), hosts=(Host(name="other", listed=True),)))
     hosts, executor, times = HostExecutor(), MovingExecutor(), Times()
     ticker = ticker_with_hosts(service, executor, hosts, monotonic=times)
     leaving = MaintenanceRequest(

@@ -145,6 +145,7 @@ class Service:
         self.hook_sender = self._new_hook_sender()
         self.node.listen(self.hook_sender.nudge)
         self.inventory = self._inventory_keeper() if settings.role != "guest" else None
+        self.control.follows_inventory = self.inventory is not None
         self.health = Health(
             settings, store, self.control, clock, self.ticker, follower, self.hook_sender, self._inventory_health
         )

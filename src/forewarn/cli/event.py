@@ -5,12 +5,13 @@ from typing import Annotated
 import typer
 
 from forewarn.cli import completion
-from forewarn.cli.client import Json, path_of
+from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.formatting import full_time, missing_approvals, update_domain_name, waits_for, when, why
 from forewarn.cli.hints import event_hints
 from forewarn.cli.options import moment
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
+from forewarn.core.errors import NotFound
 from forewarn.core.formatting import action_by, span
 from forewarn.core.model import EventType, Status
 
@@ -25,6 +26,15 @@ Id = Annotated[
     typer.Argument(
         metavar="ID",
         help="The event's id, or at least its first 8 characters.",
+        show_default=False,
+        autocompletion=completion.events,
+    ),
+]
+Ids = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID...",
+        help="Ids of events, or at least their first 8 characters.",
         show_default=False,
         autocompletion=completion.events,
     ),
@@ -80,13 +90,27 @@ def list_events(
 @command(app, "show")
 def show(session: Session, event: Id) -> None:
     """Show an event, what it waits for, and its history."""
-    show_event(session, session.api.get(session.path_to("event", event)))
+    show_event(session, _read(session, event))
 
 
 @command(app, "why")
 def why_event(session: Session, event: Id) -> None:
     """Print one sentence: why an event waits, or how it ended. Standard error says what you can do about it."""
-    _print_sentence(session, session.api.get(session.path_to("event", event)))
+    _print_sentence(session, _read(session, event))
+
+
+def _read(session: Session, event: str) -> Json:
+    """Return an event. The id of a host's order is answered with the command that shows it."""
+    try:
+        return session.api.get(session.path_to("event", event))  # type: ignore[no-any-return]
+    except (Failed, NotFound) as error:
+        try:
+            order = session.api.get(session.path_to("order", event))
+        except (Failed, NotFound):
+            raise error from None
+        raise Failed(
+            f"{order['id']} is the work on host {order['host']}, not an event: run `forewarn order show {order['id']}`"
+        ) from None
 
 
 @command(app, "watch")
@@ -141,9 +165,10 @@ def finish(session: Session, event: Id) -> None:
 
 
 @command(app, "abandon")
-def abandon(session: Session, event: Id) -> None:
-    """Abandon an event whose order failed or is in doubt; its maintenance continues and ends as Failed."""
-    _apply(session, event, "abandon")
+def abandon(session: Session, events: Ids) -> None:
+    """Abandon events whose order failed or is in doubt; their maintenance continues and ends as Failed."""
+    for event in events:
+        _apply(session, event, "abandon")
 
 
 def _apply(session: Session, event: str, verb: str) -> None:

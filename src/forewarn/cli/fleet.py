@@ -15,11 +15,12 @@ from forewarn.cli.session import AsJson, Session, command, group
 from forewarn.core.errors import InvalidFleet
 from forewarn.core.fleet import MAX_FILE_BYTES, Fleet, fleet_text, parse_fleet
 from forewarn.core.fleet_difference import removal_text, spanning_hosts
-from forewarn.core.formatting import count
+from forewarn.core.formatting import count, names
 from forewarn.libvirt.importing import import_fleet
 from forewarn.libvirt.statements import parse_rules
 
 MAX_NAMED_DOMAINS = 20
+EMPTY = "the file has no scopes, machines or hosts: check that it is the right one"
 
 app = group("fleet", "Check, apply, compare and export the fleet: scopes, machines and hosts.")
 
@@ -44,7 +45,7 @@ def check(file: File, as_json: AsJson = False) -> None:
         if as_json:
             out.json({"file": file, "ok": False, "errors": list(error.problems)})
         raise
-    warnings = spanning_hosts(fleet.machines.values())
+    warnings = _emptiness(fleet) or spanning_hosts(fleet.machines.values())
     counts = {"scopes": len(fleet.scopes), "machines": len(fleet.machines), "hosts": len(fleet.hosts)}
     data = {"file": file, "ok": True, "errors": [], "warnings": warnings, **counts}
     contents = f"{count(len(fleet.scopes), 'scope')} and {count(len(fleet.machines), 'machine')}"
@@ -66,7 +67,7 @@ def apply(
     yes: Yes = False,
 ) -> None:
     """Change the fleet to match the file, completely or not at all. Ask before more than 10 scopes, machines and hosts go."""
-    text = _read_checked(file)
+    text = _read_checked(session, file)
     if prune and not dry_run and not yes:
         planned = _post(session, file, text, prune=True, dry_run=True)
         if planned["large_removal"]:
@@ -111,9 +112,12 @@ def import_(
     for text in (*decision.doubled, *decision.problems):
         out.aside(f"! {text}")
     if decision.unassigned:
-        names, rest = ", ".join(decision.unassigned[:MAX_NAMED_DOMAINS]), len(decision.unassigned) - MAX_NAMED_DOMAINS
-        more = f" and {rest} more" if rest > 0 else ""
-        out.aside(f"! left out, because nothing gives them a scope: {names}{more}")
+        out.aside(f"! left out, because nothing gives them a scope: {names(decision.unassigned, MAX_NAMED_DOMAINS)}")
+    unaddressed = [str(m) for m in decision.wanted.machines.values() if not m.addresses and not m.interface]
+    if unaddressed:
+        out.aside(
+            f"! no address is known of {names(unaddressed, MAX_NAMED_DOMAINS)}: add `addresses` before you apply the file"
+        )
     hosts = {host.name: host for host in decision.hosts}
     print(fleet_text(Fleet(decision.wanted.scopes, decision.wanted.machines, hosts)), end="")
 
@@ -121,7 +125,7 @@ def import_(
 @command(app, "diff")
 def diff(session: Session, file: File, prune: Prune = False) -> None:
     """Show what applying the file would change; change nothing."""
-    _show(session, _post(session, file, _read_checked(file), prune=prune, dry_run=True))
+    _show(session, _post(session, file, _read_checked(session, file), prune=prune, dry_run=True))
 
 
 @command(app, "export")
@@ -143,10 +147,15 @@ def _post(session: Session, file: str, text: str, *, prune: bool, dry_run: bool)
     return change
 
 
-def _read_checked(file: str) -> str:
+def _read_checked(session: Session, file: str) -> str:
     text = _read(file)
-    parse_fleet(text, file)
+    for warning in _emptiness(parse_fleet(text, file)):
+        session.out.aside(f"! {warning}")
     return text
+
+
+def _emptiness(fleet: Fleet) -> tuple[str, ...]:
+    return () if fleet.scopes or fleet.machines or fleet.hosts else (EMPTY,)
 
 
 def _read(file: str) -> str:

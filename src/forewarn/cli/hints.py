@@ -6,13 +6,22 @@ The API says what an event or a maintenance waits for. What to do about it depen
 from collections.abc import Iterable, Mapping
 
 from forewarn.cli.client import Json
-from forewarn.core.model import OrderState
+from forewarn.core.formatting import short_ids
+from forewarn.core.model import HostMode, OrderState
 from forewarn.core.operator_model import Role
 
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 RESOLVE = "run `forewarn event retry {cause}`, or `finish` or `abandon` instead of `retry`"
 RESOLVE_HOST = "run `forewarn order retry {cause}`, or `finish` or `abandon` instead of `retry`"
+RESOLVE_IN_PLACE = (
+    "run `forewarn order finish {cause}`, or `abandon` instead of `finish`, and schedule a new maintenance"
+)
+AFTER_ABANDON = "run `forewarn host uncordon {host}` after an `abandon`, to let machines go there again"
+ABANDON_ALL = "run `forewarn event abandon {events}` to give up what failed and go on with the rest"
+LEAVE_OUT = (
+    "run `forewarn maintenance skip-host {maintenance} {host}` to leave it out, then `forewarn host uncordon {host}`"
+)
 RETRY_ALL = "run `forewarn maintenance retry-failed {maintenance}` to retry all that failed"
 TAKE_HOST = (
     "if you do the work on host {host} yourself (host_executor = external), run `forewarn order start {order}` first"
@@ -30,8 +39,8 @@ HINTS: Mapping[str, tuple[frozenset[Role], str]] = {
 }
 
 
-def hint(event: Json, reason: Json, role: str) -> str:
-    """Return what the caller can do about one reason of an event, or ""."""
+def hint(event: Json, reason: Json, role: str, *, in_place: bool = False) -> str:
+    """Return what the caller can do about one reason of an event, or "". Failed work `in_place` cannot be retried."""
     roles, text = HINTS.get(reason["code"], (frozenset(), ""))
     if role not in roles:
         return ""
@@ -39,7 +48,8 @@ def hint(event: Json, reason: Json, role: str) -> str:
         return ""
     cause = next(iter(reason.get("events", ())), event["id"])
     if orders := reason.get("orders"):
-        cause, text = orders[0], text.replace(RESOLVE, RESOLVE_HOST)
+        again = RESOLVE_IN_PLACE if in_place and reason["code"] != "in-doubt" else RESOLVE_HOST
+        cause, text = orders[0], text.replace(RESOLVE, again)
     return text.format(event=event["id"], maintenance=event["maintenance_id"], cause=cause)
 
 
@@ -54,15 +64,28 @@ def maintenance_hints(maintenance: Json, role: str) -> list[str]:
     if role not in OPERATORS:
         return []
     hints = []
-    if maintenance["progress"]["failed"] + maintenance["failed_hosts"] > 1 or maintenance["progress"]["failed"]:
+    in_place = maintenance["host_mode"] == HostMode.IN_PLACE
+    events, hosts = maintenance["progress"]["failed"], maintenance["failed_hosts"]
+    if (events or hosts > 1) and not (in_place and hosts):
         hints.append(RETRY_ALL.format(maintenance=maintenance["id"]))
     if maintenance["paused"]:
         hints.append(HINTS["paused"][1].format(maintenance=maintenance["id"]))
     reasons = maintenance["needs_operator"]
+    own = [e for r in reasons if r["code"] == "order-failed" and not r.get("orders") for e in r.get("events", ())]
+    if own:
+        hints.append(ABANDON_ALL.format(events=" ".join(map(short_ids(own).__getitem__, dict.fromkeys(own)))))
+        waiting = [host["host"] for host in maintenance["hosts"] if host["state"] == OrderState.PLANNED]
+        hints += [LEAVE_OUT.format(maintenance=maintenance["id"], host=host) for host in waiting[:1]]
     others = [reason for reason in reasons if reason["code"] != "order-failed" or reason.get("orders")]
     event = {"id": "", "maintenance_id": maintenance["id"]}
-    on_hosts = map(host_hint, maintenance["hosts"])
-    return hints + _distinct([*(hint(event, reason, role) for reason in others), *on_hosts])
+    failed = [host["host"] for host in maintenance["hosts"] if host["state"] == OrderState.FAILED]
+    return hints + _distinct(
+        [
+            *(hint(event, reason, role, in_place=in_place) for reason in others),
+            *(AFTER_ABANDON.format(host=host) for host in failed),
+            *map(host_hint, maintenance["hosts"]),
+        ]
+    )
 
 
 def host_hint(host: Json) -> str:

@@ -14,6 +14,7 @@ app = group("host", "Show hosts, and cordon or uncordon one.")
 # The states of an order of a host whose work is neither over nor still to come.
 UNENDED = ["open", "running", "in-doubt", "failed"]
 MAX_ORDERS = 500
+IN_MAINTENANCE = "in-maintenance"
 COLUMNS = ("host", "state", "machines", "fault domain", "labels", "connection")
 
 HostArgument = Annotated[
@@ -45,8 +46,9 @@ def show(session: Session, host: HostArgument) -> None:
         ]
         if found["cordoned"]:
             who = f"maintenance {found['cordoned_by']}" if found["cordoned_by"] else "an operator"
-            facts.append(("cordoned", f"{when(found['cordoned'], session.now())} by {who}"))
-        if found["state"] == "in-maintenance":
+            ended = ", which has ended" if found["cordon_left"] else ""
+            facts.append(("cordoned", f"{when(found['cordoned'], session.now())} by {who}{ended}"))
+        if found["state"] == IN_MAINTENANCE:
             orders = session.api.page("/v1/orders", {"state": UNENDED, "q": host}, limit=MAX_ORDERS)["items"]
             facts += [("work", _work(order)) for order in orders if order["host"] == host]
     session.out.facts(found, facts)
@@ -63,7 +65,8 @@ def cordon(session: Session, host: HostArgument) -> None:
 def uncordon(session: Session, host: HostArgument) -> None:
     """Lift the cordon of a host: forewarn may send machines to it again."""
     found = session.api.post(path_of("hosts", host, "uncordon"))
-    session.out.result(found, f"host {found['name']} is not cordoned any more")
+    but = ", but it stays in maintenance: forewarn sends no machine there" if found["state"] == IN_MAINTENANCE else ""
+    session.out.result(found, f"host {found['name']} is not cordoned any more{but}")
 
 
 def _work(order: Json) -> str:
@@ -75,7 +78,7 @@ def _row(host: Json) -> tuple[object, ...]:
     """Return a row; an owner's has only the name and the number of machines."""
     return (
         host["name"],
-        host.get("state", ""),
+        f"{host.get('state', '')}{' (maintenance ended)' if host.get('cordon_left') else ''}",
         host["machines"],
         host.get("fault_domain", ""),
         _labels(host),

@@ -346,11 +346,28 @@ def skip_host(
             metavar="HOST", help="A host of the maintenance.", show_default=False, autocompletion=completion.hosts
         ),
     ],
+    yes: Yes = False,
 ) -> None:
-    """Leave one host out: its events that have not started and its work are cancelled. The host stays cordoned."""
+    """Leave one host out: its events that have not started and its work are cancelled.
+
+    Machines that left the host stay away, also with --return. The host stays cordoned if its turn had begun.
+    """
+    otherwise = "no host was skipped: this was not confirmed; --yes skips without a question"
+    confirm(
+        f"Leave host {host} out? Machines that left it stay away, and it stays cordoned if its turn had begun.",
+        yes=yes,
+        otherwise=otherwise,
+    )
     path = session.path_to("maintenance", maintenance, "hosts", host, "skip")
     changed = session.api.post(path)
     session.out.result(changed, f"host {host} is skipped; maintenance {changed['id']} is {maintenance_state(changed)}")
+    if session.api.get(path_of("hosts", host)).get("cordoned"):
+        session.out.aside(f"host {host} is cordoned: `forewarn host uncordon {host}` lets machines go there again")
+    if changed["return_machines"]:
+        session.out.aside(
+            "machines that left it stay where they are: to empty host OTHER into it, run"
+            f" `forewarn maintenance schedule --host OTHER --evacuate --to {host}`"
+        )
 
 
 @command(app, "retry-failed")

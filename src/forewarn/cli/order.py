@@ -163,7 +163,7 @@ def _rows(session: Session, orders: list[Json]) -> Rows:
         (
             id_texts[order["id"]],
             order["state"],
-            order["type"],
+            "work on host" if order["host"] else order["type"],
             order["scope"],
             ", ".join(order["machines"]),
             ", ".join(order["hosts"]),

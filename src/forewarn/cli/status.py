@@ -20,6 +20,7 @@ from forewarn.core.model import ENDED, UNFINISHED
 from forewarn.core.operator_model import Role
 
 MAX_ITEMS = 500
+MAX_HOSTS = 5_000
 HISTORY = timedelta(hours=24)
 EVENT_COLUMNS = ("event", "type", "scope", "machines")
 
@@ -30,6 +31,8 @@ ID_LISTS = ("failed", "in_doubt", "open", "ended", "paused")
 RESOLVE = "to resolve one: forewarn event retry|finish|abandon {}", "EVENT"
 RESOLVE_HOST = "to resolve one: forewarn order retry|finish|abandon {}", "ORDER"
 CONTINUE = "to continue one: forewarn maintenance resume {}", "MAINTENANCE"
+
+UNCORDON = "to use one again: forewarn host uncordon HOST", ""
 
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
@@ -51,6 +54,9 @@ def read(session: Session) -> Json:
         "planned": api.page("/v1/events", {"status": ["Planned"]}, limit=MAX_ITEMS),
         "ended": api.page("/v1/events", {"status": sorted(ENDED), "since": since}, limit=MAX_ITEMS),
         "paused": api.page("/v1/maintenances", {"status": ["Paused"]}, limit=MAX_ITEMS),
+        "left_cordoned": [
+            host for host in api.page("/v1/hosts", {}, limit=MAX_HOSTS)["items"] if host.get("cordon_left")
+        ],
         "host_work": _host_work(session),
         "left_out": [order for order in left_out["items"] if order["host"] and (order["ended"] or "") >= since],
     }
@@ -96,6 +102,8 @@ def status(session: Session) -> None:
         session.out.say(line)
     _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
     _section(session, "PAUSED MAINTENANCES", _paused(state["paused"]["items"], ids), resume)
+    left = _left_cordoned(state["left_cordoned"], now)
+    _section(session, "HOSTS LEFT CORDONED BY A MAINTENANCE THAT HAS ENDED", left, UNCORDON if act else None)
     _section(session, "ABANDONED IN THE LAST 24 HOURS", _abandoned(abandoned, ids))
     uncordon = ("to let machines go to one that is cordoned: forewarn host uncordon HOST", "") if act else None
     _section(session, "HOSTS LEFT OUT IN THE LAST 24 HOURS", _left_out(state["left_out"], ids), uncordon)
@@ -230,6 +238,12 @@ def _scheduled(events: list[Json], ids: dict[str, str], now: str) -> Table:
     columns = (*EVENT_COLUMNS, "not before", "not approved by", "why it has not started")
     return columns, [
         (*_event_cells(e, ids), when(e["not_before"], now), missing_approvals(e), reasons(e, now)) for e in events
+    ]
+
+
+def _left_cordoned(hosts: list[Json], now: str) -> Table:
+    return ("host", "cordoned", "maintenance"), [
+        (host["name"], when(host["cordoned"], now), host["cordoned_by"][:SHORT_ID_CHARS]) for host in hosts
     ]
 
 

@@ -12,7 +12,7 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.durations import duration_text
 from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
 from forewarn.core.fleet import HOST_SETTINGS, MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
-from forewarn.core.formatting import count
+from forewarn.core.formatting import count, names
 from forewarn.core.model import MAX_MACHINES_PER_SCOPE, OPEN, Actor, AuditEntry, Host, Machine, Scope, ScopeKind
 
 MAX_AUDIT_LINES = 1_000
@@ -41,8 +41,8 @@ class Difference:
     @property
     def touched(self) -> tuple[str, ...]:
         """The names of the scopes that the difference changes."""
-        names = {s.name for s in self.scopes} | {m.scope for m in self.machines} | set(self.removed_scopes)
-        return tuple(sorted(names | {scope for scope, _ in self.removed_machines}))
+        scopes = {s.name for s in self.scopes} | {m.scope for m in self.machines} | set(self.removed_scopes)
+        return tuple(sorted(scopes | {scope for scope, _ in self.removed_machines}))
 
 
 def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Difference:
@@ -160,6 +160,19 @@ def spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
         for (host, scope), numbers in sorted(domains.items())
         if len(numbers) > 1
     )
+
+
+def hosts_of_the_inventory(current: Fleet, diff: Difference) -> tuple[str, ...]:
+    """Warn of domains whose host the difference changes, although an inventory shows where they are."""
+    moved = [
+        str(machine)
+        for machine in diff.machines
+        if (known := current.machines.get(machine.key)) is not None
+        and known.instance_id
+        and known.host not in ("", machine.host)
+    ]
+    text = f"the file changes the host of {names(moved)}, but the inventory decides it, and sets it as libvirt shows it"
+    return (text,) if moved else ()
 
 
 def apply_difference(

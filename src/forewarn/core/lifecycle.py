@@ -25,7 +25,7 @@ from forewarn.core.errors import (
 )
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
-from forewarn.core.host_orders import current_host, is_read, machines_in_the_way, machines_on
+from forewarn.core.host_orders import OVER, current_host, is_read, machines_in_the_way, machines_on
 from forewarn.core.host_work import (
     DOWN_LIMIT_S,
     drop_host,
@@ -310,6 +310,11 @@ def resolve_host(
     order = _find(draft.orders, order_id, "order")
     if not order.host:
         raise Invalid(f"order {order_id} is the order of an event: {verb} the event")
+    if order.state in OVER:
+        raise IllegalTransition(
+            f"the work on host {order.host} is {order.state}, and nothing is left to {verb}: schedule a new maintenance to"
+            " work on the host again"
+        )
     if order.state not in (OrderState.FAILED, OrderState.IN_DOUBT):
         raise IllegalTransition(
             f"the work on host {order.host} has not failed: wait for its executor, or report the order as failed first"

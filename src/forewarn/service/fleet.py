@@ -10,7 +10,13 @@ from forewarn.core import hosts
 from forewarn.core.change import Change
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.fleet import Fleet
-from forewarn.core.fleet_difference import Difference, apply_difference, difference, refuse_large_removal
+from forewarn.core.fleet_difference import (
+    Difference,
+    apply_difference,
+    difference,
+    hosts_of_the_inventory,
+    refuse_large_removal,
+)
 from forewarn.core.model import OPEN, Actor, Machine, Scope
 from forewarn.service.decisions import Decisions, Once, too_many_conflicts, wake_hosts
 from forewarn.service.hooks import without_hooks_of
@@ -18,6 +24,9 @@ from forewarn.store import Focus, Store
 
 
 class FleetUseCases(Decisions):
+    # Whether an inventory keeps the fleet as another system shows it. The service sets it.
+    follows_inventory = False
+
     def apply_fleet(
         self,
         fleet: Fleet,
@@ -34,7 +43,8 @@ class FleetUseCases(Decisions):
             diff = difference(current, fleet, prune=prune)
             if not large_removal_ok:
                 refuse_large_removal(diff)
-            return diff
+            warnings = hosts_of_the_inventory(current, diff) if self.follows_inventory else ()
+            return replace(diff, warnings=(*diff.warnings, *warnings))
 
         return self._change_fleet(compare, actor, dry_run=dry_run, once=once)
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 from scripts.kvm_bed.bed import Bed
@@ -51,6 +52,13 @@ def test_the_fleet_follows_its_hosts(bed: Bed) -> None:
         assert machines(service)["web-0"] == Machine(
             scope="shop", name="web-0", update_domain=1, host="kvm-a", instance_id=web.uuid
         )
+
+        # A file that says otherwise: it warns, and does not stay.
+        elsewhere = replace(machines(service)["web-0"], host="kvm-b")
+        stated = Fleet({}, {elsewhere.key: elsewhere})
+        assert "the inventory decides it" in service.control.apply_fleet(stated, Actor("test")).warnings[-1]
+        keeper.look()
+        assert machines(service)["web-0"].host == "kvm-a"
 
         # Added, without metadata at first.
         api = bed.add_guest("api-0", "kvm-b", start=False)

@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -259,9 +260,19 @@ def haproxy(site: Site, pages: Sequence[str] = PAGES) -> Iterator[None]:
         FOREWARN_TOKEN=site.variables["FOREWARN_TOKEN"],
     )
     try:
+        for address, port in re.findall(r"bind ([0-9.]+):([0-9]+)", config.read_text()):
+            until(lambda address=address, port=port: accepts(address, int(port)))  # type: ignore[misc]
         yield
     finally:
         end(process)
+
+
+def accepts(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=60).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 @contextmanager

@@ -128,7 +128,15 @@ def test_hosts_are_listed_with_what_the_fleet_says(service: RunningService) -> N
     """Also a host without machines; an owner sees the name of the hosts of their machines and nothing else of them."""
     assert service.post("/v1/fleet", {**service.get("/v1/fleet"), "hosts": [KVM]})["lines"] == ["+ host kvm-07"]
     assert service.get("/v1/fleet")["hosts"] == [KVM]
-    listed = {**KVM, "machines": 0, "state": "up", "listed": True, "cordoned": None, "cordoned_by": ""}
+    listed = {
+        **KVM,
+        "machines": 0,
+        "state": "up",
+        "listed": True,
+        "cordoned": None,
+        "cordoned_by": "",
+        "cordon_left": False,
+    }
     plain = {"labels": {}, "fault_domain": 0, "connection": "", "listed": False}
     racks = [{**listed, **plain, "name": f"rack1-{each}", "machines": n} for each, n in (("a", 2), ("b", 1))]
     assert service.get("/v1/hosts")["items"] == [listed, *racks]

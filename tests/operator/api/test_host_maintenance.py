@@ -107,6 +107,7 @@ def test_hosts_are_evacuated_one_after_another(service: RunningService) -> None:
     assert [event["resources"] for event in service.get(events)["items"]] == [["web-1"], ["web-0"], ["db"]]
     move(service, to="rack1-a")
     (last,) = service.get(f"/v1/orders?state=open&maintenance={made['id']}")["items"]
+    service.post(f"/v1/orders/{last['id']}/start")
     service.post(f"/v1/orders/{last['id']}/finish")
     service.service.ticker.advance(1)
     ended = service.get(f"/v1/maintenances/{made['id']}")
@@ -144,6 +145,7 @@ def test_one_host_is_skipped(service: RunningService) -> None:
     assert service.request("POST", f"/v1/maintenances/{made['id']}/hosts/nowhere/skip").status == 404
     move(service, to="rack1-b")
     (order,) = service.get("/v1/orders?state=open")["items"]
+    service.post(f"/v1/orders/{order['id']}/start")
     service.post(f"/v1/orders/{order['id']}/finish")
     service.service.ticker.advance(1)
     assert service.get(f"/v1/maintenances/{made['id']}")["status"] == "Failed"
@@ -158,6 +160,7 @@ def test_machines_go_to_the_named_host_and_come_back(service: RunningService) ->
     assert service.get(f"/v1/orders/{order['id']}")["targets"] == {"shop/web-1": ["rack1-c"]}
     move(service, to="rack1-c")
     (host,) = service.get("/v1/orders?state=open")["items"]
+    service.post(f"/v1/orders/{host['id']}/start")
     service.post(f"/v1/orders/{host['id']}/finish")
     service.service.ticker.advance(1)
     (back,) = service.get("/v1/orders?state=open")["items"]

@@ -75,6 +75,7 @@ def test_a_host_is_emptied_and_worked_on(service: RunningService) -> None:
     assert (held["held"], [reason["code"] for reason in held["needs_operator"]]) == (True, ["order-failed"])
     assert service.get("/v1/counts")["failed"] == 1
     assert service.post(f"/v1/orders/{order['id']}/retry")["attempt"] == 2
+    service.post(f"/v1/orders/{order['id']}/start")
     service.post(f"/v1/orders/{order['id']}/finish")
     assert service.get(f"/v1/orders/{order['id']}")["state"] == "done"
     assert service.get("/v1/hosts/kvm-1")["cordoned"] is None
@@ -191,6 +192,7 @@ def test_a_maintenance_without_events_can_be_read(service: RunningService) -> No
     assert made["waves"] == []
     assert hosts_of(service, made["id"]) == [("kvm-1", "open", ["executor"])]
     order_id = made["hosts"][0]["order_id"]
+    service.post(f"/v1/orders/{order_id}/start")
     service.post(f"/v1/orders/{order_id}/finish")
     tick(service)
     assert service.get(f"/v1/maintenances/{made['id']}")["status"] == "Completed"

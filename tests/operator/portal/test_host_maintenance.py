@@ -66,6 +66,8 @@ def test_hosts_are_planned_and_evacuated(service: RunningService) -> None:
     assert "Held: 1 order failed" in page_text(operator.get("/maintenances"))
     again = operator.post(f"/orders/{order['id']}/retry", {"back": "/"})
     assert again.headers["location"] == "/?done=host-retry"
+    assert "Report as done" not in page_text(operator.get(f"/orders/{order['id']}"))
+    operator.post(f"/orders/{order['id']}/start", {})
     done = operator.post(f"/orders/{order['id']}/finish", {})
     assert "The work on the host is done" in page_text(operator.get(done.headers["location"]))
     viewer = PortalClient(service, service.token_of("viewer"))

@@ -111,7 +111,13 @@ def list_hosts(api: Api, context: CallContext) -> Result:
     page, last = split_page(rows, query.limit)
     whole = context.caller.within is None
     busy = hosts_in_maintenance(api.store)
-    items = [views.host_out(e.host, e.machines, whole=whole, in_maintenance=e.name in busy) for e in page]
+    ended = _ended(api, {e.host.cordoned_by for e in page}) if whole else set()
+    items = [
+        views.host_out(
+            e.host, e.machines, whole=whole, in_maintenance=e.name in busy, cordon_left=e.host.cordoned_by in ended
+        )
+        for e in page
+    ]
     return page_of(items, cursor_of(last.name) if last else None)
 
 
@@ -124,12 +130,19 @@ def get_host(api: Api, context: CallContext) -> Result:
         raise NotFound(f"there is no host {name!r}: none of your machines is on it")
     host, orders = known_host(snapshot, name), _host_orders(api, name)
     in_maintenance = any(order.state in IN_MAINTENANCE for order in orders)
-    body = views.host_out(host, machines, whole=caller.within is None, in_maintenance=in_maintenance)
+    left = bool(_ended(api, {host.cordoned_by}))
+    body = views.host_out(host, machines, whole=caller.within is None, in_maintenance=in_maintenance, cordon_left=left)
     if caller.within is None:
         of = {order.maintenance_id: api.store.maintenance(order.maintenance_id) for order in orders}
         found = ((order, of[order.maintenance_id]) for order in orders)
         body.orders = [views.order_out(order, maintenance) for order, maintenance in found if maintenance is not None]
     return Result(200, body)
+
+
+def _ended(api: Api, maintenance_ids: set[str]) -> set[str]:
+    """Return those of these maintenances that have ended or are no longer kept."""
+    found = {each: api.store.maintenance(each) for each in maintenance_ids if each}
+    return {each for each, maintenance in found.items() if maintenance is None or maintenance.ended is not None}
 
 
 def _host_orders(api: Api, host: str) -> list[Order]:

@@ -140,6 +140,10 @@ def start_order(api: Api, context: CallContext) -> Result:
 
 
 def finish_order(api: Api, context: CallContext) -> Result:
+    order, _, _ = api.control.order(context.path["id"])
+    if order.host and order.state is OrderState.OPEN:
+        # Taking it checks that the host is empty.
+        raise Refused(f"nobody has taken the work on host {order.host}: start the order first, then do the work")
     new_hosts = {api.machine_key(name): host for name, host in context.body.new_hosts.items()}
     return _report(api, context, Outcome(True, output=context.body.output, new_hosts=new_hosts or None))
 

@@ -77,7 +77,7 @@ def machine_in(scope: str, name: str, body: bodies.MachineIn) -> Machine:
     return Machine(**{**fields, "addresses": tuple(body.addresses), "scope": scope, "name": name})
 
 
-def host_out(host: Host, machines: int, *, whole: bool, in_maintenance: bool) -> bodies.HostOut:
+def host_out(host: Host, machines: int, *, whole: bool, in_maintenance: bool, cordon_left: bool) -> bodies.HostOut:
     """Show a host, to an owner only its name and the number of the owner's machines on it."""
     if not whole:
         return bodies.HostOut(name=host.name, machines=machines)
@@ -91,6 +91,7 @@ def host_out(host: Host, machines: int, *, whole: bool, in_maintenance: bool) ->
         listed=host.listed,
         cordoned=host.cordoned,
         cordoned_by=host.cordoned_by,
+        cordon_left=cordon_left,
     )
 
 

@@ -117,7 +117,7 @@ DONE = {
     "hook-replay": "The hook goes on with that entry.",
     "hook-delete": "Deleted. The hook gets no more messages.",
     "cordon": "Cordoned. No machine is sent to this host until it is uncordoned.",
-    "uncordon": "Uncordoned. Machines may be sent to this host again.",
+    "uncordon": "Uncordoned. Machines may be sent to this host again, unless it is in maintenance.",
     "store-hold": "Held. Nothing starts and no order is handed out until an operator resumes the store.",
     "store-resume": "Resumed. What is due starts now.",
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from forewarn.core.formatting import missing_approvals
+from forewarn.core.hosts import HostState
 from forewarn.core.model import UNSTARTED, OrderState, Status
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 from forewarn.operator.api.bodies import EventOut, HostOut, MaintenanceOut, OrderOut
@@ -122,7 +123,10 @@ def maintenance_buttons(api: ApiClient, maintenance: MaintenanceOut) -> list[But
 
 def host_buttons(api: ApiClient, host: HostOut) -> list[Button]:
     """Return the button that changes the cordon. A host that a maintenance cordoned can be cordoned beyond its end."""
-    buttons = [UNCORDON] if host.cordoned else [CORDON]
+    in_maintenance = host.state == HostState.IN_MAINTENANCE
+    effect = "no cordon any more, but the host stays in maintenance: no machine is sent there"
+    lift = replace(UNCORDON, effect=effect) if in_maintenance else UNCORDON
+    buttons = [lift] if host.cordoned else [CORDON]
     if host.cordoned_by:
         buttons.append(replace(CORDON, effect="keep it cordoned when its maintenance has ended"))
     return [button for button in buttons if api.may("POST", f"/v1/hosts/{host.name}/{button.verb}")]
@@ -137,6 +141,8 @@ def host_order_buttons(api: ApiClient, order: OrderOut) -> list[Button]:
     buttons = [button for verb, button in HOST_ORDER.items() if verb in ORDER_TRANSITIONS[order.state] and not ours]
     if order.state is OrderState.PLANNED:
         buttons = []
+    if order.state is OrderState.OPEN:
+        buttons = [button for button in buttons if button.verb != HOST_ORDER[OrderVerb.FINISH].verb]
     buttons = [button for button in buttons if api.may("POST", f"/v1/orders/{{id}}/{button.verb}")]
     may_skip = OrderVerb.CANCEL in ORDER_TRANSITIONS[order.state] and api.may(
         "POST", f"/v1/maintenances/{{id}}/hosts/{{host}}/{SKIP.verb}"

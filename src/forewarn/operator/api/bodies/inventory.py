@@ -114,7 +114,8 @@ class HostOut(ResponseBody):
     """A host, and the number of machines on it that the caller may see. An owner sees only the name and the number.
 
     `listed` says that the fleet lists it, so that forewarn may send machines to it. `cordoned_by` is the maintenance that
-    cordoned it, or "" if an operator did. One host also has its `orders` that have not ended.
+    cordoned it, or "" if an operator did; `cordon_left` says that this maintenance has ended. One host also has its `orders`
+    that have not ended.
     """
 
     name: str
@@ -126,6 +127,7 @@ class HostOut(ResponseBody):
     listed: bool | msgspec.UnsetType = msgspec.UNSET
     cordoned: datetime | msgspec.UnsetType | None = msgspec.UNSET
     cordoned_by: str | msgspec.UnsetType = msgspec.UNSET
+    cordon_left: bool | msgspec.UnsetType = msgspec.UNSET
     orders: list[OrderOut] | msgspec.UnsetType = msgspec.UNSET
 
 
