@@ -11,11 +11,12 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forewarn.core.lifecycle import Outcome
-from forewarn.core.model import HostMode, Order
+from forewarn.core.model import HostMode, Order, Phase
 from forewarn.executors import HostWork, OrderReport, Progress, Unknown, runner
 from forewarn.executors import command as command_module
 from forewarn.executors.command import CommandExecutor
@@ -82,6 +83,7 @@ def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> 
     assert lines == [
         "FOREWARN_ATTEMPT=1",
         "FOREWARN_DURATION_S=9",
+        "FOREWARN_EVACUATES=",
         f"FOREWARN_EVENT_ID={ID}",
         "FOREWARN_EVENT_SOURCE=Platform",
         "FOREWARN_EVENT_TYPE=Reboot",
@@ -102,6 +104,27 @@ def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> 
         {"name": "web-1", "host": "rack1-b", "targets": []},
     ]
     assert document["event"]["description"] == "new kernel"
+
+
+@pytest.mark.parametrize(
+    ("event", "phase", "evacuates"),
+    [
+        ({"host": "rack1-a"}, Phase.NONE, "rack1-a"),
+        ({"host": "rack1-a", "to_host": "rack1-c"}, Phase.NONE, "rack1-a"),
+        ({"host": "rack1-a", "to_host": "rack1-a"}, Phase.NONE, ""),
+        ({"host": "rack1-a"}, Phase.STOP, ""),
+        ({}, Phase.NONE, ""),
+    ],
+)
+def test_a_command_learns_that_its_machines_must_leave(
+    tmp_path: Path, event: dict[str, Any], phase: Phase, evacuates: str
+) -> None:
+    """Only in an evacuation: machines that return must go to a host, and those of work in place stay."""
+    base = work()
+    runs = executor(tmp_path, script(tmp_path, "echo $FOREWARN_EVACUATES; cat"))
+    runs.take(replace(base, event=replace(base.event, **event), order=replace(base.order, phase=phase)))
+    variable, stdin = outcome_of(ended(runs)).output.splitlines()
+    assert (variable, json.loads(stdin)["event"]["evacuates"]) == (evacuates, evacuates)
 
 
 def host_work() -> HostWork:

@@ -169,16 +169,24 @@ def test_an_invalid_store_is_not_quoted() -> None:
     assert "correct-horse" not in str(caught.value)
 
 
-def test_the_executor_of_hosts_needs_a_command_and_has_the_limits_of_commands() -> None:
-    """`host_command` is its own; the other settings of the command executor apply to it too."""
+def test_the_executor_of_hosts_needs_a_command_and_has_limits_of_its_own() -> None:
+    """Of the settings of the command executor, only who runs commands applies to it: it is never repeated."""
     with pytest.raises(InvalidSettings, match="set `host_command` to a program"):
         load({"host_executor": "command"}, {})
     with pytest.raises(InvalidSettings, match="use one of external, command"):
         load({"host_executor": "simulated"}, {})
-    with pytest.raises(InvalidSettings, match="order_timeout: it must be longer than command_time_limit"):
-        load({"host_executor": "command", "host_command": ["/bin/patch-host"], "command_time_limit": "2h"}, {})
+    with pytest.raises(InvalidSettings, match="order_timeout: it must be longer than host_command_time_limit"):
+        load({"host_executor": "command", "host_command": ["/bin/patch-host"], "host_command_time_limit": "2h"}, {})
     with pytest.raises(InvalidSettings, match="token_free: not with the host executor command"):
         load({"host_executor": "command", "host_command": ["/bin/patch-host"], "token_free": True}, {})
-    found = load({"host_executor": "command", "host_command": ["/bin/patch-host"], "command_time_limit": "20m"}, {})
-    assert (found.of_host_executor().command, found.of_host_executor().time_limit_s) == (("/bin/patch-host",), 1_200)
+    of_events = {
+        "command": ["/bin/x"],
+        "command_time_limit": "20m",
+        "command_repeatable": True,
+        "command_parallel": 1,
+        "command_user": "maintain",
+    }
+    found = load({"host_executor": "command", "host_command": ["/bin/patch-host"], **of_events}, {}).of_host_executor()
+    assert found == CommandSettings(command=("/bin/patch-host",), time_limit_s=1_800, user="maintain")
+    assert not found.repeatable
     assert load({}, {}).host_executor == "external"

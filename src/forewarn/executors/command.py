@@ -23,14 +23,14 @@ from datetime import datetime
 from pathlib import Path
 
 from forewarn.core.change import Change
-from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.core.errors import InvalidSettings
 from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.executors.base import Executor, HostWork, Progress, Work
 from forewarn.executors.command_environment import command_environment, read_names
 from forewarn.executors.command_user import CommandUser, find_user, program_problem
 from forewarn.executors.private_folder import make_private_folder
 from forewarn.executors.runner import boot_id, save
-from forewarn.executors.settings import parse_duration, read_arguments, read_flag, read_text, setting, whole_number
+from forewarn.executors.settings import read_arguments, read_flag, read_text, read_time_limit, setting, whole_number
 
 AnyWork = Work | HostWork
 
@@ -43,18 +43,12 @@ LOCK_TRIES = 500
 LOCK_AGAIN_S = 0.01
 
 
-def _time_limit(value: object) -> int:
-    if (seconds := parse_duration(value)) == 0:
-        raise Invalid("a command needs some time: write a duration above 0")
-    return seconds
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSettings:
     command: tuple[str, ...] = setting(
         (), read_arguments, "the program that the `command` executor runs, with its arguments"
     )
-    time_limit_s: int = setting(1_800, _time_limit, "a command that runs longer than this is stopped")
+    time_limit_s: int = setting(1_800, read_time_limit, "a command that runs longer than this is stopped")
     parallel: int = setting(32, whole_number(1, 1_000), "how many commands run at once")
     repeatable: bool = setting(
         False,
@@ -83,7 +77,8 @@ class CommandExecutor(Executor):
         f"FOREWARN_{name}"
         for name in (
             "ORDER_ID", "ATTEMPT", "EVENT_ID", "MAINTENANCE_ID", "EVENT_TYPE", "EVENT_SOURCE", "SCOPE", "UPDATE_DOMAIN",
-            "RESOURCES", "HOSTS", "DURATION_S", "PHASE", "TO_HOST", "HOST", "HOST_MODE", "HOST_CONNECTION", "DESCRIPTION",
+            "RESOURCES", "HOSTS", "DURATION_S", "PHASE", "TO_HOST", "EVACUATES", "HOST", "HOST_MODE",
+            "HOST_CONNECTION", "DESCRIPTION",
         )
     )  # fmt: skip
 
@@ -351,7 +346,13 @@ def _variables(work: AnyWork) -> dict[str, str]:
         "FOREWARN_DURATION_S": str(event.duration_s),
         "FOREWARN_PHASE": order.phase,
         "FOREWARN_TO_HOST": event.to_host,
+        "FOREWARN_EVACUATES": _evacuated(work),
     }
+
+
+def _evacuated(work: Work) -> str:
+    """Return the host that the machines must leave, or "". Work in place has phases; machines that return have a `to_host`."""
+    return "" if work.event.returns or work.order.phase else work.event.host
 
 
 def _host_variables(work: HostWork) -> dict[str, str]:
@@ -394,6 +395,7 @@ def _document(work: AnyWork) -> dict[str, object]:
             "duration_s": event.duration_s,
             "phase": order.phase,
             "to_host": event.to_host,
+            "evacuates": _evacuated(work),
         },
         "machines": [
             {"name": name, "host": work.hosts.get(name, ""), "targets": work.targets.get(name, ())}

@@ -25,6 +25,7 @@ __all__ = [
     "read_machine",
     "read_path",
     "read_text",
+    "read_time_limit",
     "setting",
     "whole_number",
 ]
@@ -92,6 +93,12 @@ def read_arguments(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(word, str) and word for word in value):
         raise Invalid('write a list of texts, like ["/usr/local/bin/maintain", "--host"]')
     return tuple(value)
+
+
+def read_time_limit(value: object) -> int:
+    if (seconds := parse_duration(value)) == 0:
+        raise Invalid("a command needs some time: write a duration above 0")
+    return seconds
 
 
 def read_machine(value: object) -> str:

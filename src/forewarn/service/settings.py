@@ -9,7 +9,7 @@ import difflib
 import ipaddress
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +24,7 @@ from forewarn.executors.settings import (
     read_machine,
     read_path,
     read_text,
+    read_time_limit,
     setting,
     whole_number,
 )
@@ -138,8 +139,11 @@ class Settings:
     host_command: tuple[str, ...] = setting(
         (),
         read_arguments,
-        "the program that does the work on a host, with its arguments; the other settings of the `command` executor apply to"
-        " it too",
+        "the program that does the work on a host, with its arguments. It runs with `command_user` and `command_environment`, and"
+        " never again if its result is not known: then its order is in doubt until an operator decides",
+    )
+    host_command_time_limit_s: int = setting(
+        1_800, read_time_limit, "a `host_command` that runs longer than this is stopped"
     )
     node_host: str = setting(
         "",
@@ -282,10 +286,17 @@ class Settings:
         return self.store or f"sqlite:{self.state_dir / 'forewarn.db'}"
 
     def of_host_executor(self) -> Any:
-        """Return the settings of the executor of hosts: those of its kind, with the command for hosts."""
-        kind = registry.find(self.host_executor)
-        known = self.executor_settings.get(self.host_executor) or kind.settings_class()
-        return replace(known, command=self.host_command) if self.host_executor == "command" else known
+        """Return the settings of the executor of hosts. With those of events it shares who runs commands, and with what."""
+        kind = registry.find(self.host_executor).settings_class
+        if self.host_executor != "command":
+            return kind()
+        of_events = self.executor_settings.get("command") or kind()
+        return kind(
+            command=self.host_command,
+            time_limit_s=self.host_command_time_limit_s,
+            user=of_events.user,
+            environment=of_events.environment,
+        )
 
     def of_executor(self) -> Any:
         """Return the settings of the executor in use."""
@@ -416,8 +427,8 @@ def _problems_of_executor(settings: Settings) -> Iterator[str]:
     if settings.token_free and executor.needs_token:
         yield f"token_free: not with the {settings.executor} executor: leave it out"
     executor.check(settings.of_executor(), order_timeout_s=settings.order_timeout_s)
-    if settings.host_executor != "command" or settings.host_command:
-        host_executor.check(settings.of_host_executor(), order_timeout_s=settings.order_timeout_s)
+    if settings.host_executor == "command" and 0 < settings.order_timeout_s <= settings.host_command_time_limit_s:
+        yield "order_timeout: it must be longer than host_command_time_limit, or an order would fail while its command runs"
 
 
 def _problems_of_nodes(settings: Settings) -> Iterator[str]:

@@ -56,6 +56,7 @@ def test_a_host_is_evacuated_and_its_failed_work_is_retried(new_page: NewPage) -
         page.goto(f"{service.url}/hosts/rack1-b")
         expect(page.locator("#facts")).to_contain_text("in-maintenance")
         page.locator("#orders").get_by_role("link").first.click()
+        page.get_by_role("button", name="Take the order").click()
         page.get_by_role("button", name="Report as done").click()
         expect(page.locator(".done")).to_contain_text("The work on the host is done")
         service.service.ticker.advance(1)

@@ -46,7 +46,9 @@ def test_hosts_are_planned_and_evacuated(service: RunningService) -> None:
     work = page_text(operator.get(f"/orders/{order['id']}"))
     assert "Work on host rack1-a" in work
     assert "Take the order" in work
-    assert "State in-maintenance" in page_text(operator.get("/hosts/rack1-a"))
+    host = page_text(operator.get("/hosts/rack1-a"))
+    assert "State in-maintenance" in host
+    assert "the host stays in maintenance: no machine is sent there" in host
     assert operator.get(f"/events/{order['id']}").status == 200
     assert "Work on host rack1-a" in page_text(operator.get("/orders"))
     now = page_text(operator.get("/"))

@@ -164,7 +164,7 @@ CALLS: tuple[Call, ...] = (
     ),
     _post(
         "/v1/maintenances/{id}/hosts/{host}/skip", maintenances.skip_host, bodies.MaintenanceOut,
-        "Leave one host out: its events that have not started and its work are cancelled; it stays cordoned.",
+        "Leave one host out: its unstarted events and its work are cancelled; it stays cordoned if its turn had begun.",
     ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
     _get(

@@ -111,7 +111,7 @@ DONE = {
     "host-fail": "The work on the host is reported as failed. Now retry, finish or abandon it.",
     "host-retry": "The order of the host can be taken again.",
     "host-abandon": "Abandoned. The work on the host stays undone, and the host stays cordoned.",
-    "skip": "Skipped. What had not started is cancelled, and the host stays cordoned.",
+    "skip": "Skipped. What had not started is cancelled, and the host stays cordoned if its turn had begun.",
     "revoked": "Revoked. The token no longer works.",
     "hook-enable": "Enabled. What has waited is sent now.",
     "hook-replay": "The hook goes on with that entry.",

@@ -71,7 +71,11 @@ HOST_RESOLUTIONS = {
     ),
 }
 SKIP = Button(
-    "skip", "Skip", "leave this host out: what has not started is cancelled; the host stays cordoned", irreversible=True
+    "skip",
+    "Skip",
+    "leave this host out: what has not started is cancelled, machines that left stay away, and the host stays cordoned if"
+    " its turn had begun",
+    irreversible=True,
 )
 CORDON = Button("cordon", "Cordon", "no machine is sent to this host; its machines stay", asks=True)
 UNCORDON = Button("uncordon", "Uncordon", "machines may be sent to this host again", asks=True)
