@@ -15,6 +15,7 @@ from forewarn.core.model import (
     ApprovalMode,
     Event,
     EventType,
+    Host,
     Maintenance,
     OnFailure,
     Order,
@@ -49,6 +50,9 @@ class Account:
         self.maintenances: dict[str, Maintenance] = {}
         self.events: dict[str, Event] = {}
         self.orders: dict[str, Order] = {}
+        self.machines: dict[tuple[str, str], str] = {}  # the host of each machine
+        self.arrived_ms: dict[tuple[str, str], int] = {}  # when each machine came to its host
+        self.hosts: dict[str, Host] = {}
         self.approvals: dict[str, set[str]] = defaultdict(set)
         self._approved_at: dict[tuple[str, str], datetime] = {}  # by event and machine: the wall clock at the commit
         self.contents: dict[tuple[str, Stage], Content] = {}
@@ -77,6 +81,10 @@ class Account:
         self.lost_starts: dict[str, list[tuple[int, int]]] = defaultdict(list)  # from the start to the failover
         self.failover_open = False
 
+    def was_on_host(self, key: tuple[str, str], at_ms: int) -> bool:
+        """Whether the machine was on its host already when something was decided that was saved at this moment."""
+        return self.arrived_ms[key] < at_ms - self._tolerance_ms
+
     def clock_moved(self, at_ms: int, by_ms: int) -> None:
         self._jumps.append((at_ms, by_ms))
 
@@ -94,6 +102,12 @@ class Account:
         for approval in change.approvals:
             self._record_approval(at_ms, approval.event_id, approval.machine)
         self.orders |= {order.id: order for order in change.orders}
+        self.hosts |= {host.name: host for host in change.hosts}
+        for machine in change.machines:
+            if self.machines.get(machine.key) != machine.host:
+                self.machines[machine.key], self.arrived_ms[machine.key] = machine.host, at_ms
+        for key in change.removed_machines:
+            self.machines.pop(key, None)
         self._keep_maintenances(change)
         for event in change.events:
             was = before.get(event.id)
@@ -148,6 +162,7 @@ class Account:
         self._lost_holds += [hold for hold in self._holds if hold not in again._holds]
         self._holds, self._confirmed_ms = again._holds, again._confirmed_ms
         self._approved_at = again._approved_at
+        self.machines, self.arrived_ms, self.hosts = again.machines, again.arrived_ms, again.hosts
 
     def adopted(self, at_ms: int, steps: int) -> None:
         self.failover_open = False

@@ -110,13 +110,17 @@ class StatusRequested(NamedTuple):
 
 
 class ExecutorCalled(NamedTuple):
-    """A node called its executor for an order; `performed` unless the executor already knew the order."""
+    """A node called its executor for an order; `performed` unless the executor already knew the order.
+
+    `hosts` are the hosts to which the executor then moves machines.
+    """
 
     at_ms: int
     life: str
     order_id: str
     attempt: int
     performed: bool
+    hosts: tuple[str, ...] = ()
 
 
 class Forgotten(NamedTuple):

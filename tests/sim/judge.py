@@ -1,7 +1,7 @@
 """The judge: reads the history of a run, entry by entry, and returns a complaint for every broken rule.
 
-`account` checks commits, `order_checks` what executors did, `guest_checks` what guests saw. The checker of the crash tests
-compares what was acknowledged with what is in the store.
+`account` checks commits, `order_checks` what executors did, `host_checks` the work on hosts, `guest_checks` what guests saw.
+The checker of the crash tests compares what was acknowledged with what is in the store.
 """
 
 from collections.abc import Iterable
@@ -30,18 +30,23 @@ from tests.sim.history import (
     Submitted,
     Unanswered,
 )
+from tests.sim.host_checks import HostChecks
 from tests.sim.order_checks import OrderChecks
 
 
 def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple[list[str], Notice]:
     """Return the complaints, each once, and how many guests got their notice. `store` is the store after the run."""
     account = Account(tolerance_ms=tolerance_ms)
-    orders, guests = OrderChecks(account), GuestChecks(account)
+    orders, hosts, guests = OrderChecks(account), HostChecks(account), GuestChecks(account)
     acknowledged: list[Change] = []
     for entry in history:
         match entry:
             case Committed():
+                orders_before = {
+                    order.id: account.orders[order.id] for order in entry.change.orders if order.id in account.orders
+                }
                 account.commit(entry.at_ms, entry.change, entry.life)
+                hosts.committed(entry, orders_before)
                 orders.committed(entry)
                 guests.committed(entry)
             case Acknowledged():
@@ -68,6 +73,7 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
                 orders.status_requested(entry)
             case ExecutorCalled():
                 orders.executor_called(entry)
+                hosts.executor_called(entry)
             case Forgotten():
                 orders.forgotten(entry)
             case ClockMoved():

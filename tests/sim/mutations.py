@@ -48,6 +48,10 @@ OF_THE_CORE: dict[Patch, str] = {
     core.others_are_not_woken: "is still",
     core.wakes_too_late: "is still",
     core.enabling_keeps_the_epoch: "kept its epoch",
+    core.a_host_looks_empty: "the work on host .* was let in while",
+    core.a_cordoned_host_is_chosen: "which was cordoned",
+    core.machines_are_stopped_when_announced: "has an order and is Scheduled",
+    core.a_cancelled_host_is_worked_on: "worked on all the same",
 }
 
 

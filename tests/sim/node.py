@@ -115,6 +115,7 @@ class Node:
             sharing,
             clock,
             NodeExecutor(shared.works, universe, self),
+            host_executor=NodeExecutor(shared.works, universe, self),
             name=self.name.partition("#")[0],
             new_id=self._new_id,
             order_timeout_s=ORDER_TIMEOUT_S,

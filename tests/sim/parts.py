@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.lifecycle import OrderReport, Outcome
-from forewarn.executors import Executor, Progress, Unknown, Work
+from forewarn.executors import Executor, HostWork, Progress, Unknown, Work
 from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import EventFirstSeen, FeedPosition, FeedUpdate, Focus, MachineLastSeen
 from tests.sim.database import Database
@@ -196,7 +196,9 @@ def summary(change: Change) -> str:
     parts = [f"{s.name}={s.epoch}.{s.incarnation}{'' if s.enabled else ' off'}" for s in change.scopes]
     parts += [f"{_short(e.id)} {e.status}" for e in change.events]
     parts += [f"{_short(a.event_id)} approved by {a.machine or 'operator'}" for a in change.approvals]
-    parts += [f"order {_short(o.id)}/{o.attempt} {o.state}" for o in change.orders]
+    parts += [f"{o.host} order {_short(o.id)}/{o.attempt} {o.phase} {o.state}".strip() for o in change.orders]
+    parts += [f"{m} on {m.host}" for m in change.machines]
+    parts += [f"{h.name} {'cordoned' if h.cordoned else 'not cordoned'}" for h in change.hosts]
     parts += [f"maintenance {_short(m.id)} {m.status}" for m in change.maintenances]
     return ", ".join(parts) or "nothing visible"
 
@@ -221,15 +223,27 @@ class Works:
     def _in_folder(self, life: str, key: tuple[str, int]) -> tuple[str, str, int]:
         return "" if self._universe.repeatable else life.partition(":")[0], *key
 
-    def begin(self, life: str, key: tuple[str, int]) -> None:
+    def begin(self, life: str, work: Work | HostWork) -> None:
+        key = (work.order.id, work.order.attempt)
         known = self._in_folder(life, key)
         performed = known not in self._known
+        moved: dict[tuple[str, str], str] = {}
         if performed:
             ok = not self._universe.chance(self._universe.faults.work_fails)
             ends_ms = self._universe.now_ms + self._universe.about_ms(120)
-            self._known[known] = (ends_ms, Outcome(ok, "done" if ok else "broke"))
+            if isinstance(work, Work):
+                moved = self._moved(work)
+                ok = ok and len(moved) == len(work.targets)
+            self._known[known] = (ends_ms, Outcome(ok, "done" if ok else "broke", new_hosts=moved or None))
         self._universe.log(f"{life} executes {_short(key[0])}/{key[1]}{'' if performed else ', which was known'}")
-        self._record(ExecutorCalled(self._universe.now_ms, life, *key, performed))
+        self._record(ExecutorCalled(self._universe.now_ms, life, *key, performed, tuple(sorted({*moved.values()}))))
+
+    def _moved(self, work: Work) -> dict[tuple[str, str], str]:
+        """Return the new hosts of the machines that have somewhere to go: one of the best two, as a host may be full."""
+        choose = self._universe.choose
+        return {
+            (work.event.scope, name): choose.choice(hosts[:2]) for name, hosts in sorted(work.targets.items()) if hosts
+        }
 
     def status(self, life: str, key: tuple[str, int]) -> Progress | Outcome | Unknown:
         answer: Progress | Outcome | Unknown = Unknown()
@@ -263,7 +277,7 @@ class Works:
 
 
 class NodeExecutor(Executor):
-    """A node's executor. It keeps the orders it waits for only in memory."""
+    """A node's executor of events or of hosts. It keeps the orders it waits for only in memory."""
 
     name = "hands"
 
@@ -274,22 +288,22 @@ class NodeExecutor(Executor):
         self._life = life
         self._awaited: dict[tuple[str, int], None] = {}
 
-    def status(self, work: Work) -> Progress | Outcome | Unknown:
+    def status(self, work: Work | HostWork) -> Progress | Outcome | Unknown:
         disturb(self._universe, self._life, "status")
         return self._works.status(self._life.name, (work.order.id, work.order.attempt))
 
     def free_slots(self) -> int:
         return 3
 
-    def take(self, work: Work) -> None:
+    def take(self, work: Work | HostWork) -> None:
         disturb(self._universe, self._life, "begin")
         if self._universe.chance(self._universe.faults.cannot_begin):
             raise OSError("the executor cannot do the work")
-        self._works.begin(self._life.name, (work.order.id, work.order.attempt))
+        self._works.begin(self._life.name, work)
         self.watch(work)
         disturb(self._universe, self._life, "begin")
 
-    def watch(self, work: Work) -> None:
+    def watch(self, work: Work | HostWork) -> None:
         self._awaited[work.order.id, work.order.attempt] = None
 
     def reports(self, now: datetime) -> list[OrderReport]:

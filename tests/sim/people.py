@@ -1,15 +1,18 @@
 """Guests that poll, approve and fall asleep, and operators that submit, steer and resolve failures, through any node."""
 
 import json
-from datetime import timedelta
+from collections.abc import Collection
+from datetime import datetime, timedelta
 
 from forewarn.core.errors import RequestError
 from forewarn.core.model import (
     Actor,
     EventType,
+    HostMode,
     MaintenanceRequest,
     MaintenanceStatus,
     OnFailure,
+    Order,
     OrderState,
     Source,
     Status,
@@ -26,7 +29,10 @@ URL = "/metadata/scheduledevents?api-version=2020-07-01"
 WRONG_ID = "FFFFFFFF-0000-4000-8000-000000000000"
 OPERATOR = Actor("operator", "simulation")
 MAX_OPEN_MAINTENANCES = 4
+HOSTS = ("h0", "h1", "h2")
 UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
+NOT_TAKEN = (OrderState.PLANNED, OrderState.OPEN)
+ENDED = (OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED)
 RUNNING = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
 ROLLING = (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
 
@@ -183,7 +189,8 @@ class Operator:
         rolling = choose.choice(ROLLING)
         start = self._universe.wall() + timedelta(seconds=choose.choice([0, 300, 1_500]))
         kind = choose.choices(
-            ("scope", "host", "machines", "user", "emergency", "preempt", "terminate"), (6, 3, 2, 3, 1, 1, 1)
+            ("scope", "host", "machines", "user", "emergency", "preempt", "terminate", "work on hosts"),
+            (6, 3, 2, 3, 1, 1, 1, self._universe.faults.host_work),
         )
         on_failure = choose.choice(list(OnFailure))
         match kind[0]:
@@ -195,8 +202,10 @@ class Operator:
                 )
             case "host":
                 return MaintenanceRequest(
-                    type=rolling, targets=Targets(hosts=(choose.choice(["h0", "h1"]),)), on_failure=on_failure
+                    type=rolling, targets=Targets(hosts=(choose.choice(HOSTS[:2]),)), on_failure=on_failure
                 )
+            case "work on hosts":
+                return self._work_on_hosts(start, on_failure)
             case "user":
                 return MaintenanceRequest(type=choose.choice(ROLLING[1:]), targets=some, source=Source.USER)
             case "emergency":
@@ -209,10 +218,27 @@ class Operator:
         not_before = start if choose.random() < 0.3 else None
         return MaintenanceRequest(type=rolling, targets=some, not_before=not_before, on_failure=on_failure)
 
+    def _work_on_hosts(self, start: datetime, on_failure: OnFailure) -> MaintenanceRequest:
+        choose = self._universe.choose
+        evacuates, emergency = choose.random() < 0.6, choose.random() < 0.5
+        return MaintenanceRequest(
+            type=choose.choice([EventType.FREEZE, EventType.REDEPLOY]) if evacuates else EventType.REBOOT,
+            targets=Targets(hosts=tuple(choose.sample(HOSTS, choose.choice([1, 1, 2])))),
+            not_before=None if emergency else start,
+            host_mode=HostMode.EVACUATE if evacuates else HostMode.IN_PLACE,
+            return_machines=evacuates and choose.random() < 0.3,
+            emergency=emergency,
+            on_failure=on_failure,
+        )
+
     # -- steer
 
     def _steer(self, node: Node) -> None:
         choose, store = self._universe.choose, self._shared.database.memory
+        orders = self._host_orders(NOT_TAKEN)
+        if orders and node.alive and choose.random() < 0.5:
+            self._steer_hosts(node, choose.choice(orders))
+            return
         events = store.events(EventQuery(statuses=(Status.PLANNED, Status.SCHEDULED, Status.STARTED), limit=500)).events
         if not events or not node.alive:
             return
@@ -234,6 +260,25 @@ class Operator:
         self._universe.log(f"an operator {verb} {event.id[:8].lstrip('0')} through {node.name}")
         node.request(act)
 
+    def _host_orders(self, states: Collection[OrderState]) -> list[Order]:
+        return self._shared.database.memory.orders(states, 500, of_hosts=True)
+
+    def _steer_hosts(self, node: Node, order: Order) -> None:
+        """Skip, cordon or uncordon a host, or cancel its maintenance. A tool with an outdated list then takes its order."""
+        choose, control = self._universe.choose, node.control
+        verb, act = choose.choice(
+            (
+                ("skips", lambda: control.skip_host(order.maintenance_id, order.host, OPERATOR)),
+                ("cancels the work on", lambda: control.cancel_maintenance(order.maintenance_id, OPERATOR)),
+                ("cordons", lambda: control.cordon_host(order.host, OPERATOR)),
+                ("uncordons", lambda: control.uncordon_host(order.host, OPERATOR)),
+            )
+        )
+        self._universe.log(f"an operator {verb} {order.host} through {node.name}")
+        node.request(act)
+        if node.alive and order.id in {each.id for each in self._host_orders(ENDED)}:
+            node.request(lambda: node.control.take_order(order.id, OPERATOR, node="tool"))
+
     # -- resolve failures
 
     def _resolve_failures(self, node: Node) -> None:
@@ -243,6 +288,10 @@ class Operator:
                 verb = choose.choice([Verb.RETRY, Verb.RETRY, Verb.FINISH, Verb.ABANDON])
                 node.request(lambda: node.control.resolve_failure(order.id, verb, OPERATOR))  # noqa: B023 - called at once
                 return
+        for order in self._host_orders(UNRESOLVED):
+            verb = choose.choice([Verb.RETRY, Verb.RETRY, Verb.FINISH, Verb.ABANDON])
+            node.request(lambda: node.control.resolve_host(order.id, verb, OPERATOR))  # noqa: B023 - called at once
+            return
 
     def _started(self, event_id: str) -> bool:
         events = self._shared.database.memory.events(EventQuery(statuses=(Status.STARTED,), limit=500)).events
@@ -257,3 +306,16 @@ class Operator:
         for order in self._shared.database.memory.orders(UNRESOLVED, 500):
             if self._started(order.id):
                 node.request(lambda: node.control.resolve_failure(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
+        for order in self._host_orders(UNRESOLVED):
+            node.request(lambda: node.control.resolve_host(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
+        for order in self._host_orders(NOT_TAKEN):
+            if self._is_stuck(order):
+                node.request(lambda: node.control.skip_host(order.maintenance_id, order.host, OPERATOR))  # noqa: B023
+
+    def _is_stuck(self, order: Order) -> bool:
+        """Whether the machines of the host have left it, and another machine is on it."""
+        store = self._shared.database.memory
+        events = store.events(EventQuery(maintenance_id=order.maintenance_id, limit=500)).events
+        left = [event.ended for event in events if event.host == order.host]
+        occupied = any(machine.host == order.host for machine in store.inventory().machines.values())
+        return occupied and bool(left) and None not in left

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from forewarn.app.guest_server import SEEN_EVERY_S
 from forewarn.core.change import Change
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import Actor, ApprovalMode, EventType, Machine, MaintenanceStatus, Scope, ScopeKind
+from forewarn.core.model import Actor, ApprovalMode, EventType, Host, Machine, MaintenanceStatus, Scope, ScopeKind
 from forewarn.service.clock import MAX_READING_S
 from forewarn.service.decisions import MAX_DECISION_AGE_S
 from forewarn.store import MaintenanceQuery
@@ -22,7 +22,7 @@ from tests.sim.history import ClockMoved, Entry
 from tests.sim.judge import judge
 from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
 from tests.sim.parts import CALL_WITHIN_MS
-from tests.sim.people import Guest, Operator
+from tests.sim.people import HOSTS, Guest, Operator
 from tests.sim.universe import MAX_STEP_MS, Faults, Universe
 
 LENGTH_S = 1_800
@@ -44,7 +44,7 @@ class Run:
 
 
 def fleet(choose: random.Random) -> Fleet:
-    """Return one to three scopes with different settings, and two hosts with a machine of every scope each."""
+    """Return one to three scopes with different settings, two hosts with machines of every scope, and an empty host."""
     kinds = [
         Scope(name="any", kind=ScopeKind.AVAILABILITY_SET),
         Scope(
@@ -62,7 +62,8 @@ def fleet(choose: random.Random) -> Fleet:
         for scope in scopes
         for number, (domain, host) in enumerate(domains_and_hosts)
     ]
-    return Fleet({scope.name: scope for scope in scopes}, {machine.key: machine for machine in machines})
+    hosts = {name: Host(name=name, fault_domain=number, listed=True) for number, name in enumerate(HOSTS)}
+    return Fleet({scope.name: scope for scope in scopes}, {machine.key: machine for machine in machines}, hosts)
 
 
 def run_seed(seed: int) -> Run:

@@ -24,7 +24,10 @@ class Crash(BaseException):
 
 @dataclass(slots=True, kw_only=True)
 class Faults:
-    """The faults of a run, each as a probability per call or a typical number of seconds between two; 0 means never."""
+    """The faults of a run, each as a probability per call or a typical number of seconds between two; 0 means never.
+
+    `host_work` is no fault: it is the number of requests to work on hosts for every 17 other requests.
+    """
 
     on: bool = True
     fail_before: float = 0.0
@@ -52,6 +55,7 @@ class Faults:
     cannot_begin: float = 0.0
     report_twice: float = 0.0
     forget_every_s: int = 0
+    host_work: int = 2
 
     @staticmethod
     def drawn(choose: random.Random) -> "Faults":
@@ -85,6 +89,7 @@ class Faults:
             cannot_begin=some([0.0, 0.0, 0.1]),
             report_twice=some([0.0, 0.2]),
             forget_every_s=some([0, 0, 500]),
+            host_work=some([0, 2, 4]),
         )
 
 

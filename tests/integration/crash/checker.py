@@ -25,7 +25,7 @@ FAR_FUTURE = datetime(9000, 1, 1, tzinfo=UTC)
 
 # How far an event or an order has come: it may go forward, never back.
 _EVENT_STEP = {"Planned": 0, "Scheduled": 1, "Started": 2, "Completed": 3, "Cancelled": 3, "Abandoned": 3}
-_ORDER_STEP = {"open": 0, "running": 1, "failed": 2, "done": 3}
+_ORDER_STEP = {"planned": 0, "open": 1, "running": 2, "failed": 3, "done": 4, "cancelled": 4, "abandoned": 4}
 _HAS_STARTED = frozenset({Status.STARTED, Status.COMPLETED, Status.ABANDONED})
 _ENDED_MAINTENANCE = frozenset({MaintenanceStatus.COMPLETED, MaintenanceStatus.CANCELLED, MaintenanceStatus.FAILED})
 
@@ -52,6 +52,7 @@ def read_database(path: Path) -> StoredState:
 
 def read_store(store: Store) -> StoredState:
     ids = {event.maintenance_id for event in _every_event(store)}
+    ids |= {order.maintenance_id for order in store.orders(tuple(OrderState), PAGE, of_hosts=True)}
     scopes = tuple(store.inventory().scopes)
     snapshot = store.snapshot(Focus(scopes=scopes, maintenances=tuple(sorted(ids)), inventory=True))
     return StoredState(snapshot, tuple(_every_entry(store)))
@@ -96,8 +97,14 @@ def unfinished(stored: StoredState) -> list[str]:
         *(
             f"the order of event {o.id} is {o.state} and the event is {snapshot.events[o.id].status}"
             for o in snapshot.orders.values()
-            if (o.state, snapshot.events[o.id].status)
+            if not o.host
+            and (o.state, snapshot.events[o.id].status)
             not in ((OrderState.DONE, Status.COMPLETED), (OrderState.FAILED, Status.ABANDONED))
+        ),
+        *(
+            f"the order of host {o.host} is still {o.state}"
+            for o in snapshot.orders.values()
+            if o.host and o.state not in (OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED)
         ),
     ]
 
