@@ -33,7 +33,9 @@ class Terminal:
 
     def __init__(self) -> None:
         self._console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREWARN_")}
+        # Without what `make screenshots` hands down, so that `make run` prints no folders.
+        ours = ("FOREWARN_", "MAKE", "MFLAGS")
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
         self._environment |= {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "NO_PROXY": "*"}
 
     def comment(self, text: str) -> None:
