@@ -13,7 +13,7 @@ from forewarn.libvirt.inventory import (
     GONE_AFTER,
     Decision,
     Domain,
-    HostLook,
+    HostReading,
     Memory,
     decide,
     difference_of,
@@ -34,8 +34,8 @@ def domain(uuid: str = WEB_0, name: str = "web-0", **more: object) -> Domain:
     return replace(Domain(uuid=uuid, name=name, metadata=stated()), **more)  # type: ignore[arg-type]
 
 
-def host(name: str, *domains: Domain, problem: str = "") -> HostLook:
-    return HostLook(name=name, connection=f"qemu+ssh://{name}/system", domains=domains, problem=problem)
+def host(name: str, *domains: Domain, problem: str = "") -> HostReading:
+    return HostReading(name=name, connection=f"qemu+ssh://{name}/system", domains=domains, problem=problem)
 
 
 def machine(uuid: str = WEB_0, name: str = "web-0", **more: object) -> Machine:
@@ -78,8 +78,8 @@ def test_a_domain_without_a_scope_is_no_machine() -> None:
 def test_renamed_and_moved_domains_are_followed_by_their_uuid() -> None:
     """A new name or scope replaces the machine; a new host changes it; what metadata does not state stays."""
     before = fleet(machine(update_domain=3, addresses=("10.88.0.11",)), machine(WEB_1, "web-1"))
-    looks = [host("kvm-a"), host("kvm-b", domain(name="web-9"), domain(WEB_1, "web-1"))]
-    decision = decide(looks, before, (), now=NOW)
+    readings = [host("kvm-a"), host("kvm-b", domain(name="web-9"), domain(WEB_1, "web-1"))]
+    decision = decide(readings, before, (), now=NOW)
     assert lines(decision, before) == (
         "- machine shop/web-0",
         "~ machine shop/web-1: host kvm-a -> kvm-b",
@@ -147,12 +147,12 @@ def test_many_machines_do_not_leave_at_once() -> None:
 def test_a_domain_that_runs_on_two_hosts_is_an_alarm_and_no_move() -> None:
     """It stays where the fleet has it, at once and for as long as it lasts; a new one is not counted."""
     before = fleet(machine())
-    looks = [host("kvm-a", domain()), host("kvm-b", domain())]
-    decision = decide(looks, before, (), now=NOW)
+    readings = [host("kvm-a", domain()), host("kvm-b", domain())]
+    decision = decide(readings, before, (), now=NOW)
     assert lines(decision, before) == ()
     (alarm,) = decision.doubled
     assert alarm.startswith(f"domain 'web-0' ({WEB_0}) runs on kvm-a and kvm-b: forewarn counts it on kvm-a;")
-    new = decide(looks, Fleet({}, {}), (), now=NOW)
+    new = decide(readings, Fleet({}, {}), (), now=NOW)
     assert "forewarn does not count it" in new.doubled[0]
     assert new.wanted.machines == {}
 
@@ -160,11 +160,11 @@ def test_a_domain_that_runs_on_two_hosts_is_an_alarm_and_no_move() -> None:
 def test_a_definition_that_stays_behind_is_an_alarm_after_a_minute() -> None:
     """The machine is where it runs; the second definition is an alarm unless it goes soon."""
     before = fleet(machine())
-    looks = [host("kvm-a", domain(active=False)), host("kvm-b", domain())]
-    decision = decide(looks, before, (), now=NOW)
+    readings = [host("kvm-a", domain(active=False)), host("kvm-b", domain())]
+    decision = decide(readings, before, (), now=NOW)
     assert lines(decision, before) == ("~ machine shop/web-0: host kvm-a -> kvm-b",)
     assert decision.doubled == ()
-    later = decide(looks, before, (), now=NOW + DOUBLED_AFTER, memory=decision.memory)
+    later = decide(readings, before, (), now=NOW + DOUBLED_AFTER, memory=decision.memory)
     assert "is defined on kvm-a and kvm-b: forewarn counts it on kvm-b" in later.doubled[0]
     off = decide([host(name, domain(active=False)) for name in ("kvm-a", "kvm-b")], before, (), now=NOW)
     assert lines(off, before) == ()
@@ -180,9 +180,9 @@ def test_a_definition_that_stays_behind_is_an_alarm_after_a_minute() -> None:
 )
 def test_a_migration_under_way_is_no_alarm(source: Domain, target: Domain, counted_on: str) -> None:
     """While libvirt holds one of the two domains still, the machine is where the other one runs."""
-    looks = [host("kvm-a", source), host("kvm-b", target)]
+    readings = [host("kvm-a", source), host("kvm-b", target)]
     memory = Memory(doubled={WEB_0: NOW - DOUBLED_AFTER})
-    decision = decide(looks, fleet(machine()), (), now=NOW, memory=memory)
+    decision = decide(readings, fleet(machine()), (), now=NOW, memory=memory)
     assert (decision.doubled, decision.memory.doubled) == ((), {})
     assert decision.wanted.machines["shop", "web-0"].host == counted_on
 
@@ -192,10 +192,10 @@ def test_an_address_belongs_to_one_machine() -> None:
     metal = Machine(scope="shop", name="metal-0", addresses=("10.88.0.50",))
     before = fleet(metal, machine(addresses=("10.88.0.11",)))
     claimed = ("10.88.0.11", "10.88.0.12", "10.88.0.50")
-    looks = [
+    readings = [
         host("kvm-a", domain(), domain(WEB_1, "web-1", addresses=claimed), domain(DB_0, "db-0", leases=claimed[1:2]))
     ]
-    decision = decide(looks, before, (), now=NOW)
+    decision = decide(readings, before, (), now=NOW)
     after = {key[1]: each.addresses for key, each in decision.wanted.machines.items()}
     assert after == {"web-0": ("10.88.0.11",), "web-1": (), "db-0": ("10.88.0.12",)}
     assert sorted(decision.problems) == [
@@ -249,8 +249,8 @@ def test_two_domains_may_swap_their_names() -> None:
     after = swapped.wanted.machines
     assert (after["shop", "web-0"].instance_id, after["shop", "web-1"].instance_id) == (WEB_1, WEB_0)
     assert (after["shop", "web-0"].update_domain, swapped.removed, swapped.problems) == (2, (), ())
-    looks = [host("kvm-a", domain(WEB_1, "web-1")), host("kvm-b", domain(name="web-1"))]
-    kept = decide(looks, before, (), now=NOW)
+    readings = [host("kvm-a", domain(WEB_1, "web-1")), host("kvm-b", domain(name="web-1"))]
+    kept = decide(readings, before, (), now=NOW)
     assert lines(kept, before) == ("~ machine shop/web-0: host kvm-a -> kvm-b",)
     assert "there is another domain for machine shop/web-1" in kept.problems[0]
     wrong = decide([host("kvm-a", domain(WEB_1, "web-1")), host("kvm-b", domain(metadata="<m"))], before, (), now=NOW)
@@ -259,7 +259,7 @@ def test_two_domains_may_swap_their_names() -> None:
 
 def test_a_wrong_domain_stops_no_other() -> None:
     """A name, metadata or kind that cannot be used is a problem of this domain alone."""
-    looks = [
+    readings = [
         host(
             "kvm-a",
             domain(name="web 0\n" + "x" * 1000),
@@ -267,7 +267,7 @@ def test_a_wrong_domain_stops_no_other() -> None:
             domain(DB_0, "db-0"),
         )
     ]
-    decision = decide(looks, Fleet({}, {}), (), now=NOW)
+    decision = decide(readings, Fleet({}, {}), (), now=NOW)
     assert list(decision.wanted.machines) == [("shop", "db-0")]
     assert len(decision.problems) == 2
     assert max(map(len, decision.problems)) < 1_500
@@ -278,8 +278,8 @@ def test_a_wrong_domain_stops_no_other() -> None:
 def test_a_standalone_scope_has_one_machine_and_leaves_with_it() -> None:
     """A second domain of the scope is a problem; a renamed domain takes its scope along."""
     solo = {"metadata": stated("solo", kind="standalone")}
-    looks = [host("kvm-a", domain(**solo), domain(WEB_1, "web-1", **solo))]
-    decision = decide(looks, Fleet({}, {}), (), now=NOW)
+    readings = [host("kvm-a", domain(**solo), domain(WEB_1, "web-1", **solo))]
+    decision = decide(readings, Fleet({}, {}), (), now=NOW)
     assert list(decision.wanted.machines) == [("solo", "web-0")]
     assert decision.problems == ("domain 'web-1' on kvm-a: the standalone scope solo has the machine web-0 already",)
     difference_of(decision, Fleet({}, {}))

@@ -53,19 +53,19 @@ def names(service: Service) -> list[str]:
 def test_a_rename_waits_for_the_open_event_of_the_machine(service: Service, host: str) -> None:
     """The machine keeps its name while its event is open, /readyz says so, and the audit has every change."""
     keeper, connections = keeper_of(service)
-    assert keeper.look().lines == ("+ scope shop (availability-set)", "+ machine shop/web-0")
-    assert keeper.look().lines == ()
+    assert keeper.update().lines == ("+ scope shop (availability-set)", "+ machine shop/web-0")
+    assert keeper.update().lines == ()
     service.control.enable("shop", Actor("test"))
     request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop"))
     maintenance_id = service.control.submit(request, Actor("test"))
     domain = connections.get(host).lookupByName("web-0")
     domain.destroy()
     domain.rename("web-9")
-    keeper.look()
+    keeper.update()
     assert names(service) == ["web-0"]
     assert "it becomes shop/web-9 after the event" in service.health.warnings()["inventory"]
     service.control.cancel_maintenance(maintenance_id, Actor("test"))
-    keeper.look()
+    keeper.update()
     assert names(service) == ["web-9"]
     assert "inventory" not in service.health.warnings()
     changes = [entry for entry in service.store.audit(AuditQuery(limit=100)) if entry.action == "fleet changed"]
@@ -80,7 +80,7 @@ def test_a_rename_waits_for_the_open_event_of_the_machine(service: Service, host
 
 
 def test_a_change_is_seen_when_libvirt_reports_it(service: Service, host: str) -> None:
-    """The thread looks again after an event, and ends when it is told to stop, whatever a look raised."""
+    """The thread updates the fleet after an event, and ends when `stop` is called, whatever an update raised."""
     keeper, connections = keeper_of(service)
     thread = threading.Thread(target=keeper.run)
     thread.start()
@@ -88,10 +88,10 @@ def test_a_change_is_seen_when_libvirt_reports_it(service: Service, host: str) -
         until(lambda: names(service) == ["web-0"])
         connections.get(host).defineXML(DOMAIN.format(name="web-1", number=1, metadata=METADATA))
         until(lambda: names(service) == ["web-0", "web-1"])
-        broken, keeper.look = keeper.look, failing  # type: ignore[method-assign]
+        broken, keeper.update = keeper.update, failing  # type: ignore[method-assign]
         connections.get(host).defineXML(DOMAIN.format(name="web-2", number=2, metadata=METADATA))
         until(lambda: "could not be compared" in service.health.warnings().get("inventory", ""))
-        keeper.look = broken  # type: ignore[method-assign]
+        keeper.update = broken  # type: ignore[method-assign]
         connections.get(host).defineXML(DOMAIN.format(name="web-3", number=3, metadata=METADATA))
         until(lambda: names(service) == ["web-0", "web-1", "web-2", "web-3"])
     finally:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from forewarn.core.fleet import Fleet, stated_fleet
 from forewarn.core.model import Machine, Scope, ScopeKind
-from forewarn.libvirt.inventory import UUID, Domain, HostLook, Memory, decide, difference_of
+from forewarn.libvirt.inventory import UUID, Domain, HostReading, Memory, decide, difference_of
 from forewarn.libvirt.statements import METADATA_URI, parse_rules
 from tests.support.budget import BUDGET
 
@@ -40,16 +40,16 @@ domains = st.builds(
 
 
 @st.composite
-def looks(draw: st.DrawFn) -> list[HostLook]:
+def readings(draw: st.DrawFn) -> list[HostReading]:
     """Draw what the hosts show. A host has a UUID at most once; some hosts cannot be read."""
     return [
-        HostLook(
+        HostReading(
             name=name,
             connection=name,
             domains=tuple(draw(st.lists(domains, max_size=4, unique_by=lambda each: each.uuid))),
         )
         if draw(st.integers(0, 5))
-        else HostLook(name=name, connection=name, problem="away")
+        else HostReading(name=name, connection=name, problem="away")
         for name in HOSTS
     ]
 
@@ -68,11 +68,11 @@ def after(fleet: Fleet, wanted: Fleet, removed: frozenset[tuple[str, str]], scop
 
 
 @settings(max_examples=300 * BUDGET, deadline=None)
-@given(st.sampled_from(FLEETS), st.lists(looks(), min_size=1, max_size=4), st.booleans(), st.data())
+@given(st.sampled_from(FLEETS), st.lists(readings(), min_size=1, max_size=4), st.booleans(), st.data())
 def test_every_series_of_looks_leads_to_valid_fleets(
-    fleet: Fleet, series: list[list[HostLook]], by_interface: bool, data: st.DataObject
+    fleet: Fleet, series: list[list[HostReading]], by_interface: bool, data: st.DataObject
 ) -> None:
-    """After each look the fleet is valid; machines of open events, and machines that are no domains, stay."""
+    """After each reading the fleet is valid; machines of open events, and machines that are no domains, stay."""
     memory, now = Memory(), NOW
     for seen in series:
         keys = sorted(fleet.machines)
@@ -83,8 +83,8 @@ def test_every_series_of_looks_leads_to_valid_fleets(
         assert not removed & busy.keys()
         assert all(fleet.machines[key].instance_id for key in removed)
         assert all(machine.update_domain == busy[machine.key] for machine in diff.machines if machine.key in busy)
-        shown = {domain.uuid for look in seen for domain in look.domains}
-        if any(look.problem for look in seen):
+        shown = {domain.uuid for reading in seen for domain in reading.domains}
+        if any(reading.problem for reading in seen):
             gone = {fleet.machines[key].instance_id for key in removed} - shown
             assert not gone, "a machine left while a host could not be read"
         for key, machine in fleet.machines.items():

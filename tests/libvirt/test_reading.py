@@ -9,7 +9,7 @@ from forewarn.core.model import Machine, ScopeKind
 from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.importing import SOME_TIME, import_fleet
 from forewarn.libvirt.inventory import decide
-from forewarn.libvirt.reading import look_at
+from forewarn.libvirt.reading import read_host
 from forewarn.libvirt.statements import METADATA_URI, parse_rules
 
 NODE = "<node>{}<cpu><mhz>1</mhz><nodes>1</nodes><sockets>1</sockets><cores>1</cores><threads>1</threads></cpu></node>"
@@ -46,9 +46,9 @@ def host(tmp_path: Path) -> str:
 def test_wrong_and_hostile_metadata_concerns_its_domain_alone(host: str) -> None:
     """The good domain is a machine; the others are named with what is wrong, in a few words each."""
     connections = HostConnections()
-    look = look_at(connections, host, "kvm-a", interfaces=True)
-    assert look.problem == ""
-    decision = decide([look], Fleet({}, {}), (), now=SOME_TIME, by_interface=True)
+    reading = read_host(connections, host, "kvm-a", interfaces=True)
+    assert reading.problem == ""
+    decision = decide([reading], Fleet({}, {}), (), now=SOME_TIME, by_interface=True)
     assert list(decision.wanted.machines.values()) == [
         Machine(
             scope="shop",
@@ -76,8 +76,10 @@ def test_the_default_host_of_the_test_driver_is_imported() -> None:
 
 
 def test_a_host_that_cannot_be_read_has_a_problem() -> None:
-    """The look says why, under the name of the host if it is known."""
+    """The reading says why, under the name of the host if it is known."""
     connections = HostConnections()
-    look = look_at(connections, "qemu+unix:///system?socket=/nowhere/libvirt-sock", "kvm-a")
-    assert look.domains == ()
-    assert look.problem.startswith("host kvm-a: libvirt at qemu+unix:///system?socket=/nowhere/libvirt-sock cannot be")
+    reading = read_host(connections, "qemu+unix:///system?socket=/nowhere/libvirt-sock", "kvm-a")
+    assert reading.domains == ()
+    assert reading.problem.startswith(
+        "host kvm-a: libvirt at qemu+unix:///system?socket=/nowhere/libvirt-sock cannot be"
+    )

@@ -47,7 +47,7 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostLook:
+class HostReading:
     """What a host shows. With a `problem` nothing is known about its domains."""
 
     name: str
@@ -84,7 +84,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    host: HostLook
+    host: HostReading
     domain: Domain
 
 
@@ -106,7 +106,7 @@ class _Candidate:
 
 
 def decide(
-    looks: Iterable[HostLook],
+    readings: Iterable[HostReading],
     fleet: Fleet,
     rules: Iterable[Rule],
     *,
@@ -117,13 +117,13 @@ def decide(
 ) -> Decision:
     """`busy` are the machines in open events, with the update domain of the event. `by_interface` says that each machine has
     an interface of its own, which identifies it."""
-    return _Deciding(tuple(looks), fleet, tuple(rules), now, by_interface, busy or {}, memory or Memory()).decision()
+    return _Deciding(tuple(readings), fleet, tuple(rules), now, by_interface, busy or {}, memory or Memory()).decision()
 
 
 class _Deciding:
     def __init__(
         self,
-        looks: tuple[HostLook, ...],
+        readings: tuple[HostReading, ...],
         fleet: Fleet,
         rules: tuple[Rule, ...],
         now: datetime,
@@ -131,17 +131,17 @@ class _Deciding:
         busy: Mapping[Key, int],
         memory: Memory,
     ) -> None:
-        self._looks, self._fleet, self._rules, self._now = looks, fleet, rules, now
+        self._readings, self._fleet, self._rules, self._now = readings, fleet, rules, now
         self._by_interface, self._busy, self._memory = by_interface, busy, memory
         self._known = {machine.instance_id: machine for machine in fleet.machines.values() if machine.instance_id}
         self._members: dict[str, set[Key]] = defaultdict(set)
         for key in fleet.machines:
             self._members[key[0]].add(key)
         self._sightings: dict[str, list[_Sighting]] = defaultdict(list)
-        for look in looks:
-            for domain in look.domains:
-                self._sightings[domain.uuid].append(_Sighting(look, domain))
-        self._problems = [look.problem for look in looks if look.problem]
+        for reading in readings:
+            for domain in reading.domains:
+                self._sightings[domain.uuid].append(_Sighting(reading, domain))
+        self._problems = [reading.problem for reading in readings if reading.problem]
         self._alarms: list[str] = []
         self._doubled: dict[str, datetime] = {}
         self._unassigned: list[str] = []
@@ -329,11 +329,11 @@ class _Deciding:
     # -- all machines
 
     def _sees_all(self) -> bool:
-        return not any(look.problem for look in self._looks)
+        return not any(reading.problem for reading in self._readings)
 
     def _gone(self) -> dict[str, datetime]:
         """Return since when domains are gone, and remove the machines of those that are gone for long."""
-        hosts = {look.name for look in self._looks}
+        hosts = {reading.name for reading in self._readings}
         absent = {
             machine.instance_id: machine
             for machine in self._fleet.machines.values()
@@ -397,7 +397,7 @@ class _Deciding:
         return {name: Scope(name=name, kind=self._kind_of(name)) for name in sorted(names)}
 
     def _hosts(self) -> tuple[Host, ...]:
-        return tuple(Host(name=look.name, connection=look.connection, listed=True) for look in self._looks)
+        return tuple(Host(name=reading.name, connection=reading.connection, listed=True) for reading in self._readings)
 
 
 def difference_of(decision: Decision, fleet: Fleet) -> Difference:

@@ -16,15 +16,15 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor
 from forewarn.libvirt.connections import Connection, HostConnections
-from forewarn.libvirt.inventory import Decision, HostLook, Key, Memory, decide, difference_of
-from forewarn.libvirt.reading import look_at
+from forewarn.libvirt.inventory import Decision, HostReading, Key, Memory, decide, difference_of
+from forewarn.libvirt.reading import read_host
 from forewarn.libvirt.statements import Rule
 from forewarn.service.control import Control
 from forewarn.service.inventory import InventoryHealth
 from forewarn.store import Store
 
-LOOK_EVERY_S = 60.0
-# Domains change in bursts: what happens within this time is one look.
+READ_EVERY_S = 60.0
+# Domains change in bursts: what happens within this time is one update.
 GATHER_S = 0.5
 HOSTS_AT_ONCE = 8
 ACTOR = Actor("inventory", "libvirt")
@@ -51,30 +51,30 @@ class InventoryKeeper:
         self._control, self._store, self._connections = control, store, connections
         self._now, self._may_change = now, may_change
         self._rules, self._by_interface, self._guest_agent = rules, by_interface, guest_agent
-        self._looks: dict[str, HostLook] = {}
+        self._readings: dict[str, HostReading] = {}
         self._memory = Memory()
-        self._looking = threading.Lock()
+        self._updating = threading.Lock()
         self._lock = threading.Lock()
         self._changed: set[str] = set()
         self._nudged = threading.Event()
         self._stopping = threading.Event()
-        self._said: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
         self.health = InventoryHealth()
         connections.on_open(self._watch)
 
     def run(self) -> None:
-        """Look until `stop`; survive whatever goes wrong."""
+        """Update the fleet until `stop`; survive every error."""
         whole = True
         while not self._stopping.is_set():
             try:
                 if self._may_change():
-                    self.look(whole=whole)
+                    self.update(whole=whole)
                 else:
                     self.health = InventoryHealth()
             except Exception as error:
                 self.health = InventoryHealth(problems=(f"the hosts could not be compared with the fleet: {error}",))
                 log.exception("the inventory failed: it tries again")
-            whole = not self._nudged.wait(LOOK_EVERY_S)
+            whole = not self._nudged.wait(READ_EVERY_S)
             self._stopping.wait(GATHER_S)
             self._nudged.clear()
 
@@ -82,9 +82,9 @@ class InventoryKeeper:
         self._stopping.set()
         self._nudged.set()
 
-    def look(self, *, whole: bool = True) -> Difference:
+    def update(self, *, whole: bool = True) -> Difference:
         """Read all hosts, or those where something happened, and change the fleet to match; return what changed."""
-        with self._looking:
+        with self._updating:
             self._read_hosts(whole=whole)
             return self._apply()
 
@@ -92,14 +92,14 @@ class InventoryKeeper:
         hosts = {host.name: host.connection for host in self._store.hosts().values() if host.connection}
         with self._lock:
             changed, self._changed = self._changed, set()
-        due = [name for name, uri in hosts.items() if whole or name not in self._looks or uri in changed]
-        with ThreadPoolExecutor(HOSTS_AT_ONCE, thread_name_prefix="look") as pool:
+        due = [name for name, uri in hosts.items() if whole or name not in self._readings or uri in changed]
+        with ThreadPoolExecutor(HOSTS_AT_ONCE, thread_name_prefix="inventory") as pool:
             read = pool.map(lambda name: self._read(hosts[name], name), due)
         found = dict(zip(due, read, strict=True))
-        self._looks = {name: found.get(name) or self._looks[name] for name in hosts}
+        self._readings = {name: found.get(name) or self._readings[name] for name in hosts}
 
-    def _read(self, uri: str, name: str) -> HostLook:
-        return look_at(self._connections, uri, name, guest_agent=self._guest_agent, interfaces=self._by_interface)
+    def _read(self, uri: str, name: str) -> HostReading:
+        return read_host(self._connections, uri, name, guest_agent=self._guest_agent, interfaces=self._by_interface)
 
     def _apply(self) -> Difference:
         decisions: list[Decision] = []
@@ -107,7 +107,7 @@ class InventoryKeeper:
         def compare(fleet: Fleet, busy: Mapping[Key, int]) -> Difference:
             decisions.append(
                 decide(
-                    self._looks.values(),
+                    self._readings.values(),
                     fleet,
                     self._rules,
                     now=self._now(),
@@ -126,9 +126,9 @@ class InventoryKeeper:
             problems = (f"the fleet stays as it is: {error}",)
         decision = decisions[-1]
         self._memory = decision.memory
-        unreachable = sum(1 for look in self._looks.values() if look.problem)
+        unreachable = sum(1 for reading in self._readings.values() if reading.problem)
         self.health = InventoryHealth(
-            hosts={"reachable": len(self._looks) - unreachable, "unreachable": unreachable},
+            hosts={"reachable": len(self._readings) - unreachable, "unreachable": unreachable},
             doubled=decision.doubled,
             problems=(*problems, *decision.problems),
         )
@@ -139,9 +139,9 @@ class InventoryKeeper:
         for line in diff.lines:
             log.info("the fleet follows its hosts: %s", line)
         said = frozenset((*self.health.doubled, *self.health.problems))
-        for text in sorted(said - self._said):
+        for text in sorted(said - self._logged):
             (log.error if text in self.health.doubled else log.warning)("%s", text)
-        self._said = said
+        self._logged = said
 
     def _watch(self, uri: str, connection: Connection) -> None:
         """Have libvirt report what happens to the domains of a new connection."""

@@ -165,7 +165,7 @@ def _has_file(connection: Connection, path: str) -> bool:
 
 
 def _is_in_other_pool(connection: Connection, folder: str, name: str) -> bool:
-    """Two pools cannot have one folder: ask the pool that has it, after a look at what is there now."""
+    """Two pools cannot have one folder: refresh the pool that has it, and ask that one."""
     for pool in connection.listAllStoragePools(libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_ACTIVE):
         target = ElementTree.fromstring(pool.XMLDesc(0)).findtext("target/path")  # noqa: S314 - from libvirt
         if target == folder:

@@ -9,7 +9,7 @@ import libvirt
 from forewarn.core.errors import Invalid
 from forewarn.core.model import check_name
 from forewarn.libvirt.connections import Connection, HostConnections, HostUnreachable
-from forewarn.libvirt.inventory import Domain, HostLook
+from forewarn.libvirt.inventory import Domain, HostReading
 from forewarn.libvirt.statements import METADATA_URI
 
 # Why libvirt holds a domain still that moves: the target while it starts and until it runs, the source at its end.
@@ -18,22 +18,22 @@ MIGRATING = (libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STAR
 MAX_DOMAINS_PER_HOST = 10_000
 
 
-def look_at(
+def read_host(
     connections: HostConnections, uri: str, name: str = "", *, guest_agent: bool = False, interfaces: bool = False
-) -> HostLook:
+) -> HostReading:
     """Return what a host shows; `name` is its name in the fleet, by default the one that libvirt has.
 
-    A host that cannot be read is a HostLook with a problem. `guest_agent` also asks the guests themselves for their addresses.
+    A host that cannot be read is a HostReading with a problem. `guest_agent` also asks the guests themselves for their addresses.
     """
     try:
         connection = connections.get(uri)
         name = name or _host_name(connection)
         domains = tuple(_domains(connection, guest_agent=guest_agent, interfaces=interfaces))
     except (HostUnreachable, Invalid) as error:
-        return HostLook(name=name, connection=uri, problem=f"host {name}: {error}" if name else str(error))
+        return HostReading(name=name, connection=uri, problem=f"host {name}: {error}" if name else str(error))
     except libvirt.libvirtError as error:
-        return HostLook(name=name, connection=uri, problem=f"host {name or uri}: its libvirt answers: {error}")
-    return HostLook(name=name, connection=uri, domains=domains)
+        return HostReading(name=name, connection=uri, problem=f"host {name or uri}: its libvirt answers: {error}")
+    return HostReading(name=name, connection=uri, domains=domains)
 
 
 def _host_name(connection: Connection) -> str:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from forewarn.core.fleet import Fleet
 from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.importing import SOME_TIME
-from forewarn.libvirt.inventory import HostLook, decide
-from forewarn.libvirt.reading import look_at
+from forewarn.libvirt.inventory import HostReading, decide
+from forewarn.libvirt.reading import read_host
 from tests.integration.isolation.conftest import until_forwarding
 from tests.integration.isolation.datagrams import receive, send
 from tests.integration.isolation.prepared_store import prepare
@@ -160,9 +160,11 @@ def test_the_lease_of_a_domain_is_its_address(lab: Lab) -> None:
         assert json.loads(machine.python(CLIENT + TAKE_OFFER).splitlines()[-1])["53"] == [5]
         connections = HostConnections()
         # dnsmasq writes the lease down after it has acknowledged it.
-        until(lambda: look_at(connections, libvirt.uri, "kvm-01").domains[0].leases)
-        (domain,) = look_at(connections, libvirt.uri, "kvm-01").domains
+        until(lambda: read_host(connections, libvirt.uri, "kvm-01").domains[0].leases)
+        (domain,) = read_host(connections, libvirt.uri, "kvm-01").domains
         assert (domain.name, domain.leases) == ("web-0", ("10.88.0.11",))
-        decision = decide([HostLook(name="kvm-01", connection="", domains=(domain,))], Fleet({}, {}), (), now=SOME_TIME)
+        decision = decide(
+            [HostReading(name="kvm-01", connection="", domains=(domain,))], Fleet({}, {}), (), now=SOME_TIME
+        )
         assert decision.wanted.machines["web", "web-0"].addresses == ("10.88.0.11",)
         connections.close()

@@ -45,7 +45,7 @@ def machines(service: Service) -> dict[str, Machine]:
 
 
 def test_the_fleet_follows_its_hosts(bed: Bed) -> None:
-    """Without waiting for the next look: events of libvirt tell it what happens."""
+    """Without waiting for the next reading: events of libvirt tell it what happens."""
     web = bed.add_guest("web-0", "kvm-a", extra=SHOP.format(1))
     with following(bed) as (service, keeper):
         until(lambda: "web-0" in machines(service))
@@ -57,7 +57,7 @@ def test_the_fleet_follows_its_hosts(bed: Bed) -> None:
         elsewhere = replace(machines(service)["web-0"], host="kvm-b")
         stated = Fleet({}, {elsewhere.key: elsewhere})
         assert "the inventory decides it" in service.control.apply_fleet(stated, Actor("test")).warnings[-1]
-        keeper.look()
+        keeper.update()
         assert machines(service)["web-0"].host == "kvm-a"
 
         # Added, without metadata at first.
@@ -79,7 +79,7 @@ def test_the_fleet_follows_its_hosts(bed: Bed) -> None:
         mover = threading.Thread(target=bed.virsh, args=("kvm-a", *migrate, "--migrateuri", "tcp://10.88.0.3"))
         mover.start()
         until(lambda: "web-0" in bed.virsh("kvm-b", "list", "--name"))
-        keeper.look()
+        keeper.update()
         assert machines(service)["web-0"].host == "kvm-a"
         assert keeper.health.doubled == ()
         bed.virsh("kvm-a", "migrate-setspeed", "web-0", "1000")
@@ -90,20 +90,20 @@ def test_the_fleet_follows_its_hosts(bed: Bed) -> None:
 
         # A host that is away changes nothing, and warns.
         bed.kill_libvirtd("kvm-b")
-        keeper.look()
+        keeper.update()
         assert "kvm-b" in service.health.warnings()["inventory"]
         assert keeper.health.hosts == {"reachable": 1, "unreachable": 1}
         assert set(machines(service)) == {"web-0", "api-9"}
         bed.start_libvirtd("kvm-b")
-        keeper.look()
+        keeper.update()
         assert "inventory" not in service.health.warnings()
 
         # Gone: after an hour.
         bed.virsh("kvm-b", "undefine", "api-9")
-        keeper.look()
+        keeper.update()
         assert "api-9" in machines(service)
         service.ticker.advance(GONE_AFTER.total_seconds())
-        keeper.look()
+        keeper.update()
         assert set(machines(service)) == {"web-0"}
 
         # The same UUID on the other host: an alarm, and no move.
@@ -111,9 +111,9 @@ def test_the_fleet_follows_its_hosts(bed: Bed) -> None:
         copy = bed.folder / "copy.xml"
         copy.write_text(definition)
         bed.virsh("kvm-a", "define", str(copy))
-        keeper.look()
+        keeper.update()
         service.ticker.advance(timedelta(minutes=1).total_seconds())
-        keeper.look()
+        keeper.update()
         assert "is defined on kvm-a and kvm-b" in service.health.warnings()["inventory"]
         assert machines(service)["web-0"].host == "kvm-b"
 
