@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.model import AuditEntry, Status
+from forewarn.service.leases import NodeLeases
 from forewarn.store import AuditQuery, EventQuery, Focus
 from forewarn.store.audit_chain import ChainCheck
 from forewarn.store.postgres.store import PostgresStore
@@ -491,10 +492,11 @@ def test_a_shared_database_is_made_and_described(tmp_path: Path) -> None:
     assert shared(address, tmp_path, "migrate").stdout.splitlines() == made.stdout.splitlines()[-1:]
     with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as store:
         store.apply(one_maintenance())
+        NodeLeases(store, "place:1", host="kvm-01").renew()
     status = shared(address, tmp_path, "status")
     assert status.returncode == DONE
     facts = dict(line.split(None, 1) for line in status.stdout.splitlines())
-    assert (facts["scopes"], facts["machines"], facts["open"], facts["nodes"]) == ("1", "1", "1", "0")
+    assert (facts["scopes"], facts["machines"], facts["open"], facts["nodes"]) == ("1", "1", "1", "1")
     assert facts["database"] == address.replace("postgres@", "")
 
 

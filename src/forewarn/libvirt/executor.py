@@ -157,8 +157,6 @@ class LibvirtExecutor(Executor):
         from forewarn.libvirt.connections import HostUnreachable, LibvirtError
         from forewarn.libvirt.hosted_domain import LibvirtHost, active_domains, within
 
-        if not connection:  # libvirt would answer for this node instead
-            return None
         try:
             there = LibvirtHost(host, connection, self._connections)
             return within(ASK_WITHIN_S, lambda: active_domains(there), f"libvirt on {host}")
