@@ -65,6 +65,8 @@ def test_a_host_is_emptied_and_worked_on(service: RunningService) -> None:
     (order,) = service.get("/v1/orders?state=open&q=kvm-1")["items"]
     assert (order["host"], order["hosts"], order["machines"], order["scope"]) == ("kvm-1", ["kvm-1"], [], "")
     assert order["maintenance_id"] == made["id"]
+    untaken = service.request("POST", f"/v1/orders/{order['id']}/finish", {})
+    assert (untaken.status, untaken.message.split(":")[0]) == (409, "nobody has taken the work on host kvm-1")
     taken = service.post(f"/v1/orders/{order['id']}/start")
     assert taken["state"] == "running"
     listed = service.get(f"/v1/orders?maintenance={made['id']}")["items"]
