@@ -10,6 +10,7 @@ import pytest
 from forewarn.core import advance, host_work, lifecycle, placement, planning, waiting
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, HostMode, Order, OrderState, Phase, Scope, Status
+from forewarn.core.reason import Waiting
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -19,7 +20,7 @@ def _ignore_obstacles(patch: pytest.MonkeyPatch, code: str) -> None:
     """Ignore the obstacles with this code that started events cause."""
     original = waiting._blocked_by_started
 
-    def others(draft: Draft, wave: list[Event]) -> Iterator[waiting.Waiting]:
+    def others(draft: Draft, wave: list[Event]) -> Iterator[Waiting]:
         return (reason for reason in original(draft, wave) if reason.code != code)
 
     patch.setattr(waiting, "_blocked_by_started", others)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
+from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.model import (
     ApprovalMode,
     ClockHold,
@@ -882,3 +883,35 @@ def test_a_hook_keeps_its_newest_deliveries(store: Store) -> None:
     store.apply(change(removed_hooks=["H1"]))
     assert store.hook_deliveries("H1", 500) == []
     assert store.hook_deliveries("H2", 500) == [delivery(1, "H2")]
+
+
+# -- the rules of the fleet
+
+NIGHTS = Window(name="nights", spans=("Mon-Fri 22:00-05:00",), zone="Europe/Berlin", extended_until=at(60))
+YEAR_END = NoGoTime(
+    name="year-end", reason="closing the books", start=at(0), end=at(90), scopes=("shop",), labels="rack=a3"
+)
+
+
+def test_the_rules_of_the_fleet_come_with_a_snapshot_that_decides_about_waves(store: Store) -> None:
+    """They change under a version, and changing them wakes what may have waited for them."""
+    store.apply(change(maintenances=[maintenance("M1")]))
+    assert store.fleet_rules() == FleetRules()
+    rules = FleetRules(
+        windows={"nights": NIGHTS}, no_go_times={"year-end": YEAR_END}, max_hosts_down=2, max_machines_down=50
+    )
+    store.apply(replace(change(), at=at(70), fleet_rules=rules))
+    assert store.fleet_rules() == store.snapshot(Focus()).fleet_rules == replace(rules, version=1)
+    assert store.due(at(70), 10) == ["M1"]
+    assert store.snapshot(Focus(whole_maintenances=False)).fleet_rules == FleetRules()
+    with pytest.raises(Conflict, match="the rules of the fleet were changed"):
+        store.apply(replace(change(), fleet_rules=rules))
+
+
+def test_only_one_of_two_reservations_is_saved(store: Store) -> None:
+    """A wave published under a limit of the fleet relies on the number of reservations before it."""
+    store.apply(replace(change(), reservations=0))
+    with pytest.raises(Conflict, match="another wave was published"):
+        store.apply(replace(change(), reservations=0))
+    store.apply(replace(change(), fleet_rules=FleetRules(max_hosts_down=1)))
+    assert store.fleet_rules() == FleetRules(max_hosts_down=1, version=1, reservations=1)

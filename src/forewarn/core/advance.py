@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.cancelling import cancel
+from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
 from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, move_hosts
@@ -145,7 +146,7 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
     """Publish the Planned events of the current wave. Guests see events approved at creation only once they have started."""
     maintenance = draft.maintenances[maintenance_id]
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
-    if not wave or stopped(draft, maintenance):
+    if not wave or stopped(draft, maintenance) or publication_waits(draft, maintenance, wave):
         return
     draft.put_maintenance(replace(maintenance, observed_published_at=None))
     publications = publication(maintenance, wave, draft.scopes, draft.now_in)
@@ -264,6 +265,9 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         moments += [notice_end(maintenance, e) or draft.now_in(e.scope) for e in unready]
         if wave and maintenance.earliest is not None and maintenance.earliest > draft.now:
             moments.append(maintenance.earliest)
+        planned = [e for e in wave if e.status is Status.PLANNED]
+        waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
+        moments += [reason.until for reason in waits if reason.until is not None]
         moments += _wake_for_host(draft, maintenance)
     return min(moments, default=None)
 

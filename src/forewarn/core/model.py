@@ -23,7 +23,7 @@ from forewarn.core.event_types import Source as Source
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_ADDRESSES_PER_MACHINE = 16
 MAX_DOMAIN = 999
-MAX_LABELS_PER_HOST = 32
+MAX_LABELS = 32
 MAX_LABEL_CHARS = 128
 MAX_CONNECTION_CHARS = 512
 MAX_TEXT_CHARS = 1_024
@@ -123,6 +123,13 @@ def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     require(plain, f"{what} holds control characters or unpaired surrogates: use plain text")
 
 
+def check_labels(labels: Mapping[str, str]) -> None:
+    require(len(labels) <= MAX_LABELS, f"{len(labels)} labels: at most {MAX_LABELS} are allowed")
+    for key, value in labels.items():
+        check_name("label", key)
+        check_text(f"label {key}", value, MAX_LABEL_CHARS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A VM, known as scope/name."""
@@ -135,10 +142,13 @@ class Machine:
     addresses: tuple[str, ...] = ()
     interface: str = ""
     instance_id: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("scope", self.scope)
         check_name("machine", self.name)
+        if self.labels:
+            check_labels(self.labels)
         for key, value in (("update_domain", self.update_domain), ("fault_domain", self.fault_domain)):
             require(0 <= value <= MAX_DOMAIN, f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
         if self.host:
@@ -196,19 +206,17 @@ class Host:
             0 <= self.fault_domain <= MAX_DOMAIN,
             f"fault_domain is {self.fault_domain}: use a whole number from 0 to {MAX_DOMAIN}",
         )
-        require(
-            len(self.labels) <= MAX_LABELS_PER_HOST,
-            f"{len(self.labels)} labels: at most {MAX_LABELS_PER_HOST} are allowed",
-        )
-        for key, value in self.labels.items():
-            check_name("label", key)
-            check_text(f"label {key}", value, MAX_LABEL_CHARS)
+        check_labels(self.labels)
         check_text("connection", self.connection, MAX_CONNECTION_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Machines that share one document: the settings, and the epoch and incarnation of the document."""
+    """Machines that share one document: the settings, and the epoch and incarnation of the document.
+
+    Maintenance starts in one of its `windows`, if it has any, or when approved, with `approval_opens_window`.
+    `max_unavailable` is how many machines may be down at once: a number ("2"), a share ("10%") or "" for no limit.
+    """
 
     name: str
     kind: ScopeKind
@@ -222,6 +230,9 @@ class Scope:
     incarnation: int = 1
     version: int = 0
     changed: datetime | None = None
+    windows: tuple[str, ...] = ()
+    max_unavailable: str = ""
+    approval_opens_window: bool = False
 
     def __post_init__(self) -> None:
         check_name("scope", self.name)
@@ -270,7 +281,9 @@ class Event:
     """Maintenance of machines of one scope. It holds everything that guests see of it.
 
     `host` is the host whose maintenance it belongs to, if its maintenance works on hosts. `to_host` is where its machines must
-    go, if an operator named a host, or the host itself if it brings them back.
+    go, if an operator named a host, or the host itself if it brings them back. `group` names the machines that the strategy
+    of the maintenance keeps together. A rescheduled event `replaces` an earlier one, was moved `reschedules` times, and starts
+    at `requested_not_before` or later.
     """
 
     id: str
@@ -301,6 +314,10 @@ class Event:
     approvals: tuple[Approval, ...] = ()
     host: str = ""
     to_host: str = ""
+    group: str = ""
+    replaces: str = ""
+    reschedules: int = 0
+    requested_not_before: datetime | None = None
 
     @property
     def returns(self) -> bool:
@@ -334,12 +351,33 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How a maintenance goes through its machines.
+
+    `group_by` is update-domain, host, fault-domain, scope, or label:KEY. A wave has up to `max_parallel` groups, the first one
+    `canary` groups if this is not 0. A wave is published at least `bake_s` after the one before it has ended. `max_failures` is
+    a number ("3") or a share of the orders ("5%"): with on_failure = continue, the maintenance holds at this limit. After
+    the wave `pause_after` an operator must let it continue. `windows` are the names of windows to start in.
+    """
+
+    group_by: str = "update-domain"
+    max_parallel: int = 1
+    canary: int = 0
+    bake_s: int = 0
+    max_failures: str = ""
+    pause_after: int = 0
+    windows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
     """What an operator submitted. Its events form its waves; `wake_at` is when a tick could next move it.
 
     `observed_published_at` is when a tick first read the current wave as published. Guests could see the wave by then.
     `targets` is None for a maintenance that was submitted before targets were kept. With a `host_mode` it works on the hosts
-    of its targets, one after another. Evacuated machines go to `to_host`, if given; `return_machines` brings them back.
+    of its targets, one after another. Evacuated machines go to `to_host`, if given; `return_machines` brings them back. What
+    has not started by `not_after` is cancelled. A drill has a `drill_hold_s`: its events end so long after their start, and
+    nothing touches the machines. `continued_after` is the last wave after which an operator let it continue.
     """
 
     id: str
@@ -364,6 +402,10 @@ class Maintenance:
     host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: str = ""
+    strategy: Strategy = Strategy()
+    not_after: datetime | None = None
+    drill_hold_s: int = 0
+    continued_after: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

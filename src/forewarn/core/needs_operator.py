@@ -7,8 +7,8 @@ from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import UNDER_WAY, current_host, departures
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
+from forewarn.core.reason import Waiting
 from forewarn.core.waiting import (
-    Waiting,
     blocking_failures,
     clock_held,
     current_wave,

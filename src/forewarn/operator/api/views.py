@@ -37,7 +37,8 @@ from forewarn.core.needs_operator import needs_operator
 from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
-from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each, waiting_for_hosts
+from forewarn.core.reason import Waiting
+from forewarn.core.waiting import MAX_NAMED, waiting_for_each, waiting_for_hosts
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import takewhile
 
 from forewarn.core.change import Change, Snapshot
+from forewarn.core.fleet_rules import FleetRules
 from forewarn.core.model import OPEN, Event, Host, Machine, Maintenance, Order, OrderState, Scope
 from forewarn.store import EventFirstSeen, Focus, Inventory, MachineIdentity, MachineLastSeen, StorePosition
 from forewarn.store.audit_chain import AuditChain, ChainMark
@@ -47,6 +48,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
             orders={} if focus.document_only else self._orders_for(focus, events, maintenance_ids),
             read_hosts=frozenset(focus.hosts),
+            fleet_rules=self._fleet_rules if focus.whole_maintenances and not focus.document_only else FleetRules(),
             hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
             confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -61,6 +63,10 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             of_hosts = (self._orders[i] for each in self._host_order_ids_of.values() for i in each)
             ids |= {order.id: None for order in of_hosts if order.host in focus.hosts and order.state in of_states}
         return {i: self._orders[i] for i in ids if i in self._orders}
+
+    @locked
+    def fleet_rules(self) -> FleetRules:
+        return self._fleet_rules
 
     @locked
     def scopes(self) -> dict[str, Scope]:
@@ -121,6 +127,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         self._put_hooks(change.hooks)
         self._put_hold(change)
         self._put_store_hold(change)
+        self._put_fleet_rules(change)
 
     @locked
     def begin_anew(self, change: Change) -> None:

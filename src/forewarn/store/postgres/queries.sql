@@ -81,13 +81,13 @@ WHERE maintenance_id = ANY(%(ids)s::text[])
 
 -- name: maintenances_by_id
 -- Return the maintenances with these ids and their targets.
-SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+SELECT m.*, t.targets, t.strategy FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
 WHERE m.id = ANY(%(ids)s::text[]) ORDER BY m.id;
 
 -- name: maintenances_matching
 -- Return those of these maintenances that contain a text. The targets are JSON, whose names are ASCII without a slash: there both
 -- parts of the text are searched for, wherever they are.
-SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+SELECT m.*, t.targets, t.strategy FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
 WHERE m.id = ANY(%(ids)s::text[])
   AND (m.id ILIKE %(pattern)s OR m.type COLLATE "C" ILIKE %(pattern)s OR m.description COLLATE "C" ILIKE %(pattern)s
     OR m.created_by COLLATE "C" ILIKE %(pattern)s
@@ -485,18 +485,19 @@ SELECT name, version FROM scopes WHERE name = ANY(%(names)s::text[]) ORDER BY na
 -- Add or replace a scope.
 INSERT INTO scopes VALUES (%(name)s, %(kind)s, %(approval)s, %(approve_user_events)s, %(max_user_operations)s,
     %(terminate_notice_s)s, %(minimum_notice_s)s, %(enabled)s, %(epoch)s, %(incarnation)s, %(version)s + 1,
-    %(changed)s)
+    %(changed)s, %(windows)s, %(max_unavailable)s, %(approval_opens_window)s)
 ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.approval,
     approve_user_events = excluded.approve_user_events, max_user_operations = excluded.max_user_operations,
     terminate_notice_s = excluded.terminate_notice_s, minimum_notice_s = excluded.minimum_notice_s,
     enabled = excluded.enabled, epoch = excluded.epoch, incarnation = excluded.incarnation,
-    version = excluded.version, changed = excluded.changed;
+    version = excluded.version, changed = excluded.changed, windows = excluded.windows,
+    max_unavailable = excluded.max_unavailable, approval_opens_window = excluded.approval_opens_window;
 
 -- name: add_scope
 -- Add a scope. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO scopes VALUES (%(name)s, %(kind)s, %(approval)s, %(approve_user_events)s, %(max_user_operations)s,
     %(terminate_notice_s)s, %(minimum_notice_s)s, %(enabled)s, %(epoch)s, %(incarnation)s, %(version)s + 1,
-    %(changed)s)
+    %(changed)s, %(windows)s, %(max_unavailable)s, %(approval_opens_window)s)
 ON CONFLICT DO NOTHING;
 
 -- name: remove_scope
@@ -506,9 +507,10 @@ DELETE FROM scopes WHERE name = %(name)s;
 -- name: put_machine
 -- Add or replace a machine.
 INSERT INTO machines VALUES (%(scope)s, %(name)s, %(update_domain)s, %(fault_domain)s, %(host)s, %(interface)s,
-    %(instance_id)s)
+    %(instance_id)s, %(labels)s)
 ON CONFLICT (scope, name) DO UPDATE SET update_domain = excluded.update_domain, fault_domain = excluded.fault_domain,
-    host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id;
+    host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id,
+    labels = excluded.labels;
 
 -- name: clear_instance_id
 -- Clear the instance id of a machine. Machines may swap identities in one change: clear all old ones before adding new ones.
@@ -531,17 +533,18 @@ DELETE FROM machines WHERE scope = %(scope)s AND name = %(name)s;
 INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(created_by)s, %(not_before)s,
     %(earliest)s, %(duration_s)s, %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s,
     %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s, %(host_mode)s,
-    %(return_machines)s, %(to_host)s)
+    %(return_machines)s, %(to_host)s, %(not_after)s, %(drill_hold_s)s, %(continued_after)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
 -- Add the targets of a new maintenance.
-INSERT INTO maintenance_targets VALUES (%(maintenance_id)s, %(targets)s);
+INSERT INTO maintenance_targets VALUES (%(maintenance_id)s, %(targets)s, %(strategy)s);
 
 -- name: update_maintenance
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.
 UPDATE maintenances SET paused = %(paused)s, cancelled = %(cancelled)s, status = %(status)s, wake_at = %(wake_at)s,
-    version = %(version)s + 1, ended = %(ended)s, told = %(told)s
+    version = %(version)s + 1, ended = %(ended)s, told = %(told)s,
+    continued_after = %(continued_after)s
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: wake_maintenance
@@ -552,11 +555,12 @@ UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE id = %(id)
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason, host, to_host)
+    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before)
 VALUES (%(id)s, %(maintenance_id)s, %(wave)s, %(position)s, %(scope)s, %(update_domain)s, %(type)s, %(source)s,
     %(resources)s, %(description)s, %(duration_s)s, %(emergency)s, %(status)s, %(born_approved)s,
     %(needs_approval)s, %(approval)s, %(sequence)s, %(published)s, %(not_before)s, %(minimum_notice_s)s,
-    %(started)s, %(ended)s, %(reason)s, %(host)s, %(to_host)s)
+    %(started)s, %(ended)s, %(reason)s, %(host)s, %(to_host)s, %(group_name)s, %(replaces)s, %(reschedules)s,
+    %(requested_not_before)s)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
@@ -772,6 +776,20 @@ WHERE id >= %(prefix)s AND id < %(after)s
                                              WHERE s.maintenance_id = maintenances.id
                                                AND s.scope = ANY(%(scopes)s::text[])))
 ORDER BY id LIMIT %(limit)s;
+
+-- name: fleet_rules
+-- Return the rules of the fleet.
+SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations FROM fleet_rules WHERE one;
+
+-- name: update_fleet_rules
+-- Change the rules of the fleet. If their version changed, this changes no row, and the store raises Conflict.
+UPDATE fleet_rules SET windows = %(windows)s, no_go_times = %(no_go_times)s, max_hosts_down = %(max_hosts_down)s,
+    max_machines_down = %(max_machines_down)s, version = %(version)s + 1
+WHERE one AND version = %(version)s;
+
+-- name: reserve
+-- Count a reservation. If another came first, this changes no row, and the store raises Conflict.
+UPDATE fleet_rules SET reservations = %(reservations)s + 1 WHERE one AND reservations = %(reservations)s;
 
 -- name: clock_hold
 -- Return the hold of the clock.

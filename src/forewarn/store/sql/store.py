@@ -13,6 +13,7 @@ from typing import Any
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
+from forewarn.core.fleet_rules import FleetRules
 from forewarn.core.model import (
     OPEN,
     Approval,
@@ -55,7 +56,7 @@ from forewarn.store import (
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.sql import lists, writing
-from forewarn.store.sql.rows import Row, read_targets
+from forewarn.store.sql.rows import Row, read_strategy, read_targets
 from forewarn.store.sql.session import SqlSession
 
 # After every id of the audit.
@@ -102,6 +103,7 @@ class SqlStore:
             server = reader.query("server") if self._servers_change else ()
             hold = () if focus.document_only else reader.query("clock_hold")
             holds = () if focus.document_only else reader.query("store_hold")
+            rules = reader.query("fleet_rules") if focus.whole_maintenances and not focus.document_only else ()
             hosts = reader.query("hosts_by_name", names=reader.as_list(focus.hosts)) if focus.hosts else ()
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
@@ -131,6 +133,7 @@ class SqlStore:
                 events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
+                fleet_rules=next((reader.rows.fleet_rules.decode(row) for row in rules), FleetRules()),
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
                 store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -144,6 +147,11 @@ class SqlStore:
             )
         # Converting a fleet takes long: do it after the connection is free.
         return Inventory(_scopes(reader, scopes), _with_addresses(reader, machines, addresses), _hosts(reader, hosts))
+
+    def fleet_rules(self) -> FleetRules:
+        with self._reading() as reader:
+            (row,) = reader.query("fleet_rules")
+            return reader.rows.fleet_rules.decode(row)
 
     def scopes(self) -> dict[str, Scope]:
         with self._reading_fleet() as reader:
@@ -186,6 +194,7 @@ class SqlStore:
             writing.write_hooks(writer, change)
             writing.write_hold(writer, change)
             writing.write_store_hold(writer, change)
+            writing.write_fleet_rules(writer, change)
             self._announce(writer, change)
             self._add_audit(writer, change.audit)
 
@@ -442,7 +451,9 @@ class SqlStore:
 
 
 def _maintenance(reader: SqlSession, row: Row) -> Maintenance:
-    return reader.rows.maintenance.decode(row, targets=read_targets(row["targets"]))
+    return reader.rows.maintenance.decode(
+        row, targets=read_targets(row["targets"]), strategy=read_strategy(row["strategy"])
+    )
 
 
 def _scopes(reader: SqlSession, found: Iterable[Row]) -> dict[str, Scope]:

@@ -9,7 +9,7 @@ from forewarn.core.hosts import HostState
 from forewarn.core.model import (
     MAX_CONNECTION_CHARS,
     MAX_LABEL_CHARS,
-    MAX_LABELS_PER_HOST,
+    MAX_LABELS,
     ApprovalMode,
     EventType,
     ScopeKind,
@@ -60,7 +60,7 @@ class FleetHost(RequestBody):
     name: Name
     labels: Annotated[
         dict[Name, Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]],
-        msgspec.Meta(max_length=MAX_LABELS_PER_HOST),
+        msgspec.Meta(max_length=MAX_LABELS),
     ] = {}
     fault_domain: Domain = 0
     connection: Annotated[str, msgspec.Meta(max_length=MAX_CONNECTION_CHARS)] = ""
