@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
+from inspect import getsource
 from typing import Any
 
 import pytest
 
 from forewarn.cli.hints import event_hints, hint, host_hint, maintenance_hints
-from forewarn.core import waiting
+from forewarn.core import host_waiting, waiting
 from forewarn.core.change import Change
-from forewarn.core.lifecycle import Unknown
 from forewarn.core.model import Actor, ClockHold
 from forewarn.core.operator_model import Role
+from forewarn.core.order_verbs import Unknown
 from forewarn.operator.api.calls import CALLS
 from tests.cli import api_bodies
 from tests.cli.api_bodies import FIRST_ID, SECOND_ID, event, maintenance
@@ -77,7 +77,8 @@ def roles_of(command: str) -> frozenset[Role]:
 
 def test_the_table_has_every_code() -> None:
     """A new reason to wait must say what each role can do about it."""
-    codes = set(re.findall(r'code="([a-z-]+)"', Path(waiting.__file__).read_text("utf-8")))
+    source = getsource(waiting) + getsource(host_waiting)
+    codes = set(re.findall(r'code="([a-z-]+)"', source))
     assert set(TABLE) == codes
 
 

@@ -17,8 +17,8 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.document import NEWEST, VERSIONS, render
 from forewarn.core.errors import RequestError
 from forewarn.core.fleet import Fleet
+from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.invariants import check_invariants
-from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import (
     OPEN,
     Actor,
@@ -38,8 +38,8 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import waiting_for_hosts
 from forewarn.service.clock import ManualClock
 from forewarn.service.placement import FleetHosts
 from forewarn.service.settings import Settings

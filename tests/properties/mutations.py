@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import advance, host_work, lifecycle, placement, planning, waiting
+from forewarn.core import (
+    advance,
+    host_verbs,
+    host_waiting,
+    host_work,
+    lifecycle,
+    order_verbs,
+    placement,
+    planning,
+    waiting,
+)
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, HostMode, Order, OrderState, Phase, Scope, Status
 from forewarn.core.reason import Waiting
@@ -164,13 +174,13 @@ def enabling_keeps_the_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_doubt_has_a_time_limit(patch: pytest.MonkeyPatch) -> None:
-    original = lifecycle._doubt
+    original = order_verbs._doubt
 
     def limited(draft: Draft, order: Order, reason: str) -> None:
         original(draft, order, reason)
         draft.put_order(replace(draft.orders[order.id], deadline=order.deadline))
 
-    patch.setattr(lifecycle, "_doubt", limited)
+    patch.setattr(order_verbs, "_doubt", limited)
 
 
 def a_retry_is_no_new_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -179,11 +189,13 @@ def a_retry_is_no_new_attempt(patch: pytest.MonkeyPatch) -> None:
     def same_attempt(order: Order, now: datetime, order_timeout_s: int) -> Order:
         return replace(original(order, now, order_timeout_s), attempt=order.attempt)
 
-    patch.setattr(lifecycle, "reissued", same_attempt)
+    for module in (lifecycle, host_verbs):
+        patch.setattr(module, "reissued", same_attempt)
 
 
 def hold_of_the_store_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waiting, "_store_held", lambda draft: [])
+    for module in (waiting, host_waiting):
+        patch.setattr(module, "store_held", lambda draft: [])
 
 
 def a_host_looks_empty(patch: pytest.MonkeyPatch) -> None:

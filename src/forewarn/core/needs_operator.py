@@ -6,6 +6,7 @@ from datetime import datetime
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import UNDER_WAY, current_host, departures
+from forewarn.core.host_waiting import host_reasons
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
 from forewarn.core.reason import Waiting
 from forewarn.core.waiting import (
@@ -13,7 +14,6 @@ from forewarn.core.waiting import (
     clock_held,
     current_wave,
     due,
-    host_reasons,
     obstacles,
     order_progress,
     ready,

@@ -16,7 +16,7 @@ from forewarn.app.service import Service
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Invalid, Refused
-from forewarn.core.lifecycle import Outcome, Unknown
+from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import (
     Actor,
     Event,
@@ -29,8 +29,8 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import waiting_for_hosts
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import from_values
 from forewarn.store import AuditQuery, EventQuery, Focus, Store

@@ -9,8 +9,8 @@ import pytest
 
 from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.lifecycle import Unknown
 from forewarn.core.model import Actor, ClockHold
+from forewarn.core.order_verbs import Unknown
 from forewarn.operator.api import context
 from tests.support.running_service import FLEET, START, RunningService, running_service
 

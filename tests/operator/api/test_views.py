@@ -1,9 +1,9 @@
 """The bodies that the API builds from stored objects."""
 
 import re
-from pathlib import Path
+from inspect import getsource
 
-from forewarn.core import waiting
+from forewarn.core import host_waiting, waiting
 from forewarn.core.model import Targets
 from forewarn.operator.api.views import CAUSED_BY_OTHERS, maintenance_row, targets_out
 from tests.support.records import maintenance
@@ -29,7 +29,8 @@ OWN_REASONS = {
 
 def test_every_reason_to_wait_is_shown_in_a_plan_or_listed_as_hidden() -> None:
     """A reason whose cause is another maintenance is in CAUSED_BY_OTHERS, so that a plan shows it."""
-    codes = set(re.findall(r'code="([a-z-]+)"', Path(waiting.__file__).read_text("utf-8")))
+    source = getsource(waiting) + getsource(host_waiting)
+    codes = set(re.findall(r'code="([a-z-]+)"', source))
     assert codes - CAUSED_BY_OTHERS == OWN_REASONS
     assert codes >= CAUSED_BY_OTHERS
 

@@ -15,6 +15,7 @@ from forewarn.core.estimate import expected_end
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.hooks import hook_state
 from forewarn.core.host_orders import OVER
+from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.hosts import host_state
 from forewarn.core.model import (
     ENDED,
@@ -38,7 +39,7 @@ from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
 from forewarn.core.reason import Waiting
-from forewarn.core.waiting import MAX_NAMED, waiting_for_each, waiting_for_hosts
+from forewarn.core.waiting import MAX_NAMED, waiting_for_each
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
 
