@@ -174,6 +174,17 @@ class Bed:
             raise RuntimeError(f"virsh {' '.join(arguments)} on {host}: {done.stderr.strip()}")
         return done.stdout.strip()
 
+    def domains(self, host: str) -> str:
+        """Return what libvirt and QEMU say of a host's domains, for the message of a test that failed."""
+        home = self.folder / host
+        logs = (home / "libvirtd.log", *home.glob("log/qemu/*.log"))
+        said = [f"{log.name}: {line}" for log in logs for line in log.read_text().splitlines()[-20:]]
+        try:
+            listed = self.virsh(host, "list", "--all")
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            listed = str(error)
+        return "\n".join([listed, *said])
+
     def run_on_host(self, host: str, script: str) -> str:
         """Run a shell script among the files and in the network of a host; it must succeed. Return its output."""
         pid = (self.folder / host / "libvirtd.pid").read_text().strip()
