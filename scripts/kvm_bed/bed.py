@@ -299,13 +299,16 @@ def _make_home(home: Path, number: int) -> None:
 
 
 def _make_disk(disk: Path, content: Path, files: Mapping[str, str]) -> None:
-    """Make a file system without a journal: what the guest has written is then in its place, where the host can read it."""
+    """Make a file system without a journal: what the guest has written is then in its place, where the host can read it.
+
+    It has no checksums either: the host reads it while the guest writes to it, and a guest may be destroyed between two writes.
+    """
     content.mkdir()
     for name, text in files.items():
         (content / name).write_text(text)
         (content / name).chmod(0o644)
     subprocess.run(
-        ["mkfs.ext4", "-q", "-O", "^has_journal", "-d", content, disk, f"{DISK_MIB}m"],
+        ["mkfs.ext4", "-q", "-O", "^has_journal,^metadata_csum,^uninit_bg", "-d", content, disk, f"{DISK_MIB}m"],
         check=True, capture_output=True, env=_environment(),
     )  # fmt: skip
     with disk.open("r+b") as file:
