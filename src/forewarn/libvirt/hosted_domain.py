@@ -218,7 +218,10 @@ class HostedDomain:
         flags = libvirt.VIR_MIGRATE_LIVE
         if self.is_persistent():
             flags |= libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
-        source, destination = self.look_up(self.host.connection()), target.host.connection()
+        destination = target.host.connection()
+        # libvirtd works on five calls of a connection at once. A migration is a long one, so it has a connection to itself.
+        own = HostConnections()
+        source = self.look_up(own.get(self.host.uri))
         self.call(lambda domain: domain.migrateSetMaxDowntime(downtime_ms, 0))
         timer = threading.Timer(time_limit_s, self._abort)
         timer.daemon = True
@@ -232,6 +235,7 @@ class HostedDomain:
             )
         finally:
             timer.cancel()
+            own.close()
 
     def _abort(self) -> None:
         with suppress(libvirt.libvirtError, HostUnreachable, DomainMissing):
