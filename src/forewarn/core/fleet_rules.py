@@ -13,6 +13,7 @@ from forewarn.core.model import check_name, check_text, require
 MAX_WINDOWS = 200
 MAX_NO_GO_TIMES = 1_000
 MAX_SPANS = 32
+MAX_LIMIT = 1_000_000
 # What is down in the fleet is shown with at most this many events.
 MAX_NAMED_EVENTS = 10
 
@@ -103,7 +104,7 @@ class FleetRules:
             f"there are {len(self.no_go_times)} no-go times: at most {MAX_NO_GO_TIMES} are allowed",
         )
         for key, limit in (("max_hosts_down", self.max_hosts_down), ("max_machines_down", self.max_machines_down)):
-            require(0 <= limit <= 1_000_000, f"{key} is {limit}: use 0 (no limit) or a positive number")
+            require(0 <= limit <= MAX_LIMIT, f"{key} is {limit}: use 0 (no limit) or a positive number")
 
     @property
     def has_budget(self) -> bool:
