@@ -27,8 +27,9 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.order_verbs import Outcome, Unknown
+from forewarn.core.reason import Waiting
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import Waiting, waiting_for
+from forewarn.core.waiting import waiting_for
 from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 

@@ -240,7 +240,10 @@ _EMPTY = "SET search_path = forewarn;" + "".join(
         "machines", "scopes", "events", "maintenances", "audit", "tokens", "sessions", "receipts", "changes", "leases",
         "clock_hold", "hooks", "hosts",
     )
-) + "UPDATE store_hold SET held = 'epoch', resumed = 'epoch', identity = ''; UPDATE audit_start SET id = 0, hash = '';" + "".join(
+) + "UPDATE store_hold SET held = 'epoch', resumed = 'epoch', identity = ''; UPDATE audit_start SET id = 0, hash = '';" + (
+    "UPDATE fleet_rules SET windows = '[]', no_go_times = '[]', max_hosts_down = 0, max_machines_down = 0, version = 0,"
+    " reservations = 0;"
+) + "".join(
     f"ALTER SEQUENCE {name} RESTART;" for name in ("events_number_seq", "audit_id_seq", "changes_number_seq")
 )  # fmt: skip
 

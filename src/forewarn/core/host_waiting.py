@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
+from forewarn.core.budgets import host_budget_waits
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import (
@@ -15,7 +16,8 @@ from forewarn.core.host_orders import (
     other_work,
 )
 from forewarn.core.model import OPEN, Actor, Maintenance, Order, OrderState
-from forewarn.core.waiting import MAX_NAMED, Waiting, host_not_before, listed, progress_of, store_held, why_stopped
+from forewarn.core.reason import Waiting
+from forewarn.core.waiting import MAX_NAMED, host_not_before, listed, progress_of, store_held, why_stopped
 
 
 def waiting_for_hosts(snapshot: Snapshot, maintenance_id: str, now: datetime) -> dict[str, tuple[Waiting, ...]]:
@@ -46,6 +48,8 @@ def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: 
     floor = host_not_before(draft, maintenance, order)
     if floor is not None and draft.trusted_in("") < floor:
         reasons.append(Waiting(code="earliest", message="the work on the host has an earliest start", until=floor))
+    if not departures(draft, order):
+        reasons += host_budget_waits(draft, maintenance, order)
     ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
     return tuple(reasons) or (ticker,)
 

@@ -6,12 +6,13 @@ A reason does not suggest what to do about it: that depends on who reads it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import nsmallest
 from itertools import islice
 
 from forewarn.core.change import Snapshot
+from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
 from forewarn.core.host_orders import departures, is_stopped
@@ -21,7 +22,6 @@ from forewarn.core.model import (
     UNSTARTED,
     Actor,
     ApprovalMode,
-    ClockHold,
     Event,
     Maintenance,
     OnFailure,
@@ -30,24 +30,10 @@ from forewarn.core.model import (
     Status,
     StoreHold,
 )
+from forewarn.core.reason import Waiting, clock_held
 
 # A reason names at most this many machines or events, and counts the rest.
 MAX_NAMED = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.
-
-    `orders` are orders of hosts that failed or are in doubt.
-    """
-
-    code: str
-    message: str
-    until: datetime | None = None
-    machines: tuple[str, ...] = ()
-    events: tuple[str, ...] = ()
-    orders: tuple[str, ...] = ()
 
 
 def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiting, ...]:
@@ -85,7 +71,9 @@ class _SharedReasons:
         self.stopped = why_stopped(draft, maintenance)
         self.earlier_wave = _earlier_wave(draft, self.wave)
         self.unready = dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
-        self.obstacles = obstacles(draft, maintenance, self.wave)
+        self.obstacles = [*start_waits(draft, maintenance, self.wave), *obstacles(draft, maintenance, self.wave)]
+        planned = [e for e in self.wave if e.status is Status.PLANNED]
+        self.unpublished = publication_waits(draft, maintenance, planned) if planned else []
         if _before_earliest(draft, maintenance, self.wave):
             earliest = Waiting(
                 code="earliest",
@@ -110,6 +98,8 @@ def _reasons(draft: Draft, event: Event, shared: _SharedReasons | None) -> tuple
         reasons += _not_ready(draft, event)
         reasons += _rest_of_wave(event, shared.unready)
         reasons += shared.obstacles
+    else:
+        reasons += shared.unpublished
     ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
     return tuple(reasons) or (ticker,)
 
@@ -206,11 +196,12 @@ def stopped(draft: Draft, maintenance: Maintenance) -> bool:
     return maintenance.paused or bool(blocking_failures(draft, maintenance)) or bool(blocking_hosts(draft, maintenance))
 
 
-def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
-    """Whether the wave should start now: every event is published and ready, `earliest` has passed, nothing is paused."""
+def due(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> bool:
+    """Whether the wave should start now: published and ready, `earliest` has passed, nothing holds it back."""
     return (
         not stopped(draft, maintenance)
         and not _before_earliest(draft, maintenance, wave)
+        and not start_waits(draft, maintenance, wave)
         and all(startable(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
     )
 
@@ -367,14 +358,6 @@ def store_held(draft: Draft) -> list[Waiting]:
 def held_because(hold: StoreHold) -> str:
     """Return why the store is held and what to do, as the end of a sentence."""
     return f"{hold.detail}; see what would happen, then run `forewarn db resume`"
-
-
-def clock_held(hold: ClockHold) -> Waiting:
-    return Waiting(
-        code="clock",
-        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ},"
-        " and no operator has confirmed it",
-    )
 
 
 def _not_ready(draft: Draft, event: Event) -> list[Waiting]:

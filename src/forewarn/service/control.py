@@ -34,9 +34,10 @@ from forewarn.core.model import (
 from forewarn.core.operator_model import MAX_CALENDAR_TOKENS, MAX_CALENDAR_TOKENS_PER_SCOPE, Role, Token
 from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.core.plan_warnings import PlanWarning, plan_warnings
+from forewarn.core.reason import Waiting
 from forewarn.core.store_hold import hold_store, resume_store, starts_after_resuming
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import Waiting, waiting_for
+from forewarn.core.waiting import waiting_for
 from forewarn.service.decisions import Decision, Once, waking_others
 from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
@@ -500,6 +501,9 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         events={**snapshot.events, **{event.id: event for event in change.events}},
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},
         store_hold=snapshot.store_hold,
+        fleet_rules=snapshot.fleet_rules,
+        machine_counts=snapshot.machine_counts,
+        fleet_use=snapshot.fleet_use,
     )
 
 

@@ -41,6 +41,7 @@ MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
+    "not_after",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -150,6 +151,10 @@ class Player:
         for scope in scopes:
             self.service.control.disable(scope, Actor("idle watch"))
 
+    def _do_budget(self, **limits: str) -> None:
+        """Limit how many hosts and machines of the fleet are down at once."""
+        self.service.control.set_budget(self._operator, **{key: int(limit) for key, limit in limits.items()})
+
     def _do_machines(self, scope: str) -> Iterable[str]:
         snapshot = self._store.snapshot(Focus(scopes=(scope,), inventory=True))
         return [
@@ -180,6 +185,7 @@ class Player:
             host_mode=HostMode(options["mode"]) if "mode" in options else None,
             return_machines="return" in flags,
             to_host=options.get("to", ""),
+            not_after=self._moment(options.get("not_after")),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
 
