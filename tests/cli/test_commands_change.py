@@ -50,6 +50,16 @@ def test_pause_resume_and_cancel(cli: CommandLine, planned: dict[str, Any]) -> N
     assert "Cancelled" in again.stderr
 
 
+def test_an_event_is_rescheduled(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """The command names both events; a time is needed."""
+    event = first_event(planned)["id"]
+    assert cli.run("event", "reschedule", event).returncode == USAGE
+    shown = cli.output("event", "reschedule", event[:8], "--not-before", "+3h")
+    assert f"replaces event {event}" in shown
+    assert "rescheduled" in cli.output("event", "why", event)
+    cli.output("maintenance", "cancel", planned["id"])
+
+
 @pytest.mark.parametrize(("verb", "becomes"), [("finish", "Completed"), ("abandon", "Failed")])
 def test_an_operator_resolves_a_failed_order(cli: CommandLine, verb: str, becomes: str) -> None:
     """`finish` completes the event and `abandon` gives it up; `maintenance wait` then ends with 0 or 1."""
