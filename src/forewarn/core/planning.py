@@ -91,8 +91,8 @@ def plan(
         host_mode=request.host_mode,
         return_machines=request.return_machines,
         to_host=request.to_host,
-        not_after=request.not_after,
         strategy=request.strategy,
+        not_after=request.not_after,
     )
     if not works_on_hosts:
         return maintenance, plan_events(snapshot, maintenance, machines, new_id=new_id), []
