@@ -226,7 +226,7 @@ class Player:
         if not_before is None:
             raise ValueError("reschedule: `to` is the new time, like +2h")
         if name.startswith("M"):
-            self.service.control.reschedule_host(self._id(name), *host, not_before, self._operator)
+            self.service.control.reschedule_host(self._id(name), "".join(host), not_before, self._operator)
             return None
         moved = self.service.control.reschedule_event(self._id(name), not_before, self._operator)
         self._name_new_events()
