@@ -254,7 +254,7 @@ MUTATIONS: dict[Patch, str] = {
     ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
     overtaking_in_a_scope: "would overtake",
     earliest_ignored: "invariant 1: .* before the earliest start",
-    deadline_ignored: "invariant 1: .* after the deadline",
+    deadline_ignored: "invariant 1: .* after the deadline|the ticker does not move it",
     rescheduled_past_the_deadline: "invariant 1: .* rescheduled past the deadline",
     waves_do_not_start_together: "invariant 8: .* left behind|the ticker does not move it",
     all_waves_published_at_once: "invariant 8: .* visible at once|invariant 6: ",
