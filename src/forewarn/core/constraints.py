@@ -10,11 +10,12 @@ from collections.abc import Callable
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance
 from forewarn.core.reason import Waiting
+from forewarn.core.strategy import bake
 
 Constraint = Callable[[Draft, Maintenance, list[Event]], list[Waiting]]
 
 # A planned wave is published when none of these holds it back.
-BEFORE_PUBLICATION: tuple[Constraint, ...] = ()
+BEFORE_PUBLICATION: tuple[Constraint, ...] = (bake,)
 # A published wave that is ready starts when none of these holds it back.
 BEFORE_START: tuple[Constraint, ...] = ()
 

@@ -33,7 +33,7 @@ KINDS: dict[str, frozenset[str]] = {
     "completed": frozenset({"event completed"}),
     "cancelled": frozenset({"event cancelled", "maintenance cancelled", "host cancelled"}),
     "paused": frozenset({"maintenance paused"}),
-    "resumed": frozenset({"maintenance resumed"}),
+    "resumed": frozenset({"maintenance resumed", "maintenance continued"}),
     ENDED: frozenset({"maintenance ended"}),
     "enabled": frozenset({"scope enabled"}),
     "disabled": frozenset({"scope disabled"}),

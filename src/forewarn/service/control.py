@@ -195,6 +195,13 @@ class Control(FleetUseCases, HookUseCases):
             lambda s, now: lifecycle.resume(s, maintenance_id, now=now, actor=actor),
         )
 
+    def continue_maintenance(self, maintenance_id: str, actor: Actor) -> None:
+        """Let a maintenance go on that its strategy stopped after a wave."""
+        self._decide(
+            Focus(maintenances=(maintenance_id,)),
+            lambda s, now: lifecycle.continue_maintenance(s, maintenance_id, now=now, actor=actor),
+        )
+
     # -- tokens
 
     def add_token(self, token: Token, actor: Actor, *, once: Once | None = None) -> None:
