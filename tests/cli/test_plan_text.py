@@ -13,6 +13,8 @@ def test_a_plan_shows_waves_machines_hosts_and_notice() -> None:
         (1, "shop", 0, ", ".join(names), "r1, r2", "15m"),
         (2, "shop", 1, "web-0", "", "15m"),
     ]
+    grouped = maintenance(event(group="r1", hosts=[]))
+    assert plan_text.rows(grouped) == [("1 r1", "shop", 0, "web-0", "", "15m")]
 
 
 def test_each_reason_that_blocks_a_plan_is_given_once() -> None:

@@ -57,7 +57,7 @@ def _targets(plan: Json, host: Json) -> str:
 def rows(maintenance: Json) -> Rows:
     return [
         (
-            event["wave"],
+            f"{event['wave']} {event['group']}" if event["group"] else event["wave"],
             event["scope"],
             event["update_domain"],
             ", ".join(event["resources"]),

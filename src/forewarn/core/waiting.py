@@ -353,7 +353,7 @@ def _before_earliest(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
 
 
 def why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
-    reasons = []
+    reasons: list[Waiting] = []
     failed = blocking_failures(draft, maintenance)
     if maintenance.on_failure is OnFailure.CONTINUE:
         reasons += _limit_reached(draft, maintenance, failed, blocking_hosts(draft, maintenance))

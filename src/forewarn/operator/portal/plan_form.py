@@ -16,7 +16,7 @@ import msgspec
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
-from forewarn.core.model import EventType, HostMode, OnFailure, Source
+from forewarn.core.model import LABEL_GROUP, EventType, GroupBy, HostMode, OnFailure, Source
 from forewarn.operator.api.bodies import EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
@@ -49,6 +49,12 @@ FIELDS: Mapping[str, str] = {
     "source": Source.PLATFORM,
     "on_failure": OnFailure.HOLD,
     "emergency": "",
+    "group_by": GroupBy.UPDATE_DOMAIN,
+    "max_parallel": "",
+    "canary": "",
+    "bake": "",
+    "max_failures": "",
+    "pause_after": "",
 }
 
 
@@ -73,6 +79,7 @@ def form(
         "host_modes": list(HostMode),
         "sources": list(Source),
         "failures": list(OnFailure),
+        "groups": [*GroupBy, f"{LABEL_GROUP}rack"],
         "scopes": [s.name for s in request.api.get("/v1/scopes", limit=SUGGESTIONS).items],
         "machines": [f"{m.scope}/{m.name}" for m in request.api.get("/v1/machines", limit=SUGGESTIONS).items],
         "error_message": error_message,
@@ -176,7 +183,16 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         body["return_machines"] = bool(fields["return_machines"])
     if fields["duration"]:
         body["duration_s"] = _seconds("duration", fields["duration"])
+    if strategy := _strategy(fields):
+        body["strategy"] = strategy
     return "/v1/maintenances", body
+
+
+def _strategy(fields: Mapping[str, str]) -> dict[str, Any]:
+    strategy: dict[str, Any] = {name: fields[name] for name in ("group_by", "max_failures") if fields[name]}
+    numbers = ("max_parallel", "canary", "pause_after")
+    strategy |= {name: _number(name, fields[name]) for name in numbers if fields[name]}
+    return strategy | ({"bake_s": _seconds("bake", fields["bake"])} if fields["bake"] else {})
 
 
 def _target(fields: Mapping[str, str]) -> str:
