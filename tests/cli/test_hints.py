@@ -25,6 +25,7 @@ NOTHING: dict[str, str] = {}
 TABLE: dict[str, dict[str, str]] = {
     "approval": {Role.OPERATOR: APPROVE, Role.OWNER: APPROVE},
     "bake": NOTHING,
+    "budget": NOTHING,
     "clock": {Role.OPERATOR: "forewarn clock confirm"},
     "continue": {Role.OPERATOR: f"forewarn maintenance continue {MAINTENANCE_ID}"},
     "earlier-host": NOTHING,

@@ -10,6 +10,7 @@ import pytest
 from forewarn.core import (
     advance,
     constraints,
+    deadline,
     host_verbs,
     host_waiting,
     host_work,
@@ -17,6 +18,7 @@ from forewarn.core import (
     order_verbs,
     placement,
     planning,
+    strategy,
     waiting,
 )
 from forewarn.core.draft import Draft
@@ -117,6 +119,11 @@ def overtaking_in_a_scope(patch: pytest.MonkeyPatch) -> None:
 
 def earliest_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(waiting, "_before_earliest", lambda draft, maintenance, wave: False)
+
+
+def deadline_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deadline, "is_past_deadline", lambda draft, maintenance: False)
+    patch.setattr(advance, "is_past_deadline", lambda draft, maintenance: False)
 
 
 def waves_do_not_start_together(patch: pytest.MonkeyPatch) -> None:
@@ -229,7 +236,7 @@ def a_cancelled_host_is_worked_on(patch: pytest.MonkeyPatch) -> None:
 
 def two_update_domains_in_one_wave(patch: pytest.MonkeyPatch) -> None:
     """Let all events of neighbouring groups share the first wave, whatever their update domains."""
-    original = planning.planned_waves
+    original = strategy.planned_waves
 
     def crowded(*arguments: Any) -> list[PlannedWave]:
         waves = original(*arguments)
@@ -267,6 +274,7 @@ MUTATIONS: dict[Patch, str] = {
     ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
     overtaking_in_a_scope: "would overtake",
     earliest_ignored: "invariant 1: .* before the earliest start",
+    deadline_ignored: "invariant 1: .* after the deadline",
     waves_do_not_start_together: "invariant 8: .* left behind|the ticker does not move it",
     all_waves_published_at_once: "invariant 8: .* visible at once|invariant 6: ",
     not_before_moves_after_publication: "invariant 2: .* change its NotBefore",

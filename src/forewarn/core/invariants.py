@@ -87,6 +87,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
     _check_guard(before, by_scope, started)
+    _check_scope_budgets(before, after, by_scope, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
         _check_domains_of_waves(by_maintenance[maintenance_id])
@@ -154,7 +155,7 @@ def _check_notice(before: Snapshot, event: Event) -> None:
 
 
 def _check_start(after: Snapshot, event: Event) -> None:
-    """1. Approved, past NotBefore, or needing no approval; never before `earliest`. 11. One order per started event."""
+    """1. Approved, past NotBefore, or needing no approval; not before `earliest`, and before `not_after`. 11. It has an order."""
     if event.started is None:
         return
     maintenance = after.maintenances[event.maintenance_id]
@@ -164,6 +165,8 @@ def _check_start(after: Snapshot, event: Event) -> None:
     earliest = maintenance.earliest
     if earliest is not None and event.started < earliest:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
+    if maintenance.not_after is not None and event.started >= maintenance.not_after and not event.returns:
+        raise _broken(1, f"event {event.id} would start after the deadline of its maintenance")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
 
@@ -380,6 +383,31 @@ def _check_guard(before: Snapshot, by_scope: dict[str, list[Event]], started: It
                 )
 
 
+def _check_scope_budgets(
+    before: Snapshot, after: Snapshot, by_scope: dict[str, list[Event]], changed: Iterable[Event]
+) -> None:
+    """16. A published event fits into `max_unavailable` beside what was visible before; other events may exceed it."""
+    published = {e.id: e for e in changed if e.one_domain_at_a_time and _becomes_visible(before, e)}
+    for scope in (s for name in {e.scope for e in published.values()} if (s := after.scopes.get(name)) is not None):
+        if not scope.max_unavailable:
+            continue
+        known = {n for e in by_scope[scope.name] if _stays_visible(before, e) for n in e.resources}
+        new = {n for e in by_scope[scope.name] if e.id in published for n in e.resources}
+        number = int(scope.max_unavailable.rstrip("%"))
+        if scope.max_unavailable.endswith("%"):
+            number = max(1, before.machine_counts.get(scope.name, 0) * number // 100)
+        if not new <= known and len(new | known) > number:
+            raise _broken(16, f"{len(new | known)} machines of {scope.name} would be unavailable, and {number} may be")
+
+
+def _becomes_visible(before: Snapshot, event: Event) -> bool:
+    return event.status in VISIBLE and _status_before(before, event) not in VISIBLE
+
+
+def _stays_visible(before: Snapshot, event: Event) -> bool:
+    return event.status in VISIBLE and _status_before(before, event) in VISIBLE
+
+
 def _check_machines(events: Iterable[Event]) -> None:
     """6. A machine is in at most one started event."""
     event_of_machine: dict[str, str] = {}
@@ -410,7 +438,8 @@ def _check_not_overtaken(
             position = positions[event.maintenance_id]
             if other.status is Status.SCHEDULED and _queue_position(after, other) < position:
                 maintenance = after.maintenances[other.maintenance_id]
-                if _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
+                held_at_deadline = after.hold is not None and maintenance.not_after is not None
+                if not held_at_deadline and _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
                     raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
 
 

@@ -43,7 +43,7 @@ MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
-    "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
+    "not_after", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -191,6 +191,7 @@ class Player:
                 max_failures=options.get("max_failures", ""),
                 pause_after=int(options.get("pause_after", "0")),
             ),
+            not_after=self._moment(options.get("not_after")),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
 

@@ -59,7 +59,7 @@ class MaintenanceIn(RequestBody):
     """A maintenance to schedule. With a `host_mode` the hosts of its targets are worked on, one after another.
 
     `evacuate` moves their machines away first, to `to_host` if it is given; `return_machines` brings them back. `in-place` shuts
-    them down and starts them again.
+    them down and starts them again. What has not started by `not_after` is cancelled.
     """
 
     type: EventType
@@ -75,6 +75,7 @@ class MaintenanceIn(RequestBody):
     return_machines: bool = False
     to_host: Annotated[str, msgspec.Meta(max_length=64)] = ""
     strategy: StrategyIn = msgspec.field(default_factory=StrategyIn)
+    not_after: datetime | None = None
 
 
 class WaitingOut(ResponseBody, omit_defaults=True):
@@ -223,6 +224,7 @@ class MaintenanceOut(ResponseBody):
     created_by: str
     not_before: datetime | None
     earliest: datetime | None
+    not_after: datetime | None
     ended: datetime | None
     targets: TargetsOut | None
     progress: ProgressOut
@@ -271,6 +273,7 @@ class MaintenanceRow(ResponseBody):
     created_by: str
     not_before: datetime | None
     earliest: datetime | None
+    not_after: datetime | None
     ended: datetime | None
     targets: TargetsOut | None
     progress: ProgressOut
