@@ -56,6 +56,8 @@ def test_a_maintenance_that_pauses_after_a_wave_is_continued(cli: CommandLine) -
     plan = cli.output("maintenance", "schedule", *options, *failing, "--dry-run")
     text = "by scope, 2 at once, canary 1, bake time 5m, holds at 50% failures, pauses after wave 1"
     assert f"strategy: {text}" in plan
+    assert "CALENDAR" in plan.upper()
+    assert "if nothing is approved and the work of each event takes 5m" in plan
     made = cli.json("maintenance", "schedule", *options, *failing, "--yes", "--no-notice-ok")
     command = f"forewarn maintenance continue {made['id']}"
     assert text in cli.output("maintenance", "show", made["id"])

@@ -179,7 +179,9 @@ def schedule(
             show_default=False,
         ),
     ] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.", show_default=False)] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the plan and its calendar.", show_default=False)
+    ] = False,
     yes: Yes = False,
     no_notice_ok: NoNoticeOk = False,
     no_host_ok: NoHostOk = False,
@@ -228,6 +230,10 @@ def schedule(
         return
     _show_plan(session, plan, request, now)
     if dry_run:
+        if calendar := plan["calendar"]:
+            session.out.heading("calendar")
+            session.out.table(plan_text.CALENDAR_COLUMNS, plan_text.calendar_rows(calendar))
+            session.out.say(plan_text.calendar_end(calendar))
         return
     refuse_without_notice(plan["warnings"], no_notice_ok=no_notice_ok)
     refuse_without_host(plan["warnings"], no_host_ok=no_host_ok)

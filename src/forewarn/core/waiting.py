@@ -57,6 +57,12 @@ def waiting_for_each(snapshot: Snapshot, event_ids: Iterable[str], now: datetime
     return reasons
 
 
+def wave_reasons(draft: Draft, maintenance: Maintenance) -> tuple[Waiting, ...]:
+    """Return what the current wave of a maintenance waits for, as its first event shows it."""
+    shared = _SharedReasons(draft, maintenance)
+    return _reasons(draft, shared.wave[0], shared)
+
+
 def host_not_before(draft: Draft, maintenance: Maintenance, order: Order) -> datetime | None:
     """Return the time before which the work on a host must not begin. The events of a host keep to NotBefore themselves."""
     requested = [maintenance.earliest, None if departures(draft, order) else maintenance.not_before]

@@ -54,6 +54,33 @@ def test_a_strategy_is_planned_kept_and_shown(service: RunningService) -> None:
     assert [event["group"] for wave in owners["waves"] for event in wave["events"]] == ["", ""]
 
 
+def test_a_plan_has_a_calendar(service: RunningService) -> None:
+    """Every wave with its machines, hosts and bounds of its start; what is scheduled, or works on hosts, has none."""
+    service.enable("shop", "blog")
+    calendar = service.post("/v1/maintenances?dry_run=true", REQUEST)["calendar"]
+    first, second = calendar.pop("waves")
+    assert calendar == {
+        "work_s": 60,
+        "earliest_end": "2030-01-01T00:10:00Z",
+        "latest_end": "2030-01-01T00:42:00Z",
+    }
+    assert first == {
+        "wave": 1,
+        "groups": ["r1"],
+        "events": 1,
+        "machines": 1,
+        "hosts": ["rack1-b"],
+        "earliest": "2030-01-01T00:00:00Z",
+        "latest": "2030-01-01T00:15:00Z",
+        "may_wait_for": ["approval", "notice"],
+    }
+    assert (second["earliest"], second["latest"]) == ("2030-01-01T00:10:00Z", "2030-01-01T00:41:00Z")
+    assert second["may_wait_for"] == ["approval", "bake", "continue", "notice"]
+    assert service.post("/v1/maintenances", REQUEST, 201)["calendar"] is None
+    evacuation = {"type": "Freeze", "targets": {"hosts": ["rack1-a"]}, "host_mode": "evacuate"}
+    assert service.post("/v1/maintenances?dry_run=true", evacuation)["calendar"] is None
+
+
 def test_an_operator_lets_it_continue(service: RunningService) -> None:
     """Before the wave has ended, and for another role, the call is refused."""
     made = service.post("/v1/maintenances", REQUEST, 201)

@@ -66,6 +66,8 @@ def test_a_strategy_is_planned_and_continued() -> None:
         text = "by host, 2 at once, canary 1, bake time 10m, holds at 50% failures, pauses after wave 1"
         assert f"Strategy {text}" in page_text(page)
         assert "Wave 1: 1 machine in 1 event of rack1-a" in page_text(page)
+        assert re.search(r"Starts between 00:10:00Z in 10m and .* may wait for bake, continue", page_text(page))
+        assert "End between 00:10:00Z in 10m" in page_text(page)
         shown = operator.post("/plan", {**hidden_fields(page), "step": "change"})
         assert "<details open>\n<summary>Strategy</summary>" in shown.raw.decode()
         confirmed = operator.post("/plan", {**hidden_fields(page), "step": "do", "accept": "yes"})

@@ -39,6 +39,7 @@ from forewarn.core.model import (
 from forewarn.core.needs_operator import needs_operator
 from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
+from forewarn.core.preview import forecast
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
 from forewarn.core.reason import Waiting
 from forewarn.core.waiting import MAX_NAMED, waiting_for_each
@@ -351,11 +352,13 @@ def only_event(body: bodies.SubmittedMaintenance) -> bodies.SubmittedEvent:
 def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     """Show a dry run: no ids and no absolute times; an event that would start at once has a notice of 0.
 
-    The one exception is `estimated_end`, the expected end if the maintenance were scheduled now.
+    The exceptions are `estimated_end` and `calendar`, which say when things would happen if it were scheduled now.
 
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
     body = submission_out(plan, within)
+    if within is None and body.host_mode is None:
+        body.calendar = body_of(bodies.CalendarOut, forecast(plan.snapshot, plan.maintenance_id, plan.at))
     body.id = body.created = body.not_before = body.earliest = body.not_after = None
     body.status = MaintenanceStatus.PLANNED
     event_count = sum(body.event_counts.values())

@@ -17,7 +17,7 @@ import msgspec
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
 from forewarn.core.model import LABEL_GROUP, EventType, GroupBy, HostMode, OnFailure, Source
-from forewarn.operator.api.bodies import EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
+from forewarn.operator.api.bodies import CalendarWave, EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
@@ -246,6 +246,7 @@ class WavePreview:
     machine_count: int
     notice_s: int
     not_before: datetime | None
+    calendar: CalendarWave | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +271,8 @@ def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: d
     page = min(max(1, _page_number(request.form.get("page", ""))), page_count)
     first = (page - 1) * MAX_EVENTS
     shown = events[first : first + MAX_EVENTS]
+    known = plan.calendar if isinstance(plan, SubmittedMaintenance) else None
+    calendar = {wave.wave: wave for wave in known.waves} if known is not None else {}
     return PlanPreview(
         waves=[
             WavePreview(
@@ -280,6 +283,7 @@ def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: d
                 notice_s=(notice_s := min(event.notice_s or 0 for event in wave)),
                 # The first wave is published at once; a later wave gets its notice when it is published.
                 not_before=request.now + timedelta(seconds=notice_s) if number == 1 else requested,
+                calendar=calendar.get(wave[0].wave),
             )
             for number, wave in enumerate(waves, 1)
             if (on_page := [event for event in shown if event.wave == wave[0].wave])

@@ -240,10 +240,43 @@ class MaintenanceOut(ResponseBody):
     hosts: list[HostWorkOut]
 
 
+class CalendarWave(ResponseBody):
+    """When a wave may start. A time is null if the wave would wait for something that no passing of time ends.
+
+    `may_wait_for` are codes of reasons to wait.
+    """
+
+    wave: int
+    groups: list[str]
+    events: int
+    machines: int
+    hosts: list[str]
+    earliest: datetime | None
+    latest: datetime | None
+    may_wait_for: list[str]
+
+
+class CalendarOut(ResponseBody):
+    """The whole maintenance if it were scheduled now, nothing failed, and an operator let it continue at once.
+
+    Earliest: every event is approved when it is published, and work takes no time. Latest: no event is approved, and the work of
+    each takes `work_s`: the requested duration, or what is assumed without one.
+    """
+
+    work_s: int
+    waves: list[CalendarWave]
+    earliest_end: datetime | None
+    latest_end: datetime | None
+
+
 class SubmittedMaintenance(MaintenanceOut):
-    """A maintenance just submitted, or with dry_run its plan; `warnings` says what may surprise."""
+    """A maintenance just submitted, or with dry_run its plan; `warnings` says what may surprise.
+
+    Only a plan has a `calendar`, unless it works on hosts: the events of a host are planned in its turn.
+    """
 
     warnings: list[Problem] = []
+    calendar: CalendarOut | None = None
 
 
 class SubmittedEvent(EventOut):
