@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forewarn.core import preview
+from forewarn.core.change import Change
+from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     Event,
     EventType,
@@ -106,6 +108,25 @@ def test_of_other_maintenances_what_happens_in_the_same_scopes_counts() -> None:
     known = world.snapshot()
     partly = replace(known, scopes={"shop": known.scopes["shop"]})
     assert rows(forecast(partly, mine.maintenance_id, world.now)) == [(1, 0, 60)]
+
+
+def test_a_budget_of_the_fleet_delays_waves() -> None:
+    """Room is free again when an event in these scopes ends; what is down elsewhere stays down."""
+    world = World(scope("shop"), scope("ship"), machines=[machine("shop/a"), machine("shop/b"), machine("ship/c")])
+    world.save(Change(at=START, fleet_rules=FleetRules(max_machines_down=2)))
+    world.submit("shop/a", duration_s=3_000)
+    use = world.snapshot().fleet_use
+    (mine, _) = world.submit("shop/b", "ship/c", strategy=Strategy(group_by="scope"), duration_s=300)
+
+    def with_use(machines: int) -> Forecast:
+        known = replace(world.snapshot(), fleet_use=FleetUse(machines=machines))
+        return forecast(known, mine.maintenance_id, world.now)
+
+    assert use.machines == 1
+    assert rows(with_use(1)) == [(1, 0, 15), (2, 0, 35)]
+    assert rows(with_use(2)) == [(1, 0, 15), (2, 0, 80)]
+    assert rows(with_use(3)) == [(1, 0, 15), (2, None, None)]
+    assert with_use(3).waves[1].may_wait_for == ("budget",)
 
 
 def test_a_held_store_leaves_nothing_to_expect(monkeypatch: pytest.MonkeyPatch) -> None:

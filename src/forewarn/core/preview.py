@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from forewarn.core.advance import advance
+from forewarn.core.budgets import machines_down
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.model import OPEN, UNSTARTED, Actor, Approval, Event, Maintenance, Order, OrderState, Status
+from forewarn.core.model import OPEN, UNSTARTED, VISIBLE, Actor, Approval, Event, Maintenance, Order, OrderState, Status
 from forewarn.core.waiting import wave_reasons
 
 # If the request does not say how long the work takes.
@@ -117,6 +118,9 @@ class _Run:
         self._orders: dict[str, Order] = dict(snapshot.orders)
         self._rivals = {each.id: each for each in snapshot.maintenances.values() if each.id != maintenance.id}
         self._ended: list[Event] = []
+        # The fleet's use was read before the submission, which may have published the first wave.
+        down = _visible_machines(snapshot.events.values()) - _visible_machines(self._others)
+        self._use = replace(snapshot.fleet_use, machines=snapshot.fleet_use.machines + len(down))
 
     def play(self, waves: list[list[Event]]) -> tuple[list[_Played], datetime | None]:
         """Return how each wave goes, and when the last one ends. After a wave that never ends, nothing is known."""
@@ -143,6 +147,7 @@ class _Run:
                 maintenances=maintenances,
                 events={event.id: event for event in events},
                 orders={event.id: self._orders[event.id] for event in events if event.id in self._orders},
+                fleet_use=self._use,
             ),
             self._now,
             _PREVIEW,
@@ -205,11 +210,16 @@ class _Run:
             self._ended = mine
         self._others = [draft.events[event.id] for event in self._others]
         self._orders |= draft.orders
+        self._use = replace(self._use, machines=machines_down(draft))
         self._rivals = {each: draft.maintenances[each] for each in self._rivals}
 
 
 def _work_s(duration_s: int) -> int:
     return duration_s if duration_s >= 0 else ASSUMED_WORK_S
+
+
+def _visible_machines(events: Iterable[Event]) -> set[tuple[str, str]]:
+    return {(event.scope, name) for event in events if event.status in VISIBLE for name in event.resources}
 
 
 def _at_work(draft: Draft) -> list[Event]:
