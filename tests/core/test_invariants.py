@@ -755,3 +755,41 @@ def test_machines_are_not_started_while_their_host_is_worked_on(state: OrderStat
     breaks(on_hosts(work, DOWN, **parts), on_hosts(work, again, **parts), "would start machines while")
     over = host_order(OrderState.FAILED)
     check_invariants(on_hosts(over, DOWN, **parts), on_hosts(over, again, **parts), NOW)
+
+
+# -- 16. what is published fits into the budgets
+
+
+def test_16_a_scope_keeps_its_budget() -> None:
+    """An event is not published if more machines than allowed would be unavailable, unless they are so already."""
+    shop_2 = scope("shop", incarnation=5, changed=START, max_unavailable="2")
+    visible = event(resources=("web-0", "web-1"))
+    planned = event(
+        2,
+        maintenance_id=guid(901),
+        resources=("web-1", "web-2"),
+        status=Status.PLANNED,
+        published=None,
+        not_before=None,
+    )
+    published = replace(planned, status=Status.SCHEDULED, published=NOW, not_before=at(40))
+    before = snapshot(visible, planned, scopes=[shop_2])
+    then = after(before, published)
+    assert broken(before, then) == "invariant 16: 3 machines of shop would be unavailable, and 2 may be"
+    fits = {"shop": replace(then.scopes["shop"], max_unavailable="3")}
+    assert kept(before, replace(then, scopes=fits))
+    share = {"shop": replace(then.scopes["shop"], max_unavailable="30%")}
+    assert kept(replace(before, machine_counts={"shop": 10}), replace(then, scopes=share))
+    assert broken(replace(before, machine_counts={"shop": 9}), replace(then, scopes=share)).endswith("2 may be")
+    same = replace(published, resources=("web-1",))
+    assert kept(snapshot(visible, replace(planned, resources=("web-1",)), scopes=[shop_2]), after(before, same))
+
+
+def test_16_events_that_never_wait_may_exceed_a_budget() -> None:
+    """A user's event that becomes visible in the same change does not count against the published one."""
+    shop_1 = scope("shop", incarnation=5, changed=START, max_unavailable="1")
+    planned = event(status=Status.PLANNED, published=None, not_before=None)
+    users = replace(event(2, maintenance_id=guid(901), resources=("web-1",), source=Source.USER), status=Status.PLANNED)
+    before = snapshot(planned, replace(users, published=None, not_before=None), scopes=[shop_1])
+    visible = [replace(e, status=Status.SCHEDULED, published=NOW, not_before=at(40)) for e in (planned, users)]
+    assert kept(before, after(before, *visible))

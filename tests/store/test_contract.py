@@ -938,3 +938,19 @@ def test_only_one_of_two_reservations_is_saved(store: Store) -> None:
         store.apply(replace(change(), reservations=0))
     store.apply(replace(change(), fleet_rules=FleetRules(max_hosts_down=1)))
     assert store.fleet_rules() == FleetRules(max_hosts_down=1, version=1, reservations=1)
+
+
+def test_a_snapshot_counts_the_machines_of_scopes_that_limit_a_share(store: Store) -> None:
+    """A share of the machines depends on their number; a number does not."""
+    scopes = (
+        scope("ship", max_unavailable="10%"),
+        scope("shop", max_unavailable="50%"),
+        scope("blog", max_unavailable="2"),
+    )
+    machines = tuple(
+        machine(name, scope=of) for of, name in (("ship", "a"), ("ship", "b"), ("shop", "a"), ("blog", "a"))
+    )
+    store.apply(replace(change(), scopes=scopes, machines=machines, expect=tuple((s.name, 0) for s in scopes)))
+    focus = Focus(scopes=("ship", "shop", "blog"))
+    assert store.snapshot(focus).machine_counts == {"ship": 2, "shop": 1}
+    assert store.snapshot(replace(focus, whole_maintenances=False)).machine_counts == {}

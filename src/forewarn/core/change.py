@@ -29,7 +29,8 @@ class Snapshot:
     unconfirmed hold of the clock; `confirmed` is the last hold that an operator confirmed, while there is no later one.
     `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that. Of a host
     in `read_hosts`, every machine is present, and every order that is not over, also if its maintenance is absent. The
-    `fleet_rules` are present if whole maintenances are.
+    `fleet_rules` are present if whole maintenances are. So are the `machine_counts` of the scopes that limit a share of
+    their machines.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Snapshot:
     resumed: StoreHold | None = None
     read_hosts: frozenset[str] = frozenset()
     fleet_rules: FleetRules = field(default_factory=FleetRules)
+    machine_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ back is not due, so it holds up no other wave in the queue of a scope. If time a
 
 from collections.abc import Callable
 
+from forewarn.core.budgets import budget_waits
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance
 from forewarn.core.reason import Waiting
@@ -14,7 +15,7 @@ from forewarn.core.reason import Waiting
 Constraint = Callable[[Draft, Maintenance, list[Event]], list[Waiting]]
 
 # A planned wave is published when none of these holds it back.
-BEFORE_PUBLICATION: tuple[Constraint, ...] = ()
+BEFORE_PUBLICATION: tuple[Constraint, ...] = (budget_waits,)
 # A published wave that is ready starts when none of these holds it back.
 BEFORE_START: tuple[Constraint, ...] = ()
 

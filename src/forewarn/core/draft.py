@@ -188,6 +188,8 @@ class Draft:
             store_hold=self.before.store_hold,
             resumed=self.before.resumed,
             read_hosts=self.before.read_hosts,
+            fleet_rules=self.before.fleet_rules,
+            machine_counts=self.before.machine_counts,
         )
         check_invariants(self.before, after, self.now)
         orders = _changed(self.before.orders, self.orders)
@@ -279,7 +281,13 @@ class Draft:
             if known is not None and known.paused != maintenance.paused:
                 affected_scopes |= {e.scope for e in self.events_of(maintenance.id) if e.status in UNSTARTED}
         for scope in affected_scopes:
-            wakes |= {e.maintenance_id for e in self.events_in(scope) if self.may_be_ready(e)}
+            # A wave that is not published may wait for the budget of the scope.
+            has_budget = bool(self.scopes[scope].max_unavailable)
+            wakes |= {
+                e.maintenance_id
+                for e in self.events_in(scope)
+                if self.may_be_ready(e) or (has_budget and e.status is Status.PLANNED)
+            }
         return wakes - self._refreshed
 
 

@@ -34,6 +34,7 @@ SCOPE_KEYS = (
     "max_user_operations",
     "terminate_notice",
     "minimum_notice",
+    "max_unavailable",
 )
 MACHINE_KEYS = (
     "name",
@@ -54,6 +55,7 @@ SCOPE_SETTINGS = (
     "max_user_operations",
     "terminate_notice_s",
     "minimum_notice_s",
+    "max_unavailable",
 )
 MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id", "labels")
 HOST_SETTINGS = ("labels", "fault_domain", "connection")
@@ -216,7 +218,14 @@ def _scope(table: Mapping[str, Any]) -> Scope:
         max_user_operations=_typed(table, "max_user_operations", int, 0, "a whole number"),
         terminate_notice_s=_duration(table.get("terminate_notice", "5m"), "terminate_notice"),
         minimum_notice_s=_minimum_notice(table.get("minimum_notice", {})),
+        max_unavailable=_amount(table, "max_unavailable"),
     )
+
+
+def _amount(table: Mapping[str, Any], key: str) -> str:
+    """Return the text of an amount, which may be written as a number."""
+    value = table.get(key, "")
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _typed(table, key, str, "", "text")
 
 
 def _minimum_notice(table: object) -> dict[EventType, int]:

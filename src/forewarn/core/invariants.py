@@ -85,6 +85,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
     _check_guard(before, by_scope, started)
+    _check_scope_budgets(before, after, by_scope, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
     _check_scopes(before, after)
@@ -338,6 +339,31 @@ def _check_guard(before: Snapshot, by_scope: dict[str, list[Event]], started: It
                 raise _broken(
                     6, f"event {event.id} would start while event {other.id} is started in another update domain"
                 )
+
+
+def _check_scope_budgets(
+    before: Snapshot, after: Snapshot, by_scope: dict[str, list[Event]], changed: Iterable[Event]
+) -> None:
+    """16. A published event fits into `max_unavailable` beside what was visible before; other events may exceed it."""
+    published = {e.id: e for e in changed if e.one_domain_at_a_time and _becomes_visible(before, e)}
+    for scope in (s for name in {e.scope for e in published.values()} if (s := after.scopes.get(name)) is not None):
+        if not scope.max_unavailable:
+            continue
+        known = {n for e in by_scope[scope.name] if _stays_visible(before, e) for n in e.resources}
+        new = {n for e in by_scope[scope.name] if e.id in published for n in e.resources}
+        number = int(scope.max_unavailable.rstrip("%"))
+        if scope.max_unavailable.endswith("%"):
+            number = max(1, before.machine_counts.get(scope.name, 0) * number // 100)
+        if not new <= known and len(new | known) > number:
+            raise _broken(16, f"{len(new | known)} machines of {scope.name} would be unavailable, and {number} may be")
+
+
+def _becomes_visible(before: Snapshot, event: Event) -> bool:
+    return event.status in VISIBLE and _status_before(before, event) not in VISIBLE
+
+
+def _stays_visible(before: Snapshot, event: Event) -> bool:
+    return event.status in VISIBLE and _status_before(before, event) in VISIBLE
 
 
 def _check_machines(events: Iterable[Event]) -> None:

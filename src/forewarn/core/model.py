@@ -263,6 +263,11 @@ class Scope:
             0 <= self.max_user_operations <= 1_000_000,
             f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
         )
+        if self.max_unavailable:
+            try:
+                parse_amount(self.max_unavailable)
+            except Invalid as error:
+                raise Invalid(f"max_unavailable: {error}") from None
         low_s, high_s = TERMINATE_NOTICE_RANGE_S
         require(
             low_s <= self.terminate_notice_s <= high_s,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
+from forewarn.core.budgets import budgets_only_an_operator_frees
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import UNDER_WAY, current_host, departures
@@ -60,6 +61,8 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
 
 def _obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> tuple[Waiting, ...]:
     """Return what holds back an unstarted wave until an operator acts; nothing if the wave is not due by the clock itself."""
+    if planned := [e for e in wave if e.status is Status.PLANNED and not e.born_approved]:
+        return tuple(budgets_only_an_operator_frees(draft, planned))
     if not all(startable(e) and ready(maintenance, e, draft.now_in(e.scope)) for e in wave):
         return ()
     if maintenance.earliest is not None and draft.now < maintenance.earliest:

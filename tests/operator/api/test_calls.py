@@ -30,8 +30,8 @@ def test_scopes_are_listed_by_name(service: RunningService) -> None:
     assert [scope["name"] for scope in service.get("/v1/scopes")["items"]] == ["blog", "shop"]
     assert service.get("/v1/scopes/shop") == {
         "name": "shop", "kind": "availability-set", "approval": "any", "approve_user_events": False,
-        "max_user_operations": 0, "terminate_notice_s": 300, "minimum_notice_s": {}, "enabled": True, "epoch": 1,
-        "incarnation": 1,
+        "max_user_operations": 0, "terminate_notice_s": 300, "minimum_notice_s": {}, "max_unavailable": "",
+        "enabled": True, "epoch": 1, "incarnation": 1,
     }  # fmt: skip
     assert service.request("GET", "/v1/scopes/none").status == 404
 

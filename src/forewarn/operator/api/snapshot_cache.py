@@ -133,6 +133,9 @@ def _changed_part(
     events: set[str] = set()
     scopes: set[str] = set()
     for entry in entries:
+        # The end of a Terminate removes machines.
+        if entry.action == "event completed" and entry.scope in known.machine_counts:
+            return None
         is_read = entry.maintenance_id in submitted and entry.event_id not in known.events
         # A new hook gives its scope a new version; one for the fleet has no scope.
         if is_read or entry.action in UNRELATED or (entry.action == "hook created" and not entry.scope):
@@ -192,6 +195,8 @@ def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snap
         maintenances={each: row for each, row in maintenances.items() if each in covered},
         events=events,
         orders={each: order for each, order in orders.items() if each in events or order.maintenance_id in covered},
+        fleet_rules=known.fleet_rules,
+        machine_counts=known.machine_counts,
     )
 
 

@@ -46,7 +46,7 @@ from forewarn.service.control import ResumeEffects, Submission
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
 # Reasons to wait whose cause is another maintenance, or the store as a whole.
-CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "host-busy", "store-held", "unresolved"})
+CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "budget", "host-busy", "store-held", "unresolved"})
 OUTSIDE_SCOPES = "it waits for something outside your scopes"
 
 S = TypeVar("S")

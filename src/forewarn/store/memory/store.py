@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 
+from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.fleet_rules import FleetRules
 from forewarn.core.model import OPEN, Event, Host, Machine, Maintenance, Order, OrderState, Scope
@@ -56,7 +57,12 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
             orders={} if focus.document_only else self._orders_for(focus, events, maintenance_ids),
             read_hosts=frozenset(focus.hosts),
-            fleet_rules=self._fleet_rules if focus.whole_maintenances and not focus.document_only else FleetRules(),
+            fleet_rules=self._fleet_rules if focus.reads_rules else FleetRules(),
+            machine_counts={
+                name: len(self._machines.get(name, ()))
+                for name in sorted(names)
+                if focus.reads_rules and name in self._scopes and is_share(self._scopes[name].max_unavailable)
+            },
             hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
             confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,

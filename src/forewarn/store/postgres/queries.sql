@@ -386,6 +386,10 @@ SELECT count(*) AS machines FROM machines;
 -- Count the machines of the named scopes.
 SELECT count(*) AS machines FROM machines WHERE scope = ANY(%(scopes)s::text[]);
 
+-- name: machine_counts
+-- Count the machines of each named scope.
+SELECT scope, count(*) AS machines FROM machines WHERE scope = ANY(%(scopes)s::text[]) GROUP BY scope;
+
 -- name: event_numbers_of_machine
 -- Return the numbers of the newest events of a machine.
 SELECT e.number FROM event_machines m JOIN events e ON e.number = m.event_number

@@ -390,6 +390,10 @@ SELECT count(*) AS machines FROM machines;
 -- Count the machines of the named scopes.
 SELECT count(*) AS machines FROM machines WHERE scope IN (SELECT value FROM json_each(:scopes));
 
+-- name: machine_counts
+-- Count the machines of each named scope.
+SELECT scope, count(*) AS machines FROM machines WHERE scope IN (SELECT value FROM json_each(:scopes)) GROUP BY scope;
+
 -- name: event_numbers_of_machine
 -- Return the numbers of the newest events of a machine.
 SELECT e.number FROM event_machines m CROSS JOIN events e ON e.number = m.event_number

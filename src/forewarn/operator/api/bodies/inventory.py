@@ -32,6 +32,7 @@ class ScopeIn(RequestBody):
     max_user_operations: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     terminate_notice_s: Annotated[int, msgspec.Meta(ge=300, le=900)] = 300
     minimum_notice_s: dict[EventType, Whole] = {}
+    max_unavailable: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,9}%?)?$")] = ""
 
 
 class MachineIn(RequestBody):
@@ -86,6 +87,7 @@ class ScopeOut(ResponseBody):
     max_user_operations: int
     terminate_notice_s: int
     minimum_notice_s: dict[EventType, int]
+    max_unavailable: str
     enabled: bool
     epoch: int
     incarnation: int
