@@ -30,7 +30,7 @@ def test_a_dry_run_shows_the_plan_and_schedules_nothing(cli: CommandLine) -> Non
 def test_labels_and_patterns_choose_machines(cli: CommandLine) -> None:
     """Alone, together and with scopes; `machine list` shows what a selector chooses; `--all` asks its own question."""
 
-    def planned(*options: str) -> tuple[str, set[str]]:
+    def planned(*options: str) -> tuple[dict[str, Any], set[str]]:
         plan = cli.json("maintenance", "schedule", "--type", "Reboot", *options, "--dry-run")
         events = [event for wave in plan["waves"] for event in wave["events"]]
         return plan["targets"], {f"{event['scope']}/{name}" for event in events for name in event["resources"]}

@@ -783,7 +783,7 @@ def test_selectors_read_the_labels_of_machines_and_of_their_hosts(store: Store) 
     ]
     store.apply(change(scopes=[scope(), scope("blog")], machines=machines, hosts=[FULL_HOST]))
     of_host = FULL_HOST.labels
-    blog = ("blog", "web-0", 0, "kvm-07", {}, of_host)
+    blog: tuple[object, ...] = ("blog", "web-0", 0, "kvm-07", {}, of_host)
     shop = [
         ("shop", "web-0", 0, "kvm-07", {"env": UNICODE}, of_host),
         ("shop", "web-1", 3, "kvm-01", {}, {}),
