@@ -168,6 +168,16 @@ def test_1_never_before_earliest() -> None:
     assert kept(before, after(before, started(subject, at(30)), now=at(30)), at(30))
 
 
+def test_1_never_at_the_deadline_or_later() -> None:
+    """Not even an approved event starts at `not_after`."""
+    subject = approved(event(), "web-0")
+    before = snapshot(subject, maintenances=[maintenance(not_after=at(10))])
+    assert broken(before, after(before, started(subject, at(10)))) == (
+        f"invariant 1: event {guid(1)} would start after the deadline of its maintenance"
+    )
+    assert kept(before, after(before, started(subject, at(9))))
+
+
 # -- 2. the minimum notice is given, and NotBefore never changes after publication
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from forewarn.core.cancelling import cancel
 from forewarn.core.constraints import publication_waits, start_waits
+from forewarn.core.deadline import deadline_ahead, is_past_deadline, missed_deadline, unstarted_events, unstarted_hosts
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
 from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, move_hosts
@@ -47,6 +48,7 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_
     """Move these maintenances as far as time, approvals and finished orders allow."""
     for maintenance_id in maintenance_ids:
         _fail_late_orders(draft, maintenance_id, order_timeout_s)
+        _cancel_past_deadline(draft, maintenance_id)
         move_hosts(draft, maintenance_id, order_timeout_s, new_id)
         _note_published(draft, maintenance_id)
         _publish(draft, maintenance_id)
@@ -98,6 +100,20 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
     if failed and maintenance.on_failure is OnFailure.CANCEL and not maintenance.cancelled:
         first = f"host {failed[0].host}" if failed[0].host else f"event {failed[0].id}"
         cancel_rest(draft, maintenance, f"the order of {first} failed")
+
+
+def _cancel_past_deadline(draft: Draft, maintenance_id: str) -> None:
+    maintenance = draft.maintenances[maintenance_id]
+    if not is_past_deadline(draft, maintenance):
+        return
+    deadline = f"{maintenance.not_after:%Y-%m-%dT%H:%M:%SZ}"
+    reason = f"it had not started by the deadline of its maintenance, {deadline}"
+    draft.note("deadline passed", maintenance_id=maintenance_id, detail=deadline)
+    hosts = unstarted_hosts(draft, maintenance)
+    for event in unstarted_events(draft, maintenance):
+        cancel(draft, event, reason)
+    for order in hosts:
+        drop_host(draft, order, OrderVerb.CANCEL, reason)
 
 
 def _orders_of(draft: Draft, maintenance_id: str) -> list[Order]:
@@ -229,6 +245,8 @@ def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> M
         return MaintenanceStatus.FAILED
     if any(_was_interrupted(draft, maintenance, order) for order in draft.host_orders_of(maintenance.id)):
         return MaintenanceStatus.FAILED
+    if missed_deadline(draft, maintenance):
+        return MaintenanceStatus.FAILED
     if maintenance.cancelled:
         return MaintenanceStatus.CANCELLED
     if hosts:
@@ -259,6 +277,8 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         if draft.before.store_hold is None and order.state in TIMED and order.deadline is not None
     ]
     moments += [draft.now for order in draft.host_orders_of(maintenance.id) if machines_to_start(draft, order)]
+    deadline = deadline_ahead(draft, maintenance)
+    moments += [deadline] if deadline is not None else []
     if not stopped(draft, maintenance):
         wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
         unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]

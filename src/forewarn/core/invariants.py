@@ -151,7 +151,7 @@ def _check_notice(before: Snapshot, event: Event) -> None:
 
 
 def _check_start(after: Snapshot, event: Event) -> None:
-    """1. Approved, past NotBefore, or needing no approval; never before `earliest`. 11. One order per started event."""
+    """1. Approved, past NotBefore, or needing no approval; not before `earliest`, and before `not_after`. 11. It has an order."""
     if event.started is None:
         return
     maintenance = after.maintenances[event.maintenance_id]
@@ -161,6 +161,8 @@ def _check_start(after: Snapshot, event: Event) -> None:
     earliest = maintenance.earliest
     if earliest is not None and event.started < earliest:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
+    if maintenance.not_after is not None and event.started >= maintenance.not_after and not event.returns:
+        raise _broken(1, f"event {event.id} would start after the deadline of its maintenance")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
 
@@ -396,7 +398,8 @@ def _check_not_overtaken(
             position = positions[event.maintenance_id]
             if other.status is Status.SCHEDULED and _queue_position(after, other) < position:
                 maintenance = after.maintenances[other.maintenance_id]
-                if _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
+                held_at_deadline = after.hold is not None and maintenance.not_after is not None
+                if not held_at_deadline and _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
                     raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
 
 

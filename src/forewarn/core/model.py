@@ -580,6 +580,7 @@ class MaintenanceRequest:
     return_machines: bool = False
     to_host: str = ""
     strategy: Strategy = Strategy()
+    not_after: datetime | None = None
     resolved: Targets | None = None
 
     @property
@@ -605,10 +606,19 @@ class MaintenanceRequest:
                 self.not_before is None and self.earliest is None,
                 "an emergency starts at once: leave out not_before and earliest",
             )
-        for key, moment in (("not_before", self.not_before), ("earliest", self.earliest)):
+        self._check_times()
+
+    def _check_times(self) -> None:
+        starts = (("not_before", self.not_before), ("earliest", self.earliest))
+        for key, moment in (*starts, ("not_after", self.not_after)):
             require(
                 moment is None or moment.utcoffset() == timedelta(0),
                 f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z",
+            )
+        for key, moment in starts:
+            require(
+                moment is None or self.not_after is None or moment < self.not_after,
+                f"not_after must be later than {key}: nothing starts at not_after or later",
             )
 
     def _check_host_mode(self) -> None:

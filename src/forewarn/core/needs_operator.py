@@ -9,10 +9,9 @@ from forewarn.core.draft import Draft
 from forewarn.core.host_orders import UNDER_WAY, current_host, departures
 from forewarn.core.host_waiting import host_reasons
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import Waiting, clock_held
 from forewarn.core.waiting import (
     blocking_failures,
-    clock_held,
     current_wave,
     due,
     obstacles,

@@ -41,7 +41,7 @@ MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
-    "scopes", "label", "name", "host_label",
+    "scopes", "label", "name", "host_label", "not_after",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -191,6 +191,7 @@ class Player:
             host_mode=HostMode(options["mode"]) if "mode" in options else None,
             return_machines="return" in flags,
             to_host=options.get("to", ""),
+            not_after=self._moment(options.get("not_after")),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
 

@@ -354,7 +354,7 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
     body = submission_out(plan, within)
-    body.id = body.created = body.not_before = body.earliest = None
+    body.id = body.created = body.not_before = body.earliest = body.not_after = None
     body.status = MaintenanceStatus.PLANNED
     event_count = sum(body.event_counts.values())
     body.event_counts = {Status.PLANNED: event_count}

@@ -50,6 +50,7 @@ FIELDS: Mapping[str, str] = {
     "return_machines": "",
     "not_before": "",
     "earliest": "",
+    "not_after": "",
     "duration": "",
     "description": "",
     "source": Source.PLATFORM,
@@ -119,6 +120,7 @@ def submit(request: PageRequest) -> RenderedPage | Redirect:
         "plan": plan,
         "not_before": not_before,
         "earliest": earliest,
+        "not_after": _requested_time(fields, "not_after"),
         "key": request.api.new_key(),
         "fingerprint": fingerprint,
         "problem": problem,
@@ -178,7 +180,7 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         targets["host_labels"] = fields["host_labels"]
     body: dict[str, Any] = {
         **{name: fields[name] for name in ("type", "source", "on_failure", "description")},
-        **{name: _rfc3339(fields[name]) for name in ("not_before", "earliest") if fields[name]},
+        **{name: _rfc3339(fields[name]) for name in ("not_before", "earliest", "not_after") if fields[name]},
         "targets": targets,
         "emergency": bool(fields["emergency"]),
     }
