@@ -12,6 +12,7 @@ import pytest
 
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
+from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
     Approval,
@@ -27,6 +28,7 @@ from forewarn.core.model import (
     Scope,
     Source,
     Status,
+    Strategy,
 )
 from tests.support.builders import START, at, event, guid, machine, maintenance, scope
 
@@ -803,3 +805,71 @@ def test_16_events_that_never_wait_may_exceed_a_budget() -> None:
     before = snapshot(planned, replace(users, published=None, not_before=None), scopes=[shop_1])
     visible = [replace(e, status=Status.SCHEDULED, published=NOW, not_before=at(40)) for e in (planned, users)]
     assert kept(before, after(before, *visible))
+
+
+@pytest.mark.parametrize("in_use, legal", [(3, True), (4, False)])
+def test_16_the_fleet_keeps_its_budget_of_machines(in_use: int, legal: bool) -> None:
+    """What is down elsewhere counts; an event that ends in the same change makes room."""
+    ends, stays = event(resources=("web-0",)), event(2, maintenance_id=guid(901), resources=("web-1",))
+    planned = event(3, maintenance_id=guid(902), resources=("web-1", "web-2"))
+    unpublished = replace(planned, status=Status.PLANNED, published=None, not_before=None)
+    before = replace(
+        snapshot(ends, stays, unpublished),
+        fleet_rules=FleetRules(max_machines_down=3),
+        fleet_use=FleetUse(machines=in_use),
+    )
+    then = after(
+        before,
+        replace(ends, status=Status.CANCELLED, ended=NOW),
+        replace(planned, published=NOW, not_before=at(40)),
+    )
+    assert (
+        kept(before, then)
+        if legal
+        else broken(before, then) == "invariant 16: 4 machines of the fleet would be down, and 3 may be"
+    )
+
+
+@pytest.mark.parametrize(
+    "of_others, facts, legal",
+    [
+        ("kvm-9", {"host": "kvm-1"}, False),
+        ("kvm-1", {"host": "kvm-1"}, True),
+        ("kvm-9", {"group": "kvm-1"}, False),
+        ("kvm-9", {"scope": "shop"}, True),
+    ],
+)
+def test_16_the_fleet_keeps_its_budget_of_hosts(of_others: str, facts: dict[str, Any], legal: bool) -> None:
+    """A published event takes its host down, or its group if the machines are grouped by host."""
+    planned = event(**facts)
+    unpublished = replace(planned, status=Status.PLANNED, published=None, not_before=None)
+    by_host = maintenance(strategy=Strategy(group_by="host"))
+    before = replace(
+        snapshot(unpublished, maintenances=[by_host]),
+        fleet_rules=FleetRules(max_hosts_down=1),
+        fleet_use=FleetUse(hosts=frozenset({(guid(901), of_others)})),
+    )
+    then = after(before, replace(planned, published=NOW, not_before=at(40)))
+    assert (
+        kept(before, then)
+        if legal
+        else broken(before, then) == "invariant 16: 2 hosts of the fleet would be down, and 1 may be"
+    )
+
+
+@pytest.mark.parametrize(
+    "emergency, published, legal", [(False, None, False), (True, None, True), (False, START, True)]
+)
+def test_16_work_on_a_host_begins_within_the_budget(emergency: bool, published: datetime | None, legal: bool) -> None:
+    """The work on an empty host takes it down; a host whose turn has begun is down already, and an emergency never waits."""
+    work = Order(id=guid(2), issued=START, host="kvm-1", maintenance_id=guid(900), state=OrderState.PLANNED, position=1)
+    left = event(status=Status.COMPLETED, started=at(15), ended=at(16), host="kvm-1", published=published or START)
+    hosts = maintenance(host_mode=HostMode.EVACUATE, emergency=emergency)
+    before = replace(
+        snapshot(*([left] if published else []), maintenances=[hosts], orders=[work]),
+        read_hosts=frozenset({"kvm-1"}),
+        fleet_rules=FleetRules(max_hosts_down=1),
+        fleet_use=FleetUse(hosts=frozenset({(guid(901), "kvm-9")})),
+    )
+    then = replace(before, orders={**before.orders, work.id: replace(work, state=OrderState.OPEN)})
+    assert kept(before, then) if legal else "2 hosts of the fleet would be down" in broken(before, then)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from forewarn.core.budgets import waits_for_fleet
 from forewarn.core.cancelling import cancel
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.deadline import deadline_ahead, is_past_deadline, missed_deadline, unstarted_events, unstarted_hosts
@@ -230,8 +231,25 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
     if ended is not None and maintenance.ended is None:
         draft.note("maintenance ended", maintenance_id=maintenance_id, detail=status)
     draft.put_maintenance(
-        replace(maintenance, status=status, ended=ended, wake_at=_wake_at(draft, maintenance)), refreshed=True
+        replace(
+            maintenance,
+            status=status,
+            ended=ended,
+            wake_at=_wake_at(draft, maintenance),
+            waits_for_budget=ended is None and _waits_for_budget(draft, maintenance),
+        ),
+        refreshed=True,
     )
+
+
+def _waits_for_budget(draft: Draft, maintenance: Maintenance) -> bool:
+    """Whether the maintenance waits until something in the fleet is up again."""
+    if stopped(draft, maintenance):
+        return False
+    order = current_host(draft, maintenance) if maintenance.host_mode is not None else None
+    planned = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
+    waiting = order is not None and order.state is OrderState.PLANNED and not departures(draft, order)
+    return waits_for_fleet(draft, maintenance, planned, order if waiting else None)
 
 
 def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> MaintenanceStatus:

@@ -86,6 +86,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_machines(by_scope[scope])
     _check_guard(before, by_scope, started)
     _check_scope_budgets(before, after, by_scope, changed)
+    _check_fleet_budgets(before, after, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
     _check_scopes(before, after)
@@ -358,6 +359,42 @@ def _check_scope_budgets(
             number = max(1, before.machine_counts.get(scope.name, 0) * number // 100)
         if not new <= known and len(new | known) > number:
             raise _broken(16, f"{len(new | known)} machines of {scope.name} would be unavailable, and {number} may be")
+
+
+def _check_fleet_budgets(before: Snapshot, after: Snapshot, changed: Iterable[Event]) -> None:
+    """16. What is published, and work on a host that begins, fits into the budgets of the fleet beside what was down before."""
+    rules, use = after.fleet_rules, before.fleet_use
+    if rules.max_machines_down:
+        bound = [e for e in changed if e.one_domain_at_a_time and _becomes_visible(before, e)]
+        new = {(e.scope, name) for e in bound for name in e.resources}
+        was = {(e.scope, name) for e in before.events.values() if e.status in VISIBLE for name in e.resources}
+        stays = {(e.scope, n) for e in after.events.values() if _stays_visible(before, e) for n in e.resources}
+        down = use.machines - len(was) + len(stays | new)
+        if not new <= stays and down > rules.max_machines_down:
+            raise _broken(16, f"{down} machines of the fleet would be down, and {rules.max_machines_down} may be")
+    if rules.max_hosts_down:
+        worked_on = _hosts_worked_on(after)
+        new_hosts = worked_on - _hosts_worked_on(before)
+        bound_hosts = {host for i, host in new_hosts if not after.maintenances[i].emergency}
+        stay = {host for i, host in use.hosts if i not in after.maintenances} | {h for _, h in worked_on - new_hosts}
+        if not bound_hosts <= stay and len(stay | bound_hosts) > rules.max_hosts_down:
+            many = len(stay | bound_hosts)
+            raise _broken(16, f"{many} hosts of the fleet would be down, and {rules.max_hosts_down} may be")
+
+
+def _hosts_worked_on(snapshot: Snapshot) -> set[tuple[str, str]]:
+    """Return the maintenances with the hosts that they take down: from the first published event to the end of the work."""
+    turns = {(e.maintenance_id, e.host) for e in snapshot.events.values() if e.published is not None and e.host}
+    visible = [e for e in snapshot.events.values() if e.status in VISIBLE]
+    hosts = {(e.maintenance_id, e.host) for e in visible if e.host}
+    by_host = {m.id for m in snapshot.maintenances.values() if m.strategy.group_by == "host"}
+    hosts |= {(e.maintenance_id, e.group) for e in visible if e.group and e.maintenance_id in by_host}
+    unended = {*_WORK_MAY_GO_ON, OrderState.FAILED}
+    for order in snapshot.orders.values():
+        pair = (order.maintenance_id, order.host)
+        if order.host and order.state in unended and (order.state is not OrderState.PLANNED or pair in turns):
+            hosts.add(pair)
+    return {(i, host) for i, host in hosts if i in snapshot.maintenances}
 
 
 def _becomes_visible(before: Snapshot, event: Event) -> bool:

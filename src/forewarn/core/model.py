@@ -102,6 +102,10 @@ class OrderState(StrEnum):
     ABANDONED = "abandoned"
 
 
+# Of the order of a host: its work has ended, or will not be done.
+OVER = frozenset({OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED})
+
+
 class GroupBy(StrEnum):
     """What the machines of a group have in common. `label:KEY` is another way to form groups: the value of a label."""
 
@@ -449,7 +453,8 @@ class Maintenance:
     `targets` is None for a maintenance that was submitted before targets were kept. With a `host_mode` it works on the hosts
     of its targets, one after another. Evacuated machines go to `to_host`, if given; `return_machines` brings them back. What
     has not started by `not_after` is cancelled. A drill has a `drill_hold_s`: its events end so long after their start, and
-    nothing touches the machines. `continued_after` is the last wave after which an operator let it continue.
+    nothing touches the machines. `continued_after` is the last wave after which an operator let it continue. While it
+    `waits_for_budget`, the store wakes it when something in the fleet is up again.
     """
 
     id: str
@@ -478,6 +483,7 @@ class Maintenance:
     not_after: datetime | None = None
     drill_hold_s: int = 0
     continued_after: int = 0
+    waits_for_budget: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

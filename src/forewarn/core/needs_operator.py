@@ -61,7 +61,7 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
 def _obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> tuple[Waiting, ...]:
     """Return what holds back an unstarted wave until an operator acts; nothing if the wave is not due by the clock itself."""
     if planned := [e for e in wave if e.status is Status.PLANNED and not e.born_approved]:
-        return tuple(budgets_only_an_operator_frees(draft, planned))
+        return tuple(budgets_only_an_operator_frees(draft, maintenance, planned))
     if not all(startable(e) and ready(maintenance, e, draft.now_in(e.scope)) for e in wave):
         return ()
     if maintenance.earliest is not None and draft.now < maintenance.earliest:

@@ -507,6 +507,7 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         store_hold=snapshot.store_hold,
         fleet_rules=snapshot.fleet_rules,
         machine_counts=snapshot.machine_counts,
+        fleet_use=snapshot.fleet_use,
     )
 
 

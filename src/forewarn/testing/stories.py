@@ -151,6 +151,10 @@ class Player:
         for scope in scopes:
             self.service.control.disable(scope, Actor("idle watch"))
 
+    def _do_budget(self, **limits: str) -> None:
+        """Limit how many hosts and machines of the fleet are down at once."""
+        self.service.control.set_budget(self._operator, **{key: int(limit) for key, limit in limits.items()})
+
     def _do_machines(self, scope: str) -> Iterable[str]:
         snapshot = self._store.snapshot(Focus(scopes=(scope,), inventory=True))
         return [
