@@ -147,7 +147,7 @@ RARE_WORDS = {
         "approval", "bake", "budget", "clock", "continue", "failures", "earlier-host", "earlier-wave", "earliest", "executor",
         "host-not-empty", "host-work",
         "in-doubt", "machine", "notice", "order-failed", "paused",
-        "queue", "store-held", "ticker", "unresolved", "update-domain", "wave",
+        "queue", "requested-start", "store-held", "ticker", "unresolved", "update-domain", "wave",
     ),
     "journal records": (
         "approved", "approving", "begin", "changed", "child", "end", "health", "in-service", "kept", "lapsed", "over", "refused",

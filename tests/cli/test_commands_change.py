@@ -50,6 +50,16 @@ def test_pause_resume_and_cancel(cli: CommandLine, planned: dict[str, Any]) -> N
     assert "Cancelled" in again.stderr
 
 
+def test_an_event_is_rescheduled(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """The command names both events; a time is needed."""
+    event = first_event(planned)["id"]
+    assert cli.run("event", "reschedule", event).returncode == USAGE
+    shown = cli.output("event", "reschedule", event[:8], "--not-before", "+3h")
+    assert f"replaces event {event}" in shown
+    assert "rescheduled" in cli.output("event", "why", event)
+    cli.output("maintenance", "cancel", planned["id"])
+
+
 def test_a_maintenance_that_pauses_after_a_wave_is_continued(cli: CommandLine) -> None:
     """The plan shows the strategy; `status` and `show` name the command, and it continues."""
     options = ["--type", "Reboot", "--scope", "quiet", "--group-by", "scope", "--pause-after", "1", "--bake", "5m"]

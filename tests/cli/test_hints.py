@@ -42,6 +42,7 @@ TABLE: dict[str, dict[str, str]] = {
     "order-failed": {Role.OPERATOR: RETRY},
     "paused": {Role.OPERATOR: f"forewarn maintenance resume {MAINTENANCE_ID}"},
     "queue": NOTHING,
+    "requested-start": NOTHING,
     "store-held": {Role.OPERATOR: "forewarn db resume"},
     "ticker": NOTHING,
     "unresolved": {Role.OPERATOR: f"forewarn event retry {SECOND_ID}"},

@@ -181,6 +181,34 @@ def test_1_never_at_the_deadline_or_later() -> None:
     assert kept(before, after(before, started(subject, at(9))))
 
 
+def test_1_never_before_the_time_it_was_rescheduled_to() -> None:
+    """Not even an approved event."""
+    subject = approved(event(requested_not_before=at(30)), "web-0")
+    before = snapshot(subject)
+    assert broken(before, after(before, started(subject, at(29)))) == (
+        f"invariant 1: event {guid(1)} would start before the time it was rescheduled to"
+    )
+    assert kept(before, after(before, started(subject, at(30)), now=at(30)), at(30))
+
+
+def test_1_no_event_is_rescheduled_past_the_deadline() -> None:
+    """It could only be cancelled."""
+    before = snapshot(event(), maintenances=[maintenance(not_after=at(60))])
+    moved = event(2, status=Status.PLANNED, published=None, not_before=None, requested_not_before=at(60))
+    assert broken(before, after(before, moved)) == (
+        f"invariant 1: event {guid(2)} would be rescheduled past the deadline of its maintenance"
+    )
+
+
+def test_3_an_event_replaces_one_that_ends_for_it() -> None:
+    """The event it replaces is cancelled in the same change, and names it."""
+    before = snapshot(event())
+    moved = event(2, status=Status.PLANNED, published=None, not_before=None, replaces=guid(1))
+    assert broken(before, after(before, moved)) == (
+        f"invariant 3: event {guid(2)} would replace event {guid(1)}, which does not end for it"
+    )
+
+
 # -- 2. the minimum notice is given, and NotBefore never changes after publication
 
 
@@ -748,8 +776,10 @@ def test_a_cancelled_host_is_never_worked_on() -> None:
 def test_an_order_of_a_host_keeps_its_host() -> None:
     """Its id stands for one host of one maintenance."""
     known = host_order()
-    for other in (replace(known, host="b"), replace(known, position=2), replace(known, maintenance_id=guid(901))):
+    for other in (replace(known, host="b"), replace(known, maintenance_id=guid(901))):
         breaks(on_hosts(known), on_hosts(other), "would belong to another host or maintenance")
+    breaks(on_hosts(known), on_hosts(replace(known, position=2)), "nobody rescheduled its host")
+    check_invariants(on_hosts(known), on_hosts(replace(known, position=2, reschedules=1)), NOW)
 
 
 def test_machines_are_shut_down_only_in_a_started_event() -> None:

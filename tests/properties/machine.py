@@ -241,6 +241,12 @@ class ServiceMachine(RuleBasedStateMachine):
     def cancel_an_event(self, data: st.DataObject) -> None:
         self.do(self.control.cancel_event, self.pick(data).id, OPERATOR)
 
+    @precondition(lambda self: self.some(Status.PLANNED, Status.SCHEDULED))
+    @rule(data=st.data(), later_s=LATER_S)
+    def reschedule_an_event(self, data: st.DataObject, later_s: int) -> None:
+        event = self.pick(data, Status.PLANNED, Status.SCHEDULED)
+        self.do(self.control.reschedule_event, event.id, self.clock.now() + timedelta(seconds=later_s), OPERATOR)
+
     @precondition(lambda self: self.some(Status.STARTED))
     @rule(data=st.data(), verb=st.sampled_from([Verb.RETRY, Verb.FINISH, Verb.ABANDON]))
     def resolve_a_failure(self, data: st.DataObject, verb: Verb) -> None:
@@ -419,6 +425,13 @@ class HostMachine(ServiceMachine):
     def skip_a_host(self, data: st.DataObject) -> None:
         order = data.draw(st.sampled_from(self.host_orders()))
         self.do(self.control.skip_host, order.maintenance_id, order.host, OPERATOR)
+
+    @precondition(lambda self: self.host_orders())
+    @rule(data=st.data(), later_s=LATER_S)
+    def reschedule_a_host(self, data: st.DataObject, later_s: int) -> None:
+        order = data.draw(st.sampled_from(self.host_orders()))
+        later = self.clock.now() + timedelta(seconds=later_s)
+        self.do(self.control.reschedule_host, order.maintenance_id, order.host, later, OPERATOR)
 
     @rule(host=st.sampled_from(HOSTS), on=st.booleans())
     def cordon_or_uncordon(self, host: str, on: bool) -> None:

@@ -18,6 +18,7 @@ from forewarn.core import (
     order_verbs,
     placement,
     planning,
+    rescheduling,
     strategy,
     waiting,
 )
@@ -122,8 +123,14 @@ def earliest_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def deadline_ignored(patch: pytest.MonkeyPatch) -> None:
+    others = tuple(each for each in constraints.BEFORE_START if each is not deadline.deadline_passed)
+    patch.setattr(constraints, "BEFORE_START", others)
     patch.setattr(deadline, "is_past_deadline", lambda draft, maintenance: False)
     patch.setattr(advance, "is_past_deadline", lambda draft, maintenance: False)
+
+
+def rescheduled_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rescheduling, "_check_time", lambda maintenance, not_before, now, possible: None)
 
 
 def waves_do_not_start_together(patch: pytest.MonkeyPatch) -> None:
@@ -274,7 +281,8 @@ MUTATIONS: dict[Patch, str] = {
     ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
     overtaking_in_a_scope: "would overtake",
     earliest_ignored: "invariant 1: .* before the earliest start",
-    deadline_ignored: "invariant 1: .* after the deadline",
+    deadline_ignored: "invariant 1: .* after the deadline|the ticker does not move it",
+    rescheduled_past_the_deadline: "invariant 1: .* rescheduled past the deadline",
     waves_do_not_start_together: "invariant 8: .* left behind|the ticker does not move it",
     all_waves_published_at_once: "invariant 8: .* visible at once|invariant 6: ",
     not_before_moves_after_publication: "invariant 2: .* change its NotBefore",

@@ -19,7 +19,7 @@ from forewarn.cli.formatting import (
     when,
 )
 from forewarn.cli.hints import maintenance_hints
-from forewarn.cli.options import moment, seconds, usage
+from forewarn.cli.options import NewTime, moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core import formatting
@@ -59,6 +59,12 @@ Id = Annotated[
         help="The maintenance's id, or at least its first 8 characters.",
         show_default=False,
         autocompletion=completion.maintenances,
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOST", help="A host of the maintenance.", show_default=False, autocompletion=completion.hosts
     ),
 ]
 Timeout = Annotated[
@@ -404,12 +410,7 @@ def _wait(session: Session, maintenance_id: str, until: Until, timeout_s: int | 
 def skip_host(
     session: Session,
     maintenance: Id,
-    host: Annotated[
-        str,
-        typer.Argument(
-            metavar="HOST", help="A host of the maintenance.", show_default=False, autocompletion=completion.hosts
-        ),
-    ],
+    host: Host,
     yes: Yes = False,
 ) -> None:
     """Leave one host out: its events that have not started and its work are cancelled.
@@ -432,6 +433,14 @@ def skip_host(
             "machines that left it stay where they are: to empty host OTHER into it, run"
             f" `forewarn maintenance schedule --host OTHER --evacuate --to {host}`"
         )
+
+
+@command(app, "reschedule-host")
+def reschedule_host(session: Session, maintenance: Id, host: Host, not_before: NewTime) -> None:
+    """Move a host whose machines have not begun to leave to another time: it becomes the last one of the maintenance."""
+    body = {"not_before": moment("--not-before", not_before, session.now())}
+    changed = session.api.post(session.path_to("maintenance", maintenance, "hosts", host, "reschedule"), body)
+    session.out.result(changed, f"host {host} has its turn at {full_time(body['not_before'])} or later")
 
 
 @command(app, "retry-failed")

@@ -25,21 +25,21 @@ def expected_end(
     unended = [wave for wave in known if wave.unended]
     if not unended or held or maintenance.paused or any(wave.failed or wave.in_doubt for wave in known):
         return None
-    current, later = unended[0], len(unended) - 1
+    current = unended[0]
     work = _work(maintenance, known)
-    start = current.started if current.running else current.not_before
+    start = current.started if current.running else current.not_before or current.requested_not_before
     if work is None or start is None:
         return None
     if not current.running and maintenance.earliest is not None:
         start = max(start, maintenance.earliest)
-    end = start + work
-    if (end if current.running else start) < now:
+    if (start + work if current.running else start) < now:
         return None
-    last_end = end + later * (timedelta(seconds=maintenance.strategy.bake_s + current.notice_s) + work)
-    left = later or not current.running
-    if left and maintenance.not_after is not None and last_end - work >= maintenance.not_after:
-        return None
-    return last_end
+    for wave in unended[1:]:
+        start += work + timedelta(seconds=maintenance.strategy.bake_s + current.notice_s)
+        start = max(start, wave.requested_not_before or start)
+    left = len(unended) > 1 or not current.running
+    missed = left and maintenance.not_after is not None and start >= maintenance.not_after
+    return None if missed else start + work
 
 
 def _work(maintenance: Maintenance, waves: Iterable[WaveProgress]) -> timedelta | None:

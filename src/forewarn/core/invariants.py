@@ -57,7 +57,10 @@ _WORK_MAY_BEGIN = {OrderState.OPEN, OrderState.RUNNING}
 _WORK_IN_HAND = {OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 _WORK_MAY_GO_ON = {OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 # 3. The fields of an event that never change.
-_IDENTITY = ("maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources")
+_IDENTITY = (
+    "maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources", "replaces",
+    "requested_not_before",
+)  # fmt: skip
 
 
 def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
@@ -69,6 +72,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_approvals(event)
         _check_notice(before, event)
         _check_start(after, event)
+        _check_rescheduled(before, after, event)
     for order in after.orders.values():
         earlier = before.orders.get(order.id)
         if earlier is not order:
@@ -168,18 +172,33 @@ def _check_start(after: Snapshot, event: Event) -> None:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
     if maintenance.not_after is not None and event.started >= maintenance.not_after and not event.returns:
         raise _broken(1, f"event {event.id} would start after the deadline of its maintenance")
+    if event.requested_not_before is not None and event.started < event.requested_not_before:
+        raise _broken(1, f"event {event.id} would start before the time it was rescheduled to")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
 
 
+def _check_rescheduled(before: Snapshot, after: Snapshot, event: Event) -> None:
+    """1. No event is rescheduled past the deadline. 3. It replaces an event that is cancelled and names it."""
+    if event.id in before.events:
+        return
+    deadline, requested = after.maintenances[event.maintenance_id].not_after, event.requested_not_before
+    if deadline is not None and requested is not None and requested >= deadline:
+        raise _broken(1, f"event {event.id} would be rescheduled past the deadline of its maintenance")
+    replaced = after.events.get(event.replaces)
+    if event.replaces and (
+        replaced is None or replaced.status is not Status.CANCELLED or replaced.replaced_by != event.id
+    ):
+        raise _broken(3, f"event {event.id} would replace event {event.replaces}, which does not end for it")
+
+
 def _check_order(known: Order | None, order: Order, event: Event | None) -> None:
     """11. Only a new attempt lets work begin again. An order in doubt names its node, and no time limit ends it."""
-    if known is not None and (known.host, known.maintenance_id, known.position) != (
-        order.host,
-        order.maintenance_id,
-        order.position,
-    ):
+    if known is not None and (known.host, known.maintenance_id) != (order.host, order.maintenance_id):
         raise _broken(11, f"order {order.id} would belong to another host or maintenance")
+    rescheduled = known is not None and order.reschedules > known.reschedules
+    if known is not None and known.position != order.position and not rescheduled:
+        raise _broken(11, f"the turn of order {order.id} would change, and nobody rescheduled its host")
     stopped = known is not None and (known.phase, order.phase) == (Phase.STOP, Phase.START)
     if known is not None and order.attempt != known.attempt:
         retried = order.attempt == known.attempt + 1 and order.state is OrderState.OPEN
@@ -274,6 +293,7 @@ def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
         maintenance = before.maintenances.get(event.maintenance_id)
         moments = [
             None if _may_start_early(event) else event.not_before,
+            event.requested_not_before,
             maintenance.earliest if maintenance is not None else None,
         ]
         if any(moment is not None and hold is not None and moment > hold.trusted for moment in moments):
@@ -495,6 +515,7 @@ def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datet
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
     return all(
         e.status is Status.SCHEDULED
+        and (e.requested_not_before is None or e.requested_not_before <= now)
         and (
             not e.needs_approval
             or _is_approved(e)

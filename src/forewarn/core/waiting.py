@@ -16,7 +16,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
-from forewarn.core.host_orders import departures, is_stopped
+from forewarn.core.host_orders import departures, is_stopped, machines_on
 from forewarn.core.model import (
     ENDED,
     OPEN,
@@ -32,6 +32,7 @@ from forewarn.core.model import (
     StoreHold,
 )
 from forewarn.core.reason import Waiting, clock_held
+from forewarn.core.requested_start import announcement
 
 # A reason names at most this many machines or events, and counts the rest.
 MAX_NAMED = 10
@@ -65,8 +66,20 @@ def wave_reasons(draft: Draft, maintenance: Maintenance) -> tuple[Waiting, ...]:
 
 def host_not_before(draft: Draft, maintenance: Maintenance, order: Order) -> datetime | None:
     """Return the time before which the work on a host must not begin. The events of a host keep to NotBefore themselves."""
-    requested = [maintenance.earliest, None if departures(draft, order) else maintenance.not_before]
+    requested = [
+        maintenance.earliest,
+        order.requested_not_before,
+        None if departures(draft, order) else maintenance.not_before,
+    ]
     return max((moment for moment in requested if moment is not None), default=None)
+
+
+def host_planned_at(draft: Draft, maintenance: Maintenance, order: Order) -> datetime | None:
+    """Return when the events of a rescheduled host are planned: by the longest notice of its machines before its time."""
+    if order.requested_not_before is None:
+        return None
+    scopes = [draft.scopes[machine.scope] for machine in machines_on(draft, order.host)]
+    return announcement(order.requested_not_before, maintenance.type, scopes)
 
 
 class _SharedReasons:

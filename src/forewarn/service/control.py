@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from forewarn.core import host_verbs, lifecycle, order_verbs
+from forewarn.core import host_verbs, lifecycle, order_verbs, rescheduling
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
@@ -145,6 +145,32 @@ class Control(FleetUseCases, HookUseCases):
 
     def cancel_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.cancel_event(s, event_id, now=now, actor=actor))
+
+    def reschedule_event(self, event_id: str, not_before: datetime, actor: Actor) -> str:
+        """Move an event that has not started; return the id of the event that replaces it."""
+        event, _ = self.event(event_id)
+        return self._decide_once(
+            Focus(maintenances=(event.maintenance_id,)),
+            lambda s, now: rescheduling.reschedule_event(
+                s,
+                event_id,
+                not_before,
+                now=now,
+                actor=actor,
+                new_id=self._new_id,
+                max_reschedules=self._max_reschedules,
+            ),
+            None,
+        )
+
+    def reschedule_host(self, maintenance_id: str, host: str, not_before: datetime, actor: Actor) -> None:
+        """Move a host of a maintenance whose machines have not begun to leave."""
+        self._decide(
+            Focus(maintenances=(maintenance_id,), hosts=(host,)),
+            lambda s, now: rescheduling.reschedule_host(
+                s, maintenance_id, host, not_before, now=now, actor=actor, max_reschedules=self._max_reschedules
+            ),
+        )
 
     def resolve_failure(self, event_id: str, verb: Verb, actor: Actor) -> None:
         """Retry, finish or abandon an event whose order failed or is in doubt."""

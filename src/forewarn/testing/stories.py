@@ -233,6 +233,18 @@ class Player:
     def _do_skip(self, name: str, host: str) -> None:
         self.service.control.skip_host(self._id(name), host, self._operator)
 
+    def _do_reschedule(self, name: str, *host: str, to: str) -> Iterable[str] | None:
+        """Move an event, or a host of a maintenance."""
+        not_before = self._moment(to)
+        if not_before is None:
+            raise ValueError("reschedule: `to` is the new time, like +2h")
+        if name.startswith("M"):
+            self.service.control.reschedule_host(self._id(name), "".join(host), not_before, self._operator)
+            return None
+        moved = self.service.control.reschedule_event(self._id(name), not_before, self._operator)
+        self._name_new_events()
+        return [f"{moved} replaces {name}"]
+
     def _resolve(self, name: str, verb: Verb) -> None:
         control = self.service.control
         resolve = control.resolve_host if name.startswith("H") else control.resolve_failure

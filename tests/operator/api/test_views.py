@@ -22,6 +22,7 @@ OWN_REASONS = {
     "notice",
     "order-failed",
     "paused",
+    "requested-start",
     "ticker",
     "wave",
 }

@@ -157,3 +157,9 @@ def change_maintenance(change: Callable[[Control, str, Actor], None]) -> Callabl
 def skip_host(api: Api, context: CallContext) -> Result:
     api.control.skip_host(context.path["id"], context.path["host"], context.caller.actor)
     return Result(200, api.maintenance_body(context.caller, context.path["id"]))
+
+
+def reschedule_host(api: Api, context: CallContext) -> Result:
+    not_before = in_utc(context.body.not_before, "not_before")
+    api.control.reschedule_host(context.path["id"], context.path["host"], not_before, context.caller.actor)
+    return Result(200, api.maintenance_body(context.caller, context.path["id"]))

@@ -155,6 +155,10 @@ class EventBodies:
             reason=event.reason,
             waiting_for=[self.reason(reason) for reason in self._waiting.get(event.id, ())],
             timeline=short_timeline(event, order) if timeline is None else timeline,
+            replaces=event.replaces,
+            replaced_by=event.replaced_by,
+            reschedules=event.reschedules,
+            requested_not_before=event.requested_not_before,
         )
 
     def _notice(self, event: Event) -> int | None:
@@ -328,6 +332,8 @@ def _host_work(snapshot: Snapshot, order: Order, waiting: list[bodies.WaitingOut
         reason=order.reason,
         machines=[] if order.state in OVER else sorted(str(m) for m in machines_of_host(snapshot, order.host)),
         waiting_for=waiting,
+        reschedules=order.reschedules,
+        requested_not_before=order.requested_not_before,
     )
 
 

@@ -97,6 +97,7 @@ DONE = {
     "made": "The event is created. Below are its status and what it waits for.",
     "approve": "Approved. It starts as soon as nothing blocks it.",
     "cancel": "Cancelled. What had not started will not start.",
+    "reschedule": "Rescheduled. It is announced its notice before the new time, and does not start earlier.",
     "retry": "Its order can be taken again.",
     "finish": "Finished. The event is completed.",
     "abandon": "Abandoned. Its work stays undone.",
@@ -206,6 +207,8 @@ def page_address(path: str, query: str) -> str:
 
 def has_typed_fields(path: str) -> bool:
     """Return whether people type into the form with this path; any other form is only a button."""
+    if path.endswith("/reschedule"):
+        return path.startswith(("/orders/", "/events/"))
     return path in ("/plan", "/tokens", "/hooks") or (path.startswith("/orders/") and path.endswith("/fail"))
 
 
@@ -224,7 +227,7 @@ def refilled_form(
     page = order_pages.event_or_order(replace(request, path_names={"id": path.split("/")[2]}))
     if isinstance(page, Redirect):
         return page
-    typed = {"reason": fields.get("reason", ""), "error_message": error_message}
+    typed = {name: fields.get(name, "") for name in ("reason", "not_before")} | {"error_message": error_message}
     return RenderedPage(page.template, {**page.variables, **typed}, status)
 
 

@@ -78,6 +78,12 @@ class MaintenanceIn(RequestBody):
     not_after: datetime | None = None
 
 
+class RescheduleIn(RequestBody):
+    """The time at which the event, or the host, may start at the earliest."""
+
+    not_before: datetime
+
+
 class WaitingOut(ResponseBody, omit_defaults=True):
     """One reason why an event or a host has not moved on. `orders` are orders of hosts that failed or are in doubt."""
 
@@ -107,7 +113,9 @@ class EventOut(ResponseBody):
     """An event of one scope, and what happened to it. A dry run's event has no ids and no times.
 
     `group` names the machines that the strategy keeps together; an owner sees none. An event that is being submitted, or would
-    be, also has the hosts of its machines.
+    be, also has the hosts of its machines. An event that was rescheduled is
+    `replaced_by` another one, or by the order of its host, and that event `replaces` it: it was moved `reschedules` times, and
+    starts at `requested_not_before` or later.
     """
 
     id: str | None
@@ -131,6 +139,10 @@ class EventOut(ResponseBody):
     reason: str
     waiting_for: list[WaitingOut]
     timeline: list[TimelineEntry]
+    replaces: str
+    replaced_by: str
+    reschedules: int
+    requested_not_before: datetime | None
     hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -169,7 +181,7 @@ class ProgressOut(ResponseBody):
 
 
 class HostWorkOut(ResponseBody):
-    """The work on one host of a maintenance; hosts come one after another.
+    """The work on one host of a maintenance; hosts come one after another. A rescheduled host has a `requested_not_before`.
 
     `machines` are on the host now, until its work is over; `targets` are the hosts that each may go to, in a plan. A plan has no
     `order_id`.
@@ -185,6 +197,8 @@ class HostWorkOut(ResponseBody):
     reason: str
     machines: list[str]
     waiting_for: list[WaitingOut]
+    reschedules: int
+    requested_not_before: datetime | None
     targets: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
 
 
