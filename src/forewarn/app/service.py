@@ -125,6 +125,7 @@ class Service:
             name=node,
             new_id=new_id,
             order_timeout_s=settings.order_timeout_s,
+            max_reschedules=settings.max_reschedules,
             retain_history_s=settings.retain_history_s,
             shared=shared,
             follower=follower,

@@ -200,9 +200,9 @@ def publication(
     now_in: Callable[[str], datetime],
 ) -> dict[str, Publication]:
     """Return what publication now would fix on each event of a wave: one NotBefore, the latest that any of them needs."""
-    requested = maintenance.not_before
     notices = {}
     for event in events:
+        requested = event.requested_not_before or maintenance.not_before
         scope, now = scopes[event.scope], now_in(event.scope)
         # A disabled scope gets no minimum notice: NotBefore is the requested one, or now.
         notice_s = scope.notice_s(event.type) if scope.enabled else 0
