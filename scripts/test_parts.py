@@ -33,7 +33,7 @@ PARTS: dict[str, list[str]] = {
     "testing": [*PYTEST, "tests/testing"],
     "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
     "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],
-    "kvm": [*PYTEST, "-n", "2", "--dist", "loadscope", "tests/integration/kvm"],
+    "kvm": [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/integration/kvm"],
     "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/nodes"],
     "operator": [*PYTEST, "tests/operator"],
     "guest": [*PYTEST, "tests/guest"],
