@@ -71,6 +71,7 @@ class InventoryKeeper:
                     self.update(whole=whole)
                 else:
                     self.health = InventoryHealth()
+                    self._memory = Memory()  # another node sees what happens now
             except Exception as error:
                 self.health = InventoryHealth(problems=(f"the hosts could not be compared with the fleet: {error}",))
                 log.exception("the inventory failed: it tries again")
