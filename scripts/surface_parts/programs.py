@@ -145,7 +145,7 @@ RARE_WORDS = {
     ),
     "waiting codes": (
         "approval", "clock", "earlier-host", "earlier-wave", "earliest", "executor", "host-not-empty", "host-work",
-        "in-doubt", "machine", "notice", "order-failed", "paused",
+        "in-doubt", "machine", "no-target", "notice", "order-failed", "paused",
         "queue", "store-held", "ticker", "unresolved", "update-domain", "wave",
     ),
     "journal records": (

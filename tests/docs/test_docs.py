@@ -78,7 +78,7 @@ def test_every_reason_is_described() -> None:
     page = (ROOT / "docs/guide/operating.md").read_text("utf-8")
     source = (ROOT / "src/forewarn/core/waiting.py").read_text("utf-8")
     codes = set(re.findall(r'code="([a-z-]+)"', source))
-    assert len(codes) == 20
+    assert len(codes) == 21
     for code in codes:
         assert f"`{code}`" in page, f"{code} is not described"
 
@@ -89,7 +89,7 @@ def test_the_sentences_about_waiting_hosts_are_those_that_forewarn_prints() -> N
     source = (ROOT / "src/forewarn/core/waiting.py").read_text("utf-8")
     table = page.partition("| code | sentence |")[2].partition("\n\n")[0]
     sentences = re.findall(r'"([^"]+)"', re.sub("`[^`]*`", "", table))
-    assert len(sentences) == 10
+    assert len(sentences) == 11
     for sentence in sentences:
         pattern = '[^"]*'.join(re.escape(part) for part in sentence.removeprefix("its order ").split("…"))
         assert re.search(pattern, source), f"forewarn does not print {sentence!r}"

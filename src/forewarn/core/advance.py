@@ -36,6 +36,7 @@ from forewarn.core.waiting import (
     queue_key,
     ready,
     stopped,
+    stranded,
 )
 
 # States in which the deadline of an order counts. An order of a host that is planned has one once machines were shut down for it.
@@ -145,7 +146,7 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
     """Publish the Planned events of the current wave. Guests see events approved at creation only once they have started."""
     maintenance = draft.maintenances[maintenance_id]
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
-    if not wave or stopped(draft, maintenance):
+    if not wave or stopped(draft, maintenance) or stranded(draft, maintenance, wave):
         return
     draft.put_maintenance(replace(maintenance, observed_published_at=None))
     publications = publication(maintenance, wave, draft.scopes, draft.now_in)

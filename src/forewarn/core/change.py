@@ -17,6 +17,7 @@ from forewarn.core.model import (
     StoreHold,
 )
 from forewarn.core.operator_model import Hook, Receipt, Token
+from forewarn.core.placement import Hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Snapshot:
     unconfirmed hold of the clock; `confirmed` is the last hold that an operator confirmed, while there is no later one.
     `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that. Of a host
     in `read_hosts`, every machine is present, and every order that is not over, also if its maintenance is absent.
+    `target_hosts` are the hosts that evacuated machines may be sent to, if the caller requested them.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -41,6 +43,7 @@ class Snapshot:
     store_hold: StoreHold | None = None
     resumed: StoreHold | None = None
     read_hosts: frozenset[str] = frozenset()
+    target_hosts: Hosts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ Predicates on a Draft, for `host_work` (which acts on them) and `waiting` (which
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
@@ -74,6 +75,14 @@ def machines_to_return(draft: Draft, maintenance: Maintenance, order: Order) -> 
 def is_read(draft: Draft, order: Order) -> bool:
     """Whether the snapshot has all machines on the host."""
     return order.host in draft.before.read_hosts
+
+
+def no_target(draft: Draft, maintenance: Maintenance, host: str, to_host: str) -> str:
+    """Return why the machines that leave a host, or come back to it, can go nowhere; "" if they can, or it is not known."""
+    hosts = draft.before.target_hosts
+    if hosts is None or maintenance.host_mode is not HostMode.EVACUATE:
+        return ""
+    return replace(hosts, rows={**hosts.rows, **draft.hosts}).no_target(host, to_host)
 
 
 def machines_on(draft: Draft, host: str) -> list[Machine]:

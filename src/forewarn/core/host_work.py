@@ -24,6 +24,7 @@ from forewarn.core.host_orders import (
     machines_on,
     machines_to_return,
     machines_to_start,
+    no_target,
     other_work,
 )
 from forewarn.core.model import (
@@ -67,7 +68,7 @@ def _move(
 ) -> bool:
     """Return whether the order or its events changed, so that more may be possible."""
     if order.state is OrderState.DONE and (keys := machines_to_return(draft, maintenance, order)):
-        if stopped(draft, maintenance):
+        if stopped(draft, maintenance) or no_target(draft, maintenance, order.host, order.host):
             return False
         _plan(draft, maintenance, order, [draft.machines[key] for key in keys], new_id, to_host=order.host)
         return True
@@ -82,6 +83,7 @@ def _move(
     on_host, busy = machines_on(draft, order.host), other_work(draft, order) is not None
     if not events and on_host:
         may_plan = not busy and not stopped(draft, maintenance)
+        may_plan = may_plan and not no_target(draft, maintenance, order.host, maintenance.to_host)
         return may_plan and _plan_host(draft, maintenance, order, on_host, new_id)
     if any(e.status is not Status.PLANNED for e in events):
         cordon(draft, order.host, maintenance.id)  # the end of another maintenance may have uncordoned it

@@ -18,6 +18,7 @@ from forewarn.core.waiting import (
     order_progress,
     ready,
     startable,
+    stranded,
 )
 
 
@@ -40,7 +41,9 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
     # The events of a wave start together, so the first event shows whether the wave has started.
     if not wave or wave[0].status is Status.STARTED or blocking_failures(draft, maintenance):
         return tuple(progress)
-    return () if maintenance.paused else _obstacles(draft, maintenance, wave)
+    if maintenance.paused:
+        return ()
+    return tuple(stranded(draft, maintenance, wave)) or _obstacles(draft, maintenance, wave)
 
 
 def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
@@ -49,8 +52,9 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     under_way = [order for order in orders if order.state in UNDER_WAY or order.state is OrderState.FAILED]
     current = current_host(draft, maintenance) if orders else None
     reasons = [host_reasons(draft, maintenance, order, current)[0] for order in under_way]
-    if current is not None and current.state is OrderState.PLANNED:
+    if current is not None and current.state in (OrderState.PLANNED, OrderState.DONE):
         found = host_reasons(draft, maintenance, current, current)
+        reasons += [reason for reason in found if reason.code == "no-target"]
         reasons += [reason for reason in found if reason.code == "host-busy" and reason.orders]
         # A host without events gets them in the next tick.
         if departures(draft, current):

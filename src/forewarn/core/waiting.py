@@ -21,6 +21,9 @@ from forewarn.core.host_orders import (
     is_read,
     is_stopped,
     machines_in_the_way,
+    machines_on,
+    machines_to_return,
+    no_target,
     other_work,
 )
 from forewarn.core.model import (
@@ -94,7 +97,8 @@ def waiting_for_hosts(snapshot: Snapshot, maintenance_id: str, now: datetime) ->
 def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: Order | None) -> tuple[Waiting, ...]:
     """Return what the work on a host waits for; `current` is the order of the host whose turn it is."""
     if order.state in OVER:
-        return ()
+        returning = is_read(draft, order) and machines_to_return(draft, maintenance, order)
+        return tuple(_nowhere(no_target(draft, maintenance, order.host, order.host))) if returning else ()
     if order.state is not OrderState.PLANNED:
         return (_host_progress(draft, maintenance, order),)
     reasons = _why_stopped(draft, maintenance)
@@ -102,7 +106,9 @@ def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: 
         earlier = Waiting(code="earlier-host", message=f"host {current.host} comes first, and its turn has not ended")
         return (*reasons, earlier)
     reasons += _host_busy(draft, order)
-    reasons += _not_empty(draft, maintenance, order)
+    unplanned = not departures(draft, order) and is_read(draft, order) and machines_on(draft, order.host)
+    nowhere = _nowhere(no_target(draft, maintenance, order.host, maintenance.to_host)) if unplanned else []
+    reasons += nowhere or _not_empty(draft, maintenance, order)
     floor = host_not_before(draft, maintenance, order)
     if floor is not None and draft.trusted_in("") < floor:
         reasons.append(Waiting(code="earliest", message="the work on the host has an earliest start", until=floor))
@@ -175,6 +181,7 @@ class _SharedReasons:
         self.wave = current_wave(draft, maintenance)
         self.ids = {e.id for e in self.wave}
         self.stopped = _why_stopped(draft, maintenance)
+        self.stranded = stranded(draft, maintenance, self.wave)
         self.earlier_wave = _earlier_wave(draft, self.wave)
         self.unready = dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
         self.obstacles = obstacles(draft, maintenance, self.wave)
@@ -198,7 +205,9 @@ def _reasons(draft: Draft, event: Event, shared: _SharedReasons | None) -> tuple
     reasons = list(shared.stopped)
     if event.id not in shared.ids:
         reasons.append(shared.earlier_wave)
-    elif event.status is Status.SCHEDULED or event.born_approved:
+        return tuple(reasons)
+    reasons += shared.stranded
+    if event.status is Status.SCHEDULED or event.born_approved:
         reasons += _not_ready(draft, event)
         reasons += _rest_of_wave(event, shared.unready)
         reasons += shared.obstacles
@@ -299,12 +308,26 @@ def stopped(draft: Draft, maintenance: Maintenance) -> bool:
 
 
 def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
-    """Whether the wave should start now: every event is published and ready, `earliest` has passed, nothing is paused."""
+    """Whether the wave should start now: its events are published and ready, `earliest` has passed, nothing is paused.
+
+    Machines that are to move can go somewhere.
+    """
     return (
         not stopped(draft, maintenance)
+        and not stranded(draft, maintenance, wave)
         and not _before_earliest(draft, maintenance, wave)
         and all(startable(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
     )
+
+
+def stranded(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> list[Waiting]:
+    """Return why the machines of a wave can go to no host. Such a wave is neither published nor started."""
+    ways = dict.fromkeys((e.host, e.to_host) for e in wave if e.status in UNSTARTED)
+    return _nowhere(next(filter(None, (no_target(draft, maintenance, *way) for way in ways)), ""))
+
+
+def _nowhere(why: str) -> list[Waiting]:
+    return [Waiting(code="no-target", message=f"its machines can go to no host: {why}")] if why else []
 
 
 def startable(event: Event) -> bool:

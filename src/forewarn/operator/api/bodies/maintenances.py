@@ -141,7 +141,7 @@ class HostWorkOut(ResponseBody):
     """The work on one host of a maintenance; hosts come one after another.
 
     `machines` are on the host now, until its work is over; `targets` are the hosts that each may go to, in a plan. A plan has no
-    `order_id`.
+    `order_id`. `executor` is the setting `host_executor` of the node that answers: with `external`, other tools take the order.
     """
 
     host: str
@@ -154,6 +154,7 @@ class HostWorkOut(ResponseBody):
     reason: str
     machines: list[str]
     waiting_for: list[WaitingOut]
+    executor: str = ""
     targets: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
 
 
