@@ -23,9 +23,9 @@ from bench.size import Size
 from forewarn.app.server import running
 from forewarn.app.service import Service, new_id
 from forewarn.core.change import Change
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Status, Targets
 from forewarn.core.operator_model import Role, Token
+from forewarn.core.order_verbs import Outcome
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import EventQuery, HostQuery

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from forewarn.app.service import Service
 from forewarn.core.change import Change
-from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
+from forewarn.core.order_verbs import OrderReport, Outcome
 from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import Clock
 from forewarn.service.settings import Settings

@@ -13,9 +13,9 @@ from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.hooks import USUAL_KINDS
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, EventType, HostMode, Machine, MaintenanceRequest, OrderState, Source, Targets
 from forewarn.core.operator_model import Hook, HookDelivery, Role, Token
+from forewarn.core.order_verbs import Outcome
 from forewarn.operator.api.access import digest
 from forewarn.service.clock import ManualClock
 from forewarn.service.private_files import write_private

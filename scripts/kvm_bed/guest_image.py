@@ -47,13 +47,13 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 ln -s /proc/self/fd /dev/fd
-power_off() { # with a disk that no program writes to
-    kill -KILL -1
-    for try in 1 2 3 4 5 6 7 8 9; do mount -o remount,ro /state 2>/dev/null && break; usleep 20000; done
-    sync
+for module in $(cat /modules/order); do insmod /modules/$module; done
+# A file system without a journal is damaged if the power goes while a program writes to it.
+power_off() {
+    kill -9 -1
+    while grep -q "^/dev/vda .* rw" /proc/mounts && ! mount -o remount,ro /dev/vda /state; do usleep 10000; done
     poweroff -f
 }
-for module in $(cat /modules/order); do insmod /modules/$module; done
 # An event that comes before a program reads the device is lost.
 for device in /sys/class/input/event*; do
     grep -q "Power Button" "$device/device/name" || continue

@@ -8,8 +8,8 @@ from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.fleet import Fleet
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Source, Status, Targets
+from forewarn.core.order_verbs import Outcome
 from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings

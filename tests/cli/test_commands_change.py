@@ -1,6 +1,7 @@
 """Commands that change events, orders, machines, scopes and the fleet."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ def test_pause_resume_and_cancel(cli: CommandLine, planned: dict[str, Any]) -> N
     again = cli.run("event", "cancel", first_event(planned)["id"])
     assert again.returncode == FAILED
     assert "Cancelled" in again.stderr
+
+
+def test_an_event_is_rescheduled(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """The command names both events; a time is needed."""
+    event = first_event(planned)["id"]
+    assert cli.run("event", "reschedule", event).returncode == USAGE
+    shown = cli.output("event", "reschedule", event[:8], "--not-before", "+3h")
+    assert f"replaces event {event}" in shown
+    assert "rescheduled" in cli.output("event", "why", event)
+    cli.output("maintenance", "cancel", planned["id"])
 
 
 @pytest.mark.parametrize(("verb", "becomes"), [("finish", "Completed"), ("abandon", "Failed")])
@@ -206,6 +217,23 @@ def test_an_empty_fleet_file_is_warned_of(cli: CommandLine, tmp_path: Path) -> N
     assert cli.json("fleet", "check", str(empty))["warnings"] == [warning]
 
 
+def test_labels_of_a_machine_are_applied_and_shown(cli: CommandLine, tmp_path: Path) -> None:
+    """The fleet file states them; `list`, `show` and `fleet export` show them."""
+    file = tmp_path / "fleet.toml"
+    table = '[[machines]]\nscope = "shop"\nname = "label-0"\n'
+    before = cli.output("fleet", "export")
+    file.write_text(f'{before}\n{table}labels = {{ env = "prod", gpu = "" }}\n')
+    assert "+ machine shop/label-0" in cli.output("fleet", "apply", str(file))
+    assert 'labels = { env = "prod", gpu = "" }' in cli.output("fleet", "export")
+    shown = [line.split() for line in cli.output("machine", "show", "shop/label-0").splitlines()]
+    assert ["labels", "env=prod", "gpu="] in shown
+    assert "env=prod gpu=" in cli.output("machine", "list", "--match", "label-0")
+    file.write_text(cli.output("fleet", "export").replace(', gpu = ""', ""))
+    assert '~ machine shop/label-0: labels {env prod, gpu ""} -> {env prod}' in cli.output("fleet", "apply", str(file))
+    file.write_text(before)
+    assert cli.output("fleet", "apply", str(file), "--prune").startswith("- machine shop/label-0\n")
+
+
 def test_a_host_is_listed_cordoned_and_uncordoned(cli: CommandLine, tmp_path: Path) -> None:
     """The fleet file says what is known of it; its page shows who cordoned it and when."""
     file = tmp_path / "fleet.toml"
@@ -280,3 +308,24 @@ def test_a_large_removal_asks_first(cli: CommandLine, tmp_path: Path) -> None:
     assert cli.json("fleet", "export")["machines"] == []
     cli.output("fleet", "apply", str(export))
     assert cli.output("fleet", "export") == before
+
+
+def test_the_budget_of_the_fleet_is_set_and_shown(cli: CommandLine) -> None:
+    """Only the named limits change; 0 removes one."""
+    assert cli.json("budget", "set", "--max-hosts-down", "3", "--max-machines-down", "70")["max_machines_down"] == 70
+    text = cli.output("budget", "set", "--max-machines-down", "0")
+    assert re.search(r"max hosts down +3\n", text)
+    assert re.search(r"max machines down +no limit\n", text)
+    assert cli.output("budget", "show") == text
+    assert cli.run("budget", "set", "--max-hosts-down", "-1").returncode == USAGE
+    cli.output("budget", "set", "--max-hosts-down", "0")
+
+
+def test_the_budget_of_a_scope_is_set_and_shown(cli: CommandLine) -> None:
+    """A number, a share, or nothing."""
+    assert "10%" in cli.output("scope", "set", "quiet", "--max-unavailable", "10%")
+    assert cli.json("scope", "show", "quiet")["max_unavailable"] == "10%"
+    assert "no limit" in cli.output("scope", "set", "quiet", "--max-unavailable", "")
+    refused = cli.run("scope", "set", "quiet", "--max-unavailable", "few")
+    assert refused.returncode == FAILED
+    assert "max_unavailable" in refused.stderr

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from forewarn import core
 from forewarn.cli.hints import event_hints, hint, host_hint, maintenance_hints
-from forewarn.core import waiting
 from forewarn.core.change import Change
-from forewarn.core.lifecycle import Unknown
 from forewarn.core.model import Actor, ClockHold
 from forewarn.core.operator_model import Role
+from forewarn.core.order_verbs import Unknown
 from forewarn.operator.api.calls import CALLS
 from tests.cli import api_bodies
 from tests.cli.api_bodies import FIRST_ID, SECOND_ID, event, maintenance
@@ -25,6 +25,7 @@ NOTHING: dict[str, str] = {}
 # By code and role, the command that is suggested. An owner approves events of the own scopes, and decides nothing else.
 TABLE: dict[str, dict[str, str]] = {
     "approval": {Role.OPERATOR: APPROVE, Role.OWNER: APPROVE},
+    "budget": NOTHING,
     "clock": {Role.OPERATOR: "forewarn clock confirm"},
     "earlier-host": NOTHING,
     "earlier-wave": NOTHING,
@@ -40,6 +41,7 @@ TABLE: dict[str, dict[str, str]] = {
     "order-failed": {Role.OPERATOR: RETRY},
     "paused": {Role.OPERATOR: f"forewarn maintenance resume {MAINTENANCE_ID}"},
     "queue": NOTHING,
+    "requested-start": NOTHING,
     "store-held": {Role.OPERATOR: "forewarn db resume"},
     "ticker": NOTHING,
     "unresolved": {Role.OPERATOR: f"forewarn event retry {SECOND_ID}"},
@@ -79,7 +81,8 @@ def roles_of(command: str) -> frozenset[Role]:
 
 def test_the_table_has_every_code() -> None:
     """A new reason to wait must say what each role can do about it."""
-    codes = set(re.findall(r'code="([a-z-]+)"', Path(waiting.__file__).read_text("utf-8")))
+    source = "".join(path.read_text("utf-8") for path in Path(core.__path__[0]).glob("*.py"))
+    codes = set(re.findall(r'code="([a-z-]+)"', source))
     assert set(TABLE) == codes
 
 

@@ -8,8 +8,8 @@ import pytest
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import InvariantBroken
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Approval, EventType, Host, Source, Status, Targets
+from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from tests.support.builders import (
     OPERATOR,

@@ -152,6 +152,11 @@ def test_a_file_of_another_shape_is_refused(text: str, complaint: str) -> None:
         ("approval = []", "approval: [] is unknown; use one of any, all, operator"),
         ('approve_user_events = "yes"', "approve_user_events: 'yes' is not true or false"),
         ("approve_user_events = 1", "approve_user_events: 1 is not true or false"),
+        ("max_unavailable = true", "max_unavailable: True is not text"),
+        (
+            'max_unavailable = "few"',
+            "max_unavailable: 'few' is not an amount: write a number from 1 to 1000000, or a share like \"10%\"",
+        ),
         ("max_user_operations = true", "max_user_operations: True is not a whole number"),
         ("max_user_operations = 1.5", "max_user_operations: 1.5 is not a whole number"),
         ("max_user_operations = -1", "max_user_operations is -1: use 0 (the general limit) or a positive number"),
@@ -201,6 +206,7 @@ def test_a_wrong_scope_is_refused(line: str, complaint: str) -> None:
         ("addresses = [4]", 'addresses: write a list of strings, like ["10.0.0.4"]'),
         ('addresses = ["10.0.0"]', "addresses: '10.0.0' is not an IP address: write it like 10.0.0.4 or fd00::4"),
         ("interface = []", "interface: [] is not a string"),
+        ("labels = ['b4']", 'labels: write a table of names and strings, like { rack = "b4" }'),
         ("instance_id = 2030-01-01", "instance_id: datetime.date(2030, 1, 1) is not a string"),
     ],
 )
@@ -450,6 +456,7 @@ SCOPE = Scope(
     max_user_operations=3,
     terminate_notice_s=600,
     minimum_notice_s={EventType.REBOOT: 1800, EventType.FREEZE: 901},
+    max_unavailable="10%",
 )
 HOST = Host(
     name="kvm-07",
@@ -460,7 +467,7 @@ HOST = Host(
 )
 MACHINE = Machine(
     scope="shop", name="web-0", update_domain=1, fault_domain=2, host="rack1-a", addresses=("10.0.0.4", "fd00::4"),
-    interface="tap0", instance_id='i-"quoted" \\ ü',
+    interface="tap0", instance_id='i-"quoted" \\ ü', labels={"rack": "b 4", "gpu": ""},
 )  # fmt: skip
 
 

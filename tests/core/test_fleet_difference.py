@@ -84,6 +84,7 @@ def test_a_changed_scope_keeps_its_epoch_and_incarnation() -> None:
         ({"approval": ApprovalMode.ALL}, "approval any -> all"),
         ({"approve_user_events": True}, "approve_user_events false -> true"),
         ({"max_user_operations": 10}, "max_user_operations 0 -> 10"),
+        ({"max_unavailable": "10%"}, 'max_unavailable "" -> 10%'),
         ({"terminate_notice_s": 600}, "terminate_notice 5m -> 10m"),
         (
             {"minimum_notice_s": {EventType.REBOOT: 1_800, EventType.FREEZE: 5_400}},
@@ -109,6 +110,7 @@ def test_a_changed_setting_is_printed(facts: dict[str, Any], line: str) -> None:
         ({"addresses": ("10.0.0.9", "10.0.0.4")}, "addresses [] -> [10.0.0.4, 10.0.0.9]"),
         ({"interface": "tap0"}, 'interface "" -> tap0'),
         ({"instance_id": "i-0"}, 'instance_id "" -> i-0'),
+        ({"labels": {"rack": "b4"}}, "labels {} -> {rack b4}"),
     ],
 )
 def test_a_changed_machine_is_printed(facts: dict[str, Any], line: str) -> None:

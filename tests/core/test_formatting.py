@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forewarn.core import formatting
-from forewarn.core.waiting import Waiting
+from forewarn.core.reason import Waiting
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 

@@ -5,20 +5,17 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import lifecycle
+from forewarn.core import host_verbs, order_verbs
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound, Refused
 from forewarn.core.host_orders import hosts_to_read
-from forewarn.core.lifecycle import Outcome
+from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import (
-    Event,
     EventType,
     Host,
     HostMode,
-    Maintenance,
     MaintenanceStatus,
     OnFailure,
-    Order,
     OrderState,
     Phase,
     Source,
@@ -26,94 +23,13 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.needs_operator import needs_operator
+from forewarn.core.order_verbs import Outcome
 from forewarn.core.placement import Hosts
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import waiting_for_hosts
-from forewarn.store import Focus
-from tests.support.builders import EXECUTOR, OPERATOR, ORDER_TIMEOUT_S, World, at, machine, request, scope
+from tests.support.builders import EXECUTOR, OPERATOR, ORDER_TIMEOUT_S, at, request
+from tests.support.farm import Farm, two_hosts
 
 HOUR = 60
-
-
-class Farm(World):
-    """Hosts with machines of the scopes `shop` and `blog`, and one maintenance of hosts."""
-
-    def __init__(self, *machines: str, **settings: Any) -> None:
-        """A machine is written `scope/name update-domain host`."""
-        placed = [text.split() for text in machines]
-        super().__init__(
-            scope("shop", **settings),
-            scope("blog", **settings),
-            machines=[machine(name, int(domain), host=host) for name, domain, host in placed],
-        )
-        self.hosts = tuple(sorted({*self.hosts, "a", "b", "c", "spare"}))
-        self.maintenance_id = ""
-
-    def work_on(self, *hosts: str, **options: Any) -> None:
-        """Submit the maintenance: evacuation by Freeze, unless `options` say otherwise."""
-        options = {"type": EventType.FREEZE, "host_mode": HostMode.EVACUATE, **options}
-        submitted = request(targets=Targets(hosts=hosts), **options)
-        _, change = self.submit_request(submitted)
-        self.maintenance_id = change.maintenances[0].id
-
-    def known(self) -> Maintenance:
-        return self.snapshot().maintenances[self.maintenance_id]
-
-    def events_on(self, host: str, *, back: bool = False) -> list[Event]:
-        found = self.snapshot().events.values()
-        return sorted((e for e in found if e.host == host and e.returns == back), key=lambda e: e.position)
-
-    def work(self, host: str) -> Order:
-        orders = self.snapshot().orders.values()
-        return next(o for o in orders if (o.host, o.maintenance_id) == (host, self.maintenance_id))
-
-    def state(self, host: str) -> OrderState:
-        return self.work(host).state
-
-    def row(self, host: str) -> Host | None:
-        return self.snapshot().hosts.get(host)
-
-    def why(self, host: str) -> list[str]:
-        return [r.code for r in waiting_for_hosts(self.snapshot(), self.maintenance_id, self.now)[host]]
-
-    def to_read(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        unread = self._store.snapshot(Focus(maintenances=(self.maintenance_id,)))
-        return hosts_to_read(unread, [self.maintenance_id])
-
-    def empty(self, host: str, to: str = "spare") -> None:
-        """Start the events of a host, wave by wave, and move their machines away."""
-        while unended := [e for e in self.events_on(host) if e.ended is None]:
-            wave = [e for e in unended if e.wave == unended[0].wave]
-            self.start(*(e.id for e in wave))
-            for event in wave:
-                self.move(event.id, to)
-            self.tick()
-
-    def shut_down(self, host: str) -> None:
-        """Start the events of a host and report their machines as shut down."""
-        events = self.events_on(host)
-        self.start(*(e.id for e in events))
-        for event in events:
-            self.finish(event.id)
-        self.tick()
-
-    def put_on(self, host: str, name: str = "shop/late", domain: int = 0) -> None:
-        """A machine arrives on a host: inventory is a fact."""
-        known = self.snapshot().scopes[name.partition("/")[0]]
-        self.save(
-            Change(
-                at=self.now,
-                expect=((known.name, known.version),),
-                scopes=(known,),
-                machines=(machine(name, domain, host=host),),
-            )
-        )
-
-
-def two_hosts(**options: Any) -> Farm:
-    farm = Farm("shop/web-0 0 a", "shop/web-1 1 a", "blog/db-0 0 a", "shop/web-2 0 b")
-    farm.work_on("a", "b", **options)
-    return farm
 
 
 # -- evacuation
@@ -262,20 +178,6 @@ def test_nobody_takes_the_order_of_a_host_that_got_a_machine() -> None:
     assert needs_operator(farm.snapshot(), farm.maintenance_id, farm.now) != ()
 
 
-def test_what_the_executor_found_on_the_host_is_kept_on_the_order() -> None:
-    """A domain that forewarn does not know is named until it has left."""
-    farm = Farm("shop/web-0 0 a")
-    farm.work_on("a")
-    farm.empty("a")
-    for reason in ("host a runs unknown-7", "host a runs unknown-7", ""):
-        order_id = farm.work("a").id
-        farm.save(lifecycle.note_host(farm.snapshot(), order_id, reason, now=farm.now, actor=EXECUTOR))
-        assert farm.why("a") == (["host-not-empty"] if reason else ["executor"])
-    farm.take(farm.work("a").id)
-    change = lifecycle.note_host(farm.snapshot(), farm.work("a").id, "late", now=farm.now, actor=EXECUTOR)
-    assert change.empty
-
-
 def test_an_agent_that_never_approves_only_delays() -> None:
     """Its event starts at its NotBefore, and the host is emptied then."""
     farm = Farm("shop/web-0 0 a")
@@ -352,34 +254,6 @@ def test_abandoning_an_event_abandons_its_host() -> None:
     assert [e.status for e in farm.events_on("a")] == [Status.ABANDONED, Status.CANCELLED]
     assert farm.state("a") is OrderState.ABANDONED
     assert farm.known().status is MaintenanceStatus.FAILED
-
-
-def test_one_host_can_be_skipped() -> None:
-    """Skipping cancels what has not started of one host; repeating it changes nothing."""
-    farm = two_hosts()
-    farm.skip_host(farm.maintenance_id, "b")
-    assert farm.state("b") is OrderState.CANCELLED
-    assert farm.skip_host(farm.maintenance_id, "b").empty
-    with pytest.raises(NotFound, match="does not work on host 'c'"):
-        farm.skip_host(farm.maintenance_id, "c")
-    farm.empty("a")
-    farm.take(farm.work("a").id)
-    with pytest.raises(Refused, match="the work on host a is running"):
-        farm.skip_host(farm.maintenance_id, "a")
-    farm.finish(farm.work("a").id)
-    farm.tick()
-    assert farm.known().status is MaintenanceStatus.FAILED
-    assert "skipped by alice" in farm.work("b").reason
-
-
-def test_skipping_the_last_host_ends_the_maintenance() -> None:
-    """Nothing is left to do."""
-    farm = Farm("shop/web-0 0 a")
-    farm.work_on("a")
-    farm.skip_host(farm.maintenance_id, "a")
-    assert farm.known().status is MaintenanceStatus.FAILED
-    with pytest.raises(Refused, match="has ended"):
-        farm.skip_host(farm.maintenance_id, "a")
 
 
 def test_a_paused_maintenance_begins_no_work_on_a_host() -> None:
@@ -656,37 +530,6 @@ def test_with_cancel_a_failure_cancels_the_other_hosts() -> None:
     farm.tick()
     assert farm.state("a") is OrderState.ABANDONED
     assert farm.known().status is MaintenanceStatus.FAILED
-
-
-def test_work_that_is_over_is_not_resolved() -> None:
-    """The refusal says how it ended and what to do instead."""
-    farm = Farm("shop/web-0 0 a")
-    farm.save(Change(at=farm.now, hosts=(Host(name="c", listed=True),)))
-    farm.work_on("c")
-    farm.finish(farm.work("c").id)
-    with pytest.raises(IllegalTransition, match=r"the work on host c is done, .*: schedule a new maintenance"):
-        farm.resolve_host(farm.work("c").id, Verb.RETRY)
-
-
-def test_only_failed_work_is_resolved() -> None:
-    """Resolving needs an order of a host that failed or is in doubt, and a verb that resolves."""
-    farm = Farm("shop/web-0 0 a")
-    farm.work_on("a")
-    (event,) = farm.events_on("a")
-    farm.start(event.id)
-    with pytest.raises(Invalid, match="is the order of an event"):
-        farm.resolve_host(event.id, Verb.RETRY)
-    farm.move(event.id, "spare")
-    farm.tick()
-    order_id = farm.work("a").id
-    with pytest.raises(IllegalTransition, match="has not failed"):
-        farm.resolve_host(order_id, Verb.FINISH)
-    farm.fail(order_id)
-    with pytest.raises(Invalid, match="by retry, finish or abandon"):
-        farm.resolve_host(order_id, Verb.CANCEL)
-    farm.put_on("a")
-    with pytest.raises(Refused, match="host a is not empty"):
-        farm.resolve_host(order_id, Verb.RETRY)
 
 
 def test_work_on_a_host_moves_no_machine() -> None:
@@ -1049,7 +892,7 @@ def test_late_work_stays_in_doubt_while_its_node_does_it() -> None:
     order = farm.work("a")
 
     def take_over(node: str) -> Change:
-        return lifecycle.take_over(
+        return order_verbs.take_over(
             farm.snapshot(), order.id, now=farm.now, actor=EXECUTOR, node=node, of=order.node, order_timeout_s=ORDER_TIMEOUT_S
         )  # fmt: skip
 
@@ -1064,7 +907,7 @@ def test_an_order_that_times_out_says_what_held_it_back() -> None:
     farm.work_on("a")
     farm.empty("a")
     order_id = farm.work("a").id
-    farm.save(lifecycle.note_host(farm.snapshot(), order_id, "host a still runs x", now=farm.now, actor=EXECUTOR))
+    farm.save(host_verbs.note_host(farm.snapshot(), order_id, "host a still runs x", now=farm.now, actor=EXECUTOR))
     farm.tick_at(HOUR)
     assert farm.work("a").reason == "timed out: no result by 2030-01-01T13:00:00Z; host a still runs x"
 
@@ -1159,7 +1002,7 @@ def test_the_orders_of_hosts_rely_on_the_version_of_their_maintenance() -> None:
     farm = Farm("shop/web-0 0 a")
     farm.work_on("a")
     farm.empty("a")
-    change = lifecycle.take(
+    change = order_verbs.take(
         farm.snapshot(), farm.work("a").id, now=farm.now, actor=OPERATOR, node="n", order_timeout_s=0
     )
     assert [m.id for m in change.maintenances] == [farm.maintenance_id]

@@ -4,9 +4,9 @@ from forewarn.core.change import Snapshot
 from forewarn.core.clock_hold import hold_clock
 from forewarn.core.model import ClockHold, Event, OnFailure, Source
 from forewarn.core.needs_operator import needs_operator
+from forewarn.core.reason import Waiting
 from forewarn.core.store_hold import hold_store
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import Waiting
 from tests.support.builders import OPERATOR, World, at, shop, two_scopes
 
 

@@ -13,8 +13,9 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.reason import Waiting
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import MAX_NAMED, Waiting, _listed
+from forewarn.core.waiting import MAX_NAMED, listed
 from tests.support.builders import World, at, machine, scope, shop, two_scopes
 
 
@@ -353,6 +354,6 @@ def test_an_event_moves_exactly_when_it_waits_for_the_ticker() -> None:
 def test_a_long_list_of_names_is_shortened() -> None:
     """A reason names at most MAX_NAMED machines and counts the rest."""
     names = [f"vm-{n}" for n in range(MAX_NAMED + 2)]
-    assert _listed(names[:2]) == "vm-0, vm-1"
-    assert _listed(names[:MAX_NAMED]).endswith("vm-9")
-    assert _listed(names).endswith("vm-9 and 2 more")
+    assert listed(names[:2]) == "vm-0, vm-1"
+    assert listed(names[:MAX_NAMED]).endswith("vm-9")
+    assert listed(names).endswith("vm-9 and 2 more")

@@ -76,9 +76,9 @@ def test_every_story_command_is_described() -> None:
 def test_every_reason_is_described() -> None:
     """Each code of `waiting_for` stands in the operators' table."""
     page = (ROOT / "docs/guide/operating.md").read_text("utf-8")
-    source = (ROOT / "src/forewarn/core/waiting.py").read_text("utf-8")
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "src/forewarn/core").glob("*.py"))
     codes = set(re.findall(r'code="([a-z-]+)"', source))
-    assert len(codes) == 21
+    assert len(codes) == 23
     for code in codes:
         assert f"`{code}`" in page, f"{code} is not described"
 
@@ -86,7 +86,10 @@ def test_every_reason_is_described() -> None:
 def test_the_sentences_about_waiting_hosts_are_those_that_forewarn_prints() -> None:
     """Each sentence in the table of the page about hosts stands in the code; `…` is what the code fills in."""
     page = (ROOT / "docs/guide/patching-hosts.md").read_text("utf-8")
-    source = (ROOT / "src/forewarn/core/waiting.py").read_text("utf-8")
+    source = "".join(
+        (ROOT / f"src/forewarn/core/{name}.py").read_text("utf-8")
+        for name in ("waiting", "host_waiting", "target_waits")
+    )
     table = page.partition("| code | sentence |")[2].partition("\n\n")[0]
     sentences = re.findall(r'"([^"]+)"', re.sub("`[^`]*`", "", table))
     assert len(sentences) == 11

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from forewarn.core.document import VERSIONS
 from forewarn.core.errors import ForewarnError
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Status
+from forewarn.core.order_verbs import Outcome
 from forewarn.endpoint.endpoint import MAX_REMEMBERED_BYTES
 from tests.endpoint.in_memory import ManualMonotonic, MemoryService, MemoryTransport, manual_monotonic, turn_until_idle
 from tests.support.budget import BUDGET

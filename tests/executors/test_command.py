@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import HostMode, Order, Phase
+from forewarn.core.order_verbs import Outcome
 from forewarn.executors import HostWork, OrderReport, Progress, Unknown, runner
 from forewarn.executors import command as command_module
 from forewarn.executors.command import CommandExecutor

@@ -12,7 +12,7 @@ import pytest
 
 from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings
-from forewarn.core.lifecycle import Outcome
+from forewarn.core.order_verbs import Outcome
 from forewarn.executors import OrderReport, command_user
 from forewarn.executors.command import CommandExecutor, CommandSettings
 from forewarn.service.settings import Settings, load

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.errors import InvalidSettings
-from forewarn.core.lifecycle import Outcome, Unknown
+from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.executors import Progress, Work
 from forewarn.libvirt.connections import HostUnreachable
 from forewarn.libvirt.executor import LibvirtExecutor, LibvirtSettings

@@ -17,8 +17,8 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.document import NEWEST, VERSIONS, render
 from forewarn.core.errors import RequestError
 from forewarn.core.fleet import Fleet
+from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.invariants import check_invariants
-from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import (
     OPEN,
     Actor,
@@ -38,8 +38,8 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import waiting_for_hosts
 from forewarn.service.clock import ManualClock
 from forewarn.service.placement import FleetHosts
 from forewarn.service.settings import Settings
@@ -175,7 +175,16 @@ class ServiceMachine(RuleBasedStateMachine):
         now = self.clock.now()
         start = now + timedelta(seconds=later_s)
         extra: dict[str, Any] = data.draw(
-            st.sampled_from([{}, {}, {"not_before": start}, {"earliest": start}, {"emergency": True}])
+            st.sampled_from(
+                [
+                    {},
+                    {},
+                    {"not_before": start},
+                    {"earliest": start},
+                    {"emergency": True},
+                    {"not_after": start + timedelta(seconds=1)},
+                ]
+            )
         )
         source = data.draw(st.sampled_from([Source.PLATFORM, Source.PLATFORM, Source.USER]))
         try:
@@ -203,6 +212,12 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel_an_event(self, data: st.DataObject) -> None:
         self.do(self.control.cancel_event, self.pick(data).id, OPERATOR)
+
+    @precondition(lambda self: self.some(Status.PLANNED, Status.SCHEDULED))
+    @rule(data=st.data(), later_s=LATER_S)
+    def reschedule_an_event(self, data: st.DataObject, later_s: int) -> None:
+        event = self.pick(data, Status.PLANNED, Status.SCHEDULED)
+        self.do(self.control.reschedule_event, event.id, self.clock.now() + timedelta(seconds=later_s), OPERATOR)
 
     @precondition(lambda self: self.some(Status.STARTED))
     @rule(data=st.data(), verb=st.sampled_from([Verb.RETRY, Verb.FINISH, Verb.ABANDON]))
@@ -379,6 +394,13 @@ class HostMachine(ServiceMachine):
     def skip_a_host(self, data: st.DataObject) -> None:
         order = data.draw(st.sampled_from(self.host_orders()))
         self.do(self.control.skip_host, order.maintenance_id, order.host, OPERATOR)
+
+    @precondition(lambda self: self.host_orders())
+    @rule(data=st.data(), later_s=LATER_S)
+    def reschedule_a_host(self, data: st.DataObject, later_s: int) -> None:
+        order = data.draw(st.sampled_from(self.host_orders()))
+        later = self.clock.now() + timedelta(seconds=later_s)
+        self.do(self.control.reschedule_host, order.maintenance_id, order.host, later, OPERATOR)
 
     @rule(host=st.sampled_from(HOSTS), on=st.booleans())
     def cordon_or_uncordon(self, host: str, on: bool) -> None:

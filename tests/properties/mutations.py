@@ -7,9 +7,23 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import advance, host_work, lifecycle, placement, planning, waiting
+from forewarn.core import (
+    advance,
+    constraints,
+    deadline,
+    host_verbs,
+    host_waiting,
+    host_work,
+    lifecycle,
+    order_verbs,
+    placement,
+    planning,
+    rescheduling,
+    waiting,
+)
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, HostMode, Order, OrderState, Phase, Scope, Status
+from forewarn.core.reason import Waiting
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -19,7 +33,7 @@ def _ignore_obstacles(patch: pytest.MonkeyPatch, code: str) -> None:
     """Ignore the obstacles with this code that started events cause."""
     original = waiting._blocked_by_started
 
-    def others(draft: Draft, wave: list[Event]) -> Iterator[waiting.Waiting]:
+    def others(draft: Draft, wave: list[Event]) -> Iterator[Waiting]:
         return (reason for reason in original(draft, wave) if reason.code != code)
 
     patch.setattr(waiting, "_blocked_by_started", others)
@@ -106,6 +120,17 @@ def earliest_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(waiting, "_before_earliest", lambda draft, maintenance, wave: False)
 
 
+def deadline_ignored(patch: pytest.MonkeyPatch) -> None:
+    others = tuple(each for each in constraints.BEFORE_START if each is not deadline.deadline_passed)
+    patch.setattr(constraints, "BEFORE_START", others)
+    patch.setattr(deadline, "is_past_deadline", lambda draft, maintenance: False)
+    patch.setattr(advance, "is_past_deadline", lambda draft, maintenance: False)
+
+
+def rescheduled_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rescheduling, "_check_time", lambda maintenance, not_before, now, possible: None)
+
+
 def waves_do_not_start_together(patch: pytest.MonkeyPatch) -> None:
     original = waiting.current_wave
     patch.setattr(advance, "current_wave", lambda draft, maintenance: original(draft, maintenance)[:1])
@@ -163,13 +188,13 @@ def enabling_keeps_the_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_doubt_has_a_time_limit(patch: pytest.MonkeyPatch) -> None:
-    original = lifecycle._doubt
+    original = order_verbs._doubt
 
     def limited(draft: Draft, order: Order, reason: str) -> None:
         original(draft, order, reason)
         draft.put_order(replace(draft.orders[order.id], deadline=order.deadline))
 
-    patch.setattr(lifecycle, "_doubt", limited)
+    patch.setattr(order_verbs, "_doubt", limited)
 
 
 def a_retry_is_no_new_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -178,11 +203,13 @@ def a_retry_is_no_new_attempt(patch: pytest.MonkeyPatch) -> None:
     def same_attempt(order: Order, now: datetime, order_timeout_s: int) -> Order:
         return replace(original(order, now, order_timeout_s), attempt=order.attempt)
 
-    patch.setattr(lifecycle, "reissued", same_attempt)
+    for module in (lifecycle, host_verbs):
+        patch.setattr(module, "reissued", same_attempt)
 
 
 def hold_of_the_store_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waiting, "_store_held", lambda draft: [])
+    for module in (waiting, host_waiting):
+        patch.setattr(module, "store_held", lambda draft: [])
 
 
 def a_host_looks_empty(patch: pytest.MonkeyPatch) -> None:
@@ -227,6 +254,8 @@ MUTATIONS: dict[Patch, str] = {
     ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
     overtaking_in_a_scope: "would overtake",
     earliest_ignored: "invariant 1: .* before the earliest start",
+    deadline_ignored: "invariant 1: .* after the deadline|the ticker does not move it",
+    rescheduled_past_the_deadline: "invariant 1: .* rescheduled past the deadline",
     waves_do_not_start_together: "invariant 8: .* left behind|the ticker does not move it",
     all_waves_published_at_once: "invariant 8: .* visible at once|invariant 6: ",
     not_before_moves_after_publication: "invariant 2: .* change its NotBefore",

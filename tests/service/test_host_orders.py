@@ -8,7 +8,6 @@ import pytest
 from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.errors import Refused
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     OPEN,
     EventType,
@@ -24,6 +23,7 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work, registry
 from forewarn.service.host_orders import TRY_AGAIN_S

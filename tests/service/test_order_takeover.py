@@ -10,8 +10,8 @@ import pytest
 from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import StoreUnavailable
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Event, Order, OrderState, Status
+from forewarn.core.order_verbs import Outcome
 from forewarn.executors import OrderReport, Progress, Unknown
 from forewarn.service import orders
 from forewarn.service.leases import LEASE_S

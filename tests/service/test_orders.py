@@ -9,13 +9,13 @@ import pytest
 from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.errors import StoreUnavailable
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     Order,
     OrderState,
     Status,
 )
+from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.executors import OrderReport, Progress, Unknown, Work
 from forewarn.service.ticker import Ticker

@@ -13,8 +13,8 @@ from forewarn.app.service import Service
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import Fleet
-from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import Machine, OrderState, Scope, ScopeKind
+from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.core.store_hold import restored
 from forewarn.endpoint.documents import Documents
 from forewarn.executors import Progress, Work

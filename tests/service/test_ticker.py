@@ -10,7 +10,6 @@ import pytest
 from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     EventType,
@@ -21,6 +20,7 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.executors import OrderReport
 from forewarn.service.clock import SystemClock

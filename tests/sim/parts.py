@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, StoreUnavailable
-from forewarn.core.lifecycle import OrderReport, Outcome
+from forewarn.core.order_verbs import OrderReport, Outcome
 from forewarn.executors import Executor, HostWork, Progress, Unknown, Work
 from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import EventFirstSeen, FeedPosition, FeedUpdate, Focus, MachineLastSeen

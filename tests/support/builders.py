@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from forewarn.core import lifecycle
+from forewarn.core import host_verbs, lifecycle, order_verbs
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import (
     Actor,
     Event,
@@ -19,6 +18,7 @@ from forewarn.core.model import (
     Machine,
     Maintenance,
     MaintenanceRequest,
+    OnFailure,
     Order,
     Scope,
     ScopeKind,
@@ -26,8 +26,10 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome, Unknown
+from forewarn.core.reason import Waiting
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import Waiting, waiting_for
+from forewarn.core.waiting import waiting_for
 from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 
@@ -211,11 +213,11 @@ class World:
         )
 
     def skip_host(self, maintenance_id: str, host: str) -> Change:
-        return self.save(lifecycle.skip_host(self.snapshot(), maintenance_id, host, now=self.now, actor=OPERATOR))
+        return self.save(host_verbs.skip_host(self.snapshot(), maintenance_id, host, now=self.now, actor=OPERATOR))
 
     def resolve_host(self, order_id: str, verb: Verb) -> Change:
         return self.save(
-            lifecycle.resolve_host(
+            host_verbs.resolve_host(
                 self.snapshot(), order_id, verb, now=self.now, actor=OPERATOR, order_timeout_s=ORDER_TIMEOUT_S
             )
         )
@@ -231,7 +233,7 @@ class World:
 
     def take(self, order_id: str) -> Change:
         return self.save(
-            lifecycle.take(
+            order_verbs.take(
                 self.snapshot(),
                 order_id,
                 now=self.now,
@@ -242,15 +244,15 @@ class World:
         )
 
     def report(self, order_id: str, outcome: Outcome | Unknown) -> Change:
-        reports = [lifecycle.OrderReport(order_id, None, outcome)]
-        return self.save(lifecycle.report(self.snapshot(), reports, now=self.now, actor=EXECUTOR))
+        reports = [order_verbs.OrderReport(order_id, None, outcome)]
+        return self.save(order_verbs.report(self.snapshot(), reports, now=self.now, actor=EXECUTOR))
 
     def finish(self, order_id: str) -> Change:
         return self.report(order_id, Outcome(ok=True, reason="done"))
 
     def take_over(self, order_id: str) -> Change:
         return self.save(
-            lifecycle.take_over(
+            order_verbs.take_over(
                 self.snapshot(),
                 order_id,
                 now=self.now,
@@ -332,3 +334,17 @@ def two_scopes(**settings: Any) -> World:
     """Return a world with `shop` and `ship`, each with web-0 and web-1 in two update domains; `settings` are ship's."""
     machines = [machine(f"{name}/web-{i}", i) for name in ("shop", "ship") for i in range(2)]
     return World(scope("shop"), scope("ship", **settings), machines=machines)
+
+
+def actions(change: Change) -> list[str]:
+    """Who did what, for the audit."""
+    return [f"{entry.who}: {entry.action}" for entry in change.audit]
+
+
+def failed_event(**options: OnFailure) -> tuple[World, str, str]:
+    """A world whose first wave has failed; the events of its two waves."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1", **options)
+    world.start(first.id)
+    world.fail(first.id)
+    return world, first.id, second.id

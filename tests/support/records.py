@@ -30,6 +30,7 @@ from forewarn.core.model import (
     ScopeKind,
     Source,
     Status,
+    Strategy,
     Targets,
 )
 from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Role, Token
@@ -214,6 +215,9 @@ def scopes(name: str) -> st.SearchStrategy[Scope]:
         epochs=counts,
         incarnation=st.integers(1, 2**40),
         changed=maybe_moments,
+        windows=st.lists(names, max_size=2).map(tuple),
+        max_unavailable=st.sampled_from(["", "2", "10%"]),
+        approval_opens_window=st.booleans(),
     )
 
 
@@ -229,6 +233,7 @@ def machines(scope_name: str, name: str) -> st.SearchStrategy[Machine]:
         addresses=addresses,
         interface=printable.map(lambda text: f"{scope_name}{name}{text}"[:64]),
         instance_id=st.just("") | printable.map(lambda text: f"{scope_name}/{name}/{text}"),
+        labels=st.dictionaries(st.sampled_from(["rack", "gpu"]), printable, max_size=2),
     )
 
 
@@ -244,6 +249,7 @@ targets = st.none() | st.one_of(
 def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
     status = draw(st.sampled_from(MaintenanceStatus))
     over = status in ENDED_MAINTENANCE
+    requested = draw(targets)
     return Maintenance(
         id=id_,
         type=draw(st.sampled_from(EventType)),
@@ -262,10 +268,15 @@ def maintenances(draw: st.DrawFn, id_: str) -> Maintenance:
         wake_at=None if over else draw(maybe_moments),
         observed_published_at=draw(maybe_moments),
         ended=draw(moments) if over else None,
-        targets=draw(targets),
+        targets=requested,
         host_mode=draw(st.sampled_from([None, *HostMode])),
         return_machines=draw(st.booleans()),
         to_host=draw(texts),
+        # A maintenance that was submitted before targets were kept has no strategy either.
+        strategy=Strategy(bake_s=draw(counts), windows=("nights",)) if requested else Strategy(),
+        not_after=draw(maybe_moments),
+        drill_hold_s=draw(counts),
+        continued_after=draw(counts),
     )
 
 
@@ -301,6 +312,10 @@ def events(draw: st.DrawFn, id_: str, maintenance_id: str, position: int, scope_
         reason=draw(texts),
         host=draw(texts),
         to_host=draw(texts),
+        group=draw(texts),
+        replaces=draw(st.sampled_from(["", "E0"])),
+        reschedules=draw(st.integers(0, 3)),
+        requested_not_before=draw(maybe_moments),
     )
 
 

@@ -8,7 +8,6 @@ from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, StoreUnavailable
 from forewarn.core.fleet import Fleet
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     Event,
@@ -23,6 +22,7 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome
 from forewarn.executors import Executor, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import Settings

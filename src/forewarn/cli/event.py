@@ -8,7 +8,7 @@ from forewarn.cli import completion
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.formatting import full_time, missing_approvals, update_domain_name, waits_for, when, why
 from forewarn.cli.hints import event_hints
-from forewarn.cli.options import moment
+from forewarn.cli.options import NewTime, moment
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.errors import NotFound
@@ -150,6 +150,21 @@ def approve(session: Session, event: Id) -> None:
 def cancel(session: Session, event: Id) -> None:
     """Cancel an event that has not started; its wave no longer waits for it."""
     _apply(session, event, "cancel")
+
+
+@command(app, "reschedule")
+def reschedule(session: Session, event: Id, not_before: NewTime) -> None:
+    """Move an event that has not started to another time.
+
+    The event is cancelled and planned again under a new id, as the last wave. Approvals are not kept. The new event is announced
+    its notice before the new time, and never starts earlier. The event of a host moves with its host: see
+    `maintenance reschedule-host`.
+    """
+    body = {"not_before": moment("--not-before", not_before, session.now())}
+    moved = session.api.post(session.path_to("event", event, "reschedule"), body)
+    if not session.out.as_json:
+        session.out.say(f"event {moved['id']} replaces event {moved['replaces']}")
+    _print_sentence(session, moved)
 
 
 @command(app, "retry")

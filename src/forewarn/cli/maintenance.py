@@ -19,7 +19,7 @@ from forewarn.cli.formatting import (
     when,
 )
 from forewarn.cli.hints import maintenance_hints
-from forewarn.cli.options import moment, seconds, usage
+from forewarn.cli.options import NewTime, moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.event_types import EVENT_TYPES
@@ -58,6 +58,12 @@ Id = Annotated[
         help="The maintenance's id, or at least its first 8 characters.",
         show_default=False,
         autocompletion=completion.maintenances,
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOST", help="A host of the maintenance.", show_default=False, autocompletion=completion.hosts
     ),
 ]
 Timeout = Annotated[
@@ -126,6 +132,13 @@ def schedule(
     earliest: Annotated[
         str | None, typer.Option(help="Never start before this time, approved or not.", metavar="TIME")
     ] = None,
+    not_after: Annotated[
+        str | None,
+        typer.Option(
+            help="The deadline: what has not started by this time is cancelled, and the maintenance ends as Failed.",
+            metavar="TIME",
+        ),
+    ] = None,
     duration: Annotated[
         str | None,
         typer.Option(
@@ -167,6 +180,7 @@ def schedule(
         "targets": targets,
         "not_before": moment("--not-before", not_before, now),
         "earliest": moment("--earliest", earliest, now),
+        "not_after": moment("--not-after", not_after, now),
         "duration_s": duration_s,
         "description": description,
         "emergency": emergency,
@@ -306,6 +320,8 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
         session.out.say(f"not before {when(request['not_before'], now)}, unless approved")
     if request["earliest"]:
         session.out.say(f"never before {when(request['earliest'], now)}, approved or not")
+    if request["not_after"]:
+        session.out.say(f"what has not started by {when(request['not_after'], now)} is cancelled")
     if plan["host_mode"]:
         session.out.table(plan_text.HOST_COLUMNS[plan["host_mode"]], plan_text.host_rows(plan))
         if len(plan["hosts"]) > 1:
@@ -340,12 +356,7 @@ def _wait(session: Session, maintenance_id: str, until: Until, timeout_s: int | 
 def skip_host(
     session: Session,
     maintenance: Id,
-    host: Annotated[
-        str,
-        typer.Argument(
-            metavar="HOST", help="A host of the maintenance.", show_default=False, autocompletion=completion.hosts
-        ),
-    ],
+    host: Host,
     yes: Yes = False,
 ) -> None:
     """Leave one host out: its events that have not started and its work are cancelled.
@@ -368,6 +379,14 @@ def skip_host(
             "machines that left it stay where they are: to empty host OTHER into it, run"
             f" `forewarn maintenance schedule --host OTHER --evacuate --to {host}`"
         )
+
+
+@command(app, "reschedule-host")
+def reschedule_host(session: Session, maintenance: Id, host: Host, not_before: NewTime) -> None:
+    """Move a host whose machines have not begun to leave to another time: it becomes the last one of the maintenance."""
+    body = {"not_before": moment("--not-before", not_before, session.now())}
+    changed = session.api.post(session.path_to("maintenance", maintenance, "hosts", host, "reschedule"), body)
+    session.out.result(changed, f"host {host} has its turn at {full_time(body['not_before'])} or later")
 
 
 @command(app, "retry-failed")
@@ -423,6 +442,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("created", f"{full_time(maintenance['created'])} by {maintenance['created_by']}"),
             ("not before", when(maintenance["not_before"], now)),
             ("earliest", when(maintenance["earliest"], now)),
+            ("deadline", when(maintenance["not_after"], now)),
             ("on failure", maintenance["on_failure"]),
             ("ended", full_time(maintenance["ended"])),
         ],

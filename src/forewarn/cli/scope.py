@@ -21,6 +21,7 @@ SETTINGS = (
     "max_user_operations",
     "terminate_notice_s",
     "minimum_notice_s",
+    "max_unavailable",
 )
 
 Name = Annotated[
@@ -63,6 +64,10 @@ def set_scope(
         list[str] | None,
         typer.Option(help="More notice for a type, like Reboot=30m; Reboot= restores the protocol's. May be repeated."),
     ] = None,
+    max_unavailable: Annotated[
+        str | None,
+        typer.Option(help='How many machines maintenance may take down at once, like 2 or 10%; "" for any number.'),
+    ] = None,
 ) -> None:
     """Change the settings named by options; create the scope if it does not exist."""
     settings = _settings(session, scope, new=kind is not None)
@@ -71,6 +76,7 @@ def set_scope(
         "approval": approval,
         "approve_user_events": approve_user_events,
         "max_user_operations": max_user_operations,
+        "max_unavailable": max_unavailable,
         "terminate_notice_s": None if terminate_notice is None else seconds("--terminate-notice", terminate_notice),
     }
     settings |= {key: value for key, value in given.items() if value is not None}
@@ -129,6 +135,7 @@ def _show(session: Session, scope: Json) -> None:
             ("max user operations", scope["max_user_operations"] or "the general limit, 500"),
             ("terminate notice", duration_text(scope["terminate_notice_s"])),
             ("minimum notice", _notice_text(scope) or "the protocol's"),
+            ("max unavailable", scope["max_unavailable"] or "no limit"),
             ("enabled", "yes" if scope["enabled"] else "no: none of its machines has polled for events lately"),
             ("epoch", scope["epoch"]),
             ("incarnation", scope["incarnation"]),

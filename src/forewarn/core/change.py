@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
+    ENDED,
+    OVER,
     Approval,
     AuditEntry,
     ClockHold,
@@ -28,8 +31,10 @@ class Snapshot:
     Machines and hosts are present only if the caller requested them; a host that has no row is absent. `hold` is the
     unconfirmed hold of the clock; `confirmed` is the last hold that an operator confirmed, while there is no later one.
     `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that. Of a host
-    in `read_hosts`, every machine is present, and every order that is not over, also if its maintenance is absent.
-    `target_hosts` are the hosts that evacuated machines may be sent to, if the caller requested them.
+    in `read_hosts`, every machine is present, and every order that is not over, also if its maintenance is absent. The
+    `fleet_rules` are present if whole maintenances are. So are the `machine_counts` of the scopes that limit a share of
+    their machines, and the `fleet_use` if the fleet has a budget. `target_hosts` are the hosts that evacuated
+    machines may be sent to, if the caller requested them.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -43,6 +48,9 @@ class Snapshot:
     store_hold: StoreHold | None = None
     resumed: StoreHold | None = None
     read_hosts: frozenset[str] = frozenset()
+    fleet_rules: FleetRules = field(default_factory=FleetRules)
+    machine_counts: Mapping[str, int] = field(default_factory=dict)
+    fleet_use: FleetUse = field(default_factory=FleetUse)
     target_hosts: Hosts | None = None
 
 
@@ -57,8 +65,10 @@ class Change:
     added and removed, never updated. A receipt that already exists makes the whole change a conflict. If there are two
     holds, the store keeps the earlier. `releases_hold` must be the stored hold; releasing it wakes every open
     maintenance. `store_hold` replaces no hold that is not resumed yet; `resumes_store` must be the stored hold, and
-    resuming wakes every open maintenance too. `begins_work` says that an event starts or an order is handed out: the
-    store refuses such a change while it is held.
+    resuming wakes every open maintenance too. `fleet_rules` carry the version at which they were read; changing them
+    wakes every open maintenance. `reservations` must be the stored number; the store adds one. If the fleet has a budget,
+    the store also adds one for a change that `frees_budget`, and wakes the maintenances that wait for the budget.
+    `begins_work` says that an event starts or an order is handed out: the store refuses such a change while it is held.
     """
 
     at: datetime
@@ -84,7 +94,16 @@ class Change:
     releases_hold: ClockHold | None = None
     store_hold: StoreHold | None = None
     resumes_store: StoreHold | None = None
+    fleet_rules: FleetRules | None = None
+    reservations: int | None = None
     begins_work: bool = False
+
+    @property
+    def frees_budget(self) -> bool:
+        """Whether machines or hosts that were down are up again."""
+        return any(e.status in ENDED and e.published is not None for e in self.events) or any(
+            order.host and order.state in OVER for order in self.orders
+        )
 
     @property
     def empty(self) -> bool:
@@ -111,4 +130,6 @@ class Change:
             or self.releases_hold
             or self.store_hold
             or self.resumes_store
+            or self.fleet_rules
+            or self.reservations is not None
         )

@@ -34,6 +34,7 @@ SCOPE_KEYS = (
     "max_user_operations",
     "terminate_notice",
     "minimum_notice",
+    "max_unavailable",
 )
 MACHINE_KEYS = (
     "name",
@@ -44,6 +45,7 @@ MACHINE_KEYS = (
     "addresses",
     "interface",
     "instance_id",
+    "labels",
 )
 HOST_KEYS = ("name", "labels", "fault_domain", "connection")
 SCOPE_SETTINGS = (
@@ -53,8 +55,9 @@ SCOPE_SETTINGS = (
     "max_user_operations",
     "terminate_notice_s",
     "minimum_notice_s",
+    "max_unavailable",
 )
-MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id")
+MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id", "labels")
 HOST_SETTINGS = ("labels", "fault_domain", "connection")
 
 E = TypeVar("E", bound=StrEnum)
@@ -215,7 +218,14 @@ def _scope(table: Mapping[str, Any]) -> Scope:
         max_user_operations=_typed(table, "max_user_operations", int, 0, "a whole number"),
         terminate_notice_s=_duration(table.get("terminate_notice", "5m"), "terminate_notice"),
         minimum_notice_s=_minimum_notice(table.get("minimum_notice", {})),
+        max_unavailable=_amount(table, "max_unavailable"),
     )
+
+
+def _amount(table: Mapping[str, Any], key: str) -> str:
+    """Return the text of an amount, which may be written as a number."""
+    value = table.get(key, "")
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _typed(table, key, str, "", "text")
 
 
 def _minimum_notice(table: object) -> dict[EventType, int]:
@@ -241,21 +251,26 @@ def _machine(table: Mapping[str, Any]) -> Machine:
         addresses=tuple(addresses),
         interface=_typed(table, "interface", str, "", "a string"),
         instance_id=_typed(table, "instance_id", str, "", "a string"),
+        labels=_labels(table),
     )
 
 
 def _host(table: Mapping[str, Any]) -> Host:
     _only_keys(table, HOST_KEYS)
-    labels = table.get("labels", {})
-    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
-        raise Invalid('labels: write a table of names and strings, like { rack = "b4" }')
     return Host(
         name=_required(table, "name"),
-        labels=labels,
+        labels=_labels(table),
         fault_domain=_typed(table, "fault_domain", int, 0, "a whole number"),
         connection=_typed(table, "connection", str, "", "a string"),
         listed=True,
     )
+
+
+def _labels(table: Mapping[str, Any]) -> dict[str, str]:
+    labels = table.get("labels", {})
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        raise Invalid('labels: write a table of names and strings, like { rack = "b4" }')
+    return labels
 
 
 def _only_keys(table: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -4,7 +4,6 @@ Predicates on a Draft, for `host_work` (which acts on them) and `waiting` (which
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
@@ -23,9 +22,8 @@ from forewarn.core.model import (
     Phase,
     Status,
 )
+from forewarn.core.model import OVER as OVER
 
-# The work on the host has ended, or will not be done.
-OVER = frozenset({OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED})
 # The work on the host may be under way, or may begin any moment.
 UNDER_WAY = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
 
@@ -49,7 +47,8 @@ def _failed(draft: Draft, event: Event) -> bool:
 
 
 def events_of_host(draft: Draft, order: Order) -> list[Event]:
-    return [e for e in draft.events_of(order.maintenance_id) if e.host == order.host]
+    """Return the events of the host, without those that were cancelled because the host was rescheduled."""
+    return [e for e in draft.events_of(order.maintenance_id) if e.host == order.host and not e.replaced_by]
 
 
 def departures(draft: Draft, order: Order) -> list[Event]:
@@ -75,14 +74,6 @@ def machines_to_return(draft: Draft, maintenance: Maintenance, order: Order) -> 
 def is_read(draft: Draft, order: Order) -> bool:
     """Whether the snapshot has all machines on the host."""
     return order.host in draft.before.read_hosts
-
-
-def no_target(draft: Draft, maintenance: Maintenance, host: str, to_host: str) -> str:
-    """Return why the machines that leave a host, or come back to it, can go nowhere; "" if they can, or it is not known."""
-    hosts = draft.before.target_hosts
-    if hosts is None or maintenance.host_mode is not HostMode.EVACUATE:
-        return ""
-    return replace(hosts, rows={**hosts.rows, **draft.hosts}).no_target(host, to_host)
 
 
 def machines_on(draft: Draft, host: str) -> list[Machine]:

@@ -55,7 +55,10 @@ _WORK_MAY_BEGIN = {OrderState.OPEN, OrderState.RUNNING}
 _WORK_IN_HAND = {OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 _WORK_MAY_GO_ON = {OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 # 3. The fields of an event that never change.
-_IDENTITY = ("maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources")
+_IDENTITY = (
+    "maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources", "replaces",
+    "requested_not_before",
+)  # fmt: skip
 
 
 def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
@@ -67,6 +70,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_approvals(event)
         _check_notice(before, event)
         _check_start(after, event)
+        _check_rescheduled(before, after, event)
     for order in after.orders.values():
         earlier = before.orders.get(order.id)
         if earlier is not order:
@@ -85,6 +89,8 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
     _check_guard(before, by_scope, started)
+    _check_scope_budgets(before, after, by_scope, changed)
+    _check_fleet_budgets(before, after, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
     _check_scopes(before, after)
@@ -150,7 +156,7 @@ def _check_notice(before: Snapshot, event: Event) -> None:
 
 
 def _check_start(after: Snapshot, event: Event) -> None:
-    """1. Approved, past NotBefore, or needing no approval; never before `earliest`. 11. One order per started event."""
+    """1. Approved, past NotBefore, or needing no approval; not before `earliest`, and before `not_after`. 11. It has an order."""
     if event.started is None:
         return
     maintenance = after.maintenances[event.maintenance_id]
@@ -160,18 +166,35 @@ def _check_start(after: Snapshot, event: Event) -> None:
     earliest = maintenance.earliest
     if earliest is not None and event.started < earliest:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
+    if maintenance.not_after is not None and event.started >= maintenance.not_after and not event.returns:
+        raise _broken(1, f"event {event.id} would start after the deadline of its maintenance")
+    if event.requested_not_before is not None and event.started < event.requested_not_before:
+        raise _broken(1, f"event {event.id} would start before the time it was rescheduled to")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
 
 
+def _check_rescheduled(before: Snapshot, after: Snapshot, event: Event) -> None:
+    """1. No event is rescheduled past the deadline. 3. It replaces an event that is cancelled and names it."""
+    if event.id in before.events:
+        return
+    deadline, requested = after.maintenances[event.maintenance_id].not_after, event.requested_not_before
+    if deadline is not None and requested is not None and requested >= deadline:
+        raise _broken(1, f"event {event.id} would be rescheduled past the deadline of its maintenance")
+    replaced = after.events.get(event.replaces)
+    if event.replaces and (
+        replaced is None or replaced.status is not Status.CANCELLED or replaced.replaced_by != event.id
+    ):
+        raise _broken(3, f"event {event.id} would replace event {event.replaces}, which does not end for it")
+
+
 def _check_order(known: Order | None, order: Order, event: Event | None) -> None:
     """11. Only a new attempt lets work begin again. An order in doubt names its node, and no time limit ends it."""
-    if known is not None and (known.host, known.maintenance_id, known.position) != (
-        order.host,
-        order.maintenance_id,
-        order.position,
-    ):
+    if known is not None and (known.host, known.maintenance_id) != (order.host, order.maintenance_id):
         raise _broken(11, f"order {order.id} would belong to another host or maintenance")
+    rescheduled = known is not None and order.reschedules > known.reschedules
+    if known is not None and known.position != order.position and not rescheduled:
+        raise _broken(11, f"the turn of order {order.id} would change, and nobody rescheduled its host")
     stopped = known is not None and (known.phase, order.phase) == (Phase.STOP, Phase.START)
     if known is not None and order.attempt != known.attempt:
         retried = order.attempt == known.attempt + 1 and order.state is OrderState.OPEN
@@ -266,6 +289,7 @@ def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
         maintenance = before.maintenances.get(event.maintenance_id)
         moments = [
             None if _may_start_early(event) else event.not_before,
+            event.requested_not_before,
             maintenance.earliest if maintenance is not None else None,
         ]
         if any(moment is not None and hold is not None and moment > hold.trusted for moment in moments):
@@ -340,6 +364,67 @@ def _check_guard(before: Snapshot, by_scope: dict[str, list[Event]], started: It
                 )
 
 
+def _check_scope_budgets(
+    before: Snapshot, after: Snapshot, by_scope: dict[str, list[Event]], changed: Iterable[Event]
+) -> None:
+    """16. A published event fits into `max_unavailable` beside what was visible before; other events may exceed it."""
+    published = {e.id: e for e in changed if e.one_domain_at_a_time and _becomes_visible(before, e)}
+    for scope in (s for name in {e.scope for e in published.values()} if (s := after.scopes.get(name)) is not None):
+        if not scope.max_unavailable:
+            continue
+        known = {n for e in by_scope[scope.name] if _stays_visible(before, e) for n in e.resources}
+        new = {n for e in by_scope[scope.name] if e.id in published for n in e.resources}
+        number = int(scope.max_unavailable.rstrip("%"))
+        if scope.max_unavailable.endswith("%"):
+            number = max(1, before.machine_counts.get(scope.name, 0) * number // 100)
+        if not new <= known and len(new | known) > number:
+            raise _broken(16, f"{len(new | known)} machines of {scope.name} would be unavailable, and {number} may be")
+
+
+def _check_fleet_budgets(before: Snapshot, after: Snapshot, changed: Iterable[Event]) -> None:
+    """16. What is published, and work on a host that begins, fits into the budgets of the fleet beside what was down before."""
+    rules, use = after.fleet_rules, before.fleet_use
+    if rules.max_machines_down:
+        bound = [e for e in changed if e.one_domain_at_a_time and _becomes_visible(before, e)]
+        new = {(e.scope, name) for e in bound for name in e.resources}
+        was = {(e.scope, name) for e in before.events.values() if e.status in VISIBLE for name in e.resources}
+        stays = {(e.scope, n) for e in after.events.values() if _stays_visible(before, e) for n in e.resources}
+        down = use.machines - len(was) + len(stays | new)
+        if not new <= stays and down > rules.max_machines_down:
+            raise _broken(16, f"{down} machines of the fleet would be down, and {rules.max_machines_down} may be")
+    if rules.max_hosts_down:
+        worked_on = _hosts_worked_on(after)
+        new_hosts = worked_on - _hosts_worked_on(before)
+        bound_hosts = {host for i, host in new_hosts if not after.maintenances[i].emergency}
+        stay = {host for i, host in use.hosts if i not in after.maintenances} | {h for _, h in worked_on - new_hosts}
+        if not bound_hosts <= stay and len(stay | bound_hosts) > rules.max_hosts_down:
+            many = len(stay | bound_hosts)
+            raise _broken(16, f"{many} hosts of the fleet would be down, and {rules.max_hosts_down} may be")
+
+
+def _hosts_worked_on(snapshot: Snapshot) -> set[tuple[str, str]]:
+    """Return the maintenances with the hosts that they take down: from the first published event to the end of the work."""
+    turns = {(e.maintenance_id, e.host) for e in snapshot.events.values() if e.published is not None and e.host}
+    visible = [e for e in snapshot.events.values() if e.status in VISIBLE]
+    hosts = {(e.maintenance_id, e.host) for e in visible if e.host}
+    by_host = {m.id for m in snapshot.maintenances.values() if m.strategy.group_by == "host"}
+    hosts |= {(e.maintenance_id, e.group) for e in visible if e.group and e.maintenance_id in by_host}
+    unended = {*_WORK_MAY_GO_ON, OrderState.FAILED}
+    for order in snapshot.orders.values():
+        pair = (order.maintenance_id, order.host)
+        if order.host and order.state in unended and (order.state is not OrderState.PLANNED or pair in turns):
+            hosts.add(pair)
+    return {(i, host) for i, host in hosts if i in snapshot.maintenances}
+
+
+def _becomes_visible(before: Snapshot, event: Event) -> bool:
+    return event.status in VISIBLE and _status_before(before, event) not in VISIBLE
+
+
+def _stays_visible(before: Snapshot, event: Event) -> bool:
+    return event.status in VISIBLE and _status_before(before, event) in VISIBLE
+
+
 def _check_machines(events: Iterable[Event]) -> None:
     """6. A machine is in at most one started event."""
     event_of_machine: dict[str, str] = {}
@@ -370,7 +455,8 @@ def _check_not_overtaken(
             position = positions[event.maintenance_id]
             if other.status is Status.SCHEDULED and _queue_position(after, other) < position:
                 maintenance = after.maintenances[other.maintenance_id]
-                if _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
+                held_at_deadline = after.hold is not None and maintenance.not_after is not None
+                if not held_at_deadline and _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
                     raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
 
 
@@ -388,6 +474,7 @@ def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datet
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
     return all(
         e.status is Status.SCHEDULED
+        and (e.requested_not_before is None or e.requested_not_before <= now)
         and (
             not e.needs_approval
             or _is_approved(e)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from forewarn.core.amounts import parse_amount
 from forewarn.core.errors import Invalid
 from forewarn.core.event_types import EVENT_TYPES, TERMINATE_NOTICE_RANGE_S
 from forewarn.core.event_types import EventType as EventType
@@ -23,12 +24,15 @@ from forewarn.core.event_types import Source as Source
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_ADDRESSES_PER_MACHINE = 16
 MAX_DOMAIN = 999
-MAX_LABELS_PER_HOST = 32
+MAX_LABELS = 32
 MAX_LABEL_CHARS = 128
 MAX_CONNECTION_CHARS = 512
 MAX_TEXT_CHARS = 1_024
 MAX_NOTICE_S = 30 * 86_400
 MAX_DURATION_S = 30 * 86_400
+MAX_BAKE_S = 30 * 86_400
+MAX_GROUPS_AT_ONCE = 10_000
+MAX_WAVE = 100_000
 MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
 # Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
@@ -95,6 +99,22 @@ class OrderState(StrEnum):
     ABANDONED = "abandoned"
 
 
+# Of the order of a host: its work has ended, or will not be done.
+OVER = frozenset({OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED})
+
+
+class GroupBy(StrEnum):
+    """What the machines of a group have in common. `label:KEY` is another way to form groups: the value of a label."""
+
+    UPDATE_DOMAIN = "update-domain"
+    HOST = "host"
+    FAULT_DOMAIN = "fault-domain"
+    SCOPE = "scope"
+
+
+LABEL_GROUP = "label:"
+
+
 class Phase(StrEnum):
     """What an order of in-place maintenance does now: shut its machines down, or start them again. Other orders have none."""
 
@@ -123,6 +143,13 @@ def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     require(plain, f"{what} holds control characters or unpaired surrogates: use plain text")
 
 
+def check_labels(labels: Mapping[str, str]) -> None:
+    require(len(labels) <= MAX_LABELS, f"{len(labels)} labels: at most {MAX_LABELS} are allowed")
+    for key, value in labels.items():
+        check_name("label", key)
+        check_text(f"label {key}", value, MAX_LABEL_CHARS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A VM, known as scope/name."""
@@ -135,10 +162,13 @@ class Machine:
     addresses: tuple[str, ...] = ()
     interface: str = ""
     instance_id: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("scope", self.scope)
         check_name("machine", self.name)
+        if self.labels:
+            check_labels(self.labels)
         for key, value in (("update_domain", self.update_domain), ("fault_domain", self.fault_domain)):
             require(0 <= value <= MAX_DOMAIN, f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
         if self.host:
@@ -196,19 +226,17 @@ class Host:
             0 <= self.fault_domain <= MAX_DOMAIN,
             f"fault_domain is {self.fault_domain}: use a whole number from 0 to {MAX_DOMAIN}",
         )
-        require(
-            len(self.labels) <= MAX_LABELS_PER_HOST,
-            f"{len(self.labels)} labels: at most {MAX_LABELS_PER_HOST} are allowed",
-        )
-        for key, value in self.labels.items():
-            check_name("label", key)
-            check_text(f"label {key}", value, MAX_LABEL_CHARS)
+        check_labels(self.labels)
         check_text("connection", self.connection, MAX_CONNECTION_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Machines that share one document: the settings, and the epoch and incarnation of the document."""
+    """Machines that share one document: the settings, and the epoch and incarnation of the document.
+
+    Maintenance starts in one of its `windows`, if it has any, or when approved, with `approval_opens_window`.
+    `max_unavailable` is how many machines may be down at once: a number ("2"), a share ("10%") or "" for no limit.
+    """
 
     name: str
     kind: ScopeKind
@@ -222,6 +250,9 @@ class Scope:
     incarnation: int = 1
     version: int = 0
     changed: datetime | None = None
+    windows: tuple[str, ...] = ()
+    max_unavailable: str = ""
+    approval_opens_window: bool = False
 
     def __post_init__(self) -> None:
         check_name("scope", self.name)
@@ -229,6 +260,11 @@ class Scope:
             0 <= self.max_user_operations <= 1_000_000,
             f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
         )
+        if self.max_unavailable:
+            try:
+                parse_amount(self.max_unavailable)
+            except Invalid as error:
+                raise Invalid(f"max_unavailable: {error}") from None
         low_s, high_s = TERMINATE_NOTICE_RANGE_S
         require(
             low_s <= self.terminate_notice_s <= high_s,
@@ -270,7 +306,10 @@ class Event:
     """Maintenance of machines of one scope. It holds everything that guests see of it.
 
     `host` is the host whose maintenance it belongs to, if its maintenance works on hosts. `to_host` is where its machines must
-    go, if an operator named a host, or the host itself if it brings them back.
+    go, if an operator named a host, or the host itself if it brings them back. `group` names the machines that the strategy
+    of the maintenance keeps together. A rescheduled event `replaces` an earlier one, was moved `reschedules` times, and starts
+    at `requested_not_before` or later. `replaced_by` is the event that replaces a rescheduled one; if its host was
+    rescheduled, it is the order of the host.
     """
 
     id: str
@@ -301,6 +340,11 @@ class Event:
     approvals: tuple[Approval, ...] = ()
     host: str = ""
     to_host: str = ""
+    group: str = ""
+    replaces: str = ""
+    reschedules: int = 0
+    requested_not_before: datetime | None = None
+    replaced_by: str = ""
 
     @property
     def returns(self) -> bool:
@@ -334,12 +378,55 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How a maintenance goes through its machines.
+
+    `group_by` is one of `GroupBy`, or label:KEY. A wave has up to `max_parallel` groups, the first one `canary` groups if
+    this is not 0. A wave is published at least `bake_s` after the one before it has ended. `max_failures` is a number ("3") or
+    a share of the orders ("5%"): with on_failure = continue, the maintenance holds at this limit. After the wave `pause_after`
+    an operator must let it continue. `windows` are the names of windows to start in.
+    """
+
+    group_by: str = GroupBy.UPDATE_DOMAIN
+    max_parallel: int = 1
+    canary: int = 0
+    bake_s: int = 0
+    max_failures: str = ""
+    pause_after: int = 0
+    windows: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.group_by.startswith(LABEL_GROUP):
+            check_name("label", self.group_by.removeprefix(LABEL_GROUP))
+        else:
+            known = [*GroupBy, f"{LABEL_GROUP}KEY"]
+            require(self.group_by in known[:-1], f"group_by is {self.group_by!r}: use {', '.join(known)}")
+        for key, number, least, most in (
+            ("max_parallel", self.max_parallel, 1, MAX_GROUPS_AT_ONCE),
+            ("canary", self.canary, 0, MAX_GROUPS_AT_ONCE),
+            ("bake_s", self.bake_s, 0, MAX_BAKE_S),
+            ("pause_after", self.pause_after, 0, MAX_WAVE),
+        ):
+            require(least <= number <= most, f"{key} is {number}: use a whole number from {least} to {most}")
+        require(
+            self.group_by != GroupBy.UPDATE_DOMAIN or (self.max_parallel == 1 and self.canary <= 1),
+            "with group_by update-domain, one update domain of a scope is worked on after another: use max_parallel 1 and"
+            " canary 0 or 1, or another group_by",
+        )
+        if self.max_failures:
+            parse_amount(self.max_failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
     """What an operator submitted. Its events form its waves; `wake_at` is when a tick could next move it.
 
     `observed_published_at` is when a tick first read the current wave as published. Guests could see the wave by then.
     `targets` is None for a maintenance that was submitted before targets were kept. With a `host_mode` it works on the hosts
-    of its targets, one after another. Evacuated machines go to `to_host`, if given; `return_machines` brings them back.
+    of its targets, one after another. Evacuated machines go to `to_host`, if given; `return_machines` brings them back. What
+    has not started by `not_after` is cancelled. A drill has a `drill_hold_s`: its events end so long after their start, and
+    nothing touches the machines. `continued_after` is the last wave after which an operator let it continue. While it
+    `waits_for_budget`, the store wakes it when something in the fleet is up again.
     """
 
     id: str
@@ -364,6 +451,11 @@ class Maintenance:
     host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: str = ""
+    strategy: Strategy = Strategy()
+    not_after: datetime | None = None
+    drill_hold_s: int = 0
+    continued_after: int = 0
+    waits_for_budget: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +463,8 @@ class Order:
     """The work of one started event, or the work on one host in a maintenance.
 
     The order of an event has the event's id, so an event cannot have two orders. The order of a host has an id of its own, names
-    its `host` and its maintenance, and has a `position`: the hosts of a maintenance are worked on in this order.
+    its `host` and its maintenance, and has a `position`: the hosts of a maintenance are worked on in this order. A host that
+    was rescheduled `reschedules` times has its turn at `requested_not_before` or later.
     """
 
     id: str
@@ -388,6 +481,8 @@ class Order:
     maintenance_id: str = ""
     position: int = 0
     phase: Phase = Phase.NONE
+    reschedules: int = 0
+    requested_not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,10 +560,13 @@ class MaintenanceRequest:
     host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: str = ""
+    strategy: Strategy = Strategy()
+    not_after: datetime | None = None
 
     def __post_init__(self) -> None:
         check_text("description", self.description)
         self._check_host_mode()
+        self._check_strategy()
         require(
             -1 <= self.duration_s <= MAX_DURATION_S,
             f"duration_s is {self.duration_s}: use -1 (unknown), 0 (no interruption) or up to {MAX_DURATION_S}",
@@ -484,10 +582,19 @@ class MaintenanceRequest:
                 self.not_before is None and self.earliest is None,
                 "an emergency starts at once: leave out not_before and earliest",
             )
-        for key, moment in (("not_before", self.not_before), ("earliest", self.earliest)):
+        self._check_times()
+
+    def _check_times(self) -> None:
+        starts = (("not_before", self.not_before), ("earliest", self.earliest))
+        for key, moment in (*starts, ("not_after", self.not_after)):
             require(
                 moment is None or moment.utcoffset() == timedelta(0),
                 f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z",
+            )
+        for key, moment in starts:
+            require(
+                moment is None or self.not_after is None or moment < self.not_after,
+                f"not_after must be later than {key}: nothing starts at not_after or later",
             )
 
     def _check_host_mode(self) -> None:
@@ -513,3 +620,22 @@ class MaintenanceRequest:
                 self.to_host not in self.targets.hosts,
                 f"machines cannot go to {self.to_host}: it is one of the hosts to evacuate",
             )
+
+    def _check_strategy(self) -> None:
+        """A maintenance of one wave has no strategy. The hosts of a host maintenance are worked on one after another."""
+        if self.strategy == Strategy():
+            return
+        rules = EVENT_TYPES[self.type]
+        require(
+            self.source is Source.PLATFORM and rules.one_domain_at_a_time and not self.emergency,
+            "a strategy needs several waves: use it with a Platform Freeze, Reboot or Redeploy that is not an emergency",
+        )
+        strategy = self.strategy
+        require(
+            self.host_mode is None or (strategy.group_by, strategy.canary) == (GroupBy.UPDATE_DOMAIN, 0),
+            f"host_mode {self.host_mode} works on one host after another: leave out group_by, max_parallel and canary",
+        )
+        require(
+            not strategy.max_failures or self.on_failure is OnFailure.CONTINUE,
+            f"max_failures needs on_failure {OnFailure.CONTINUE}: otherwise the first failure stops the maintenance",
+        )

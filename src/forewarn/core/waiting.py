@@ -6,33 +6,22 @@ A reason does not suggest what to do about it: that depends on who reads it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import nsmallest
 from itertools import islice
 
 from forewarn.core.change import Snapshot
+from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
-from forewarn.core.host_orders import (
-    OVER,
-    current_host,
-    departures,
-    is_read,
-    is_stopped,
-    machines_in_the_way,
-    machines_on,
-    machines_to_return,
-    no_target,
-    other_work,
-)
+from forewarn.core.host_orders import departures, is_stopped, machines_on
 from forewarn.core.model import (
     ENDED,
     OPEN,
     UNSTARTED,
     Actor,
     ApprovalMode,
-    ClockHold,
     Event,
     Maintenance,
     OnFailure,
@@ -41,24 +30,11 @@ from forewarn.core.model import (
     Status,
     StoreHold,
 )
+from forewarn.core.reason import Waiting, clock_held
+from forewarn.core.requested_start import announcement
 
 # A reason names at most this many machines or events, and counts the rest.
 MAX_NAMED = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.
-
-    `orders` are orders of hosts that failed or are in doubt.
-    """
-
-    code: str
-    message: str
-    until: datetime | None = None
-    machines: tuple[str, ...] = ()
-    events: tuple[str, ...] = ()
-    orders: tuple[str, ...] = ()
 
 
 def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiting, ...]:
@@ -81,97 +57,22 @@ def waiting_for_each(snapshot: Snapshot, event_ids: Iterable[str], now: datetime
     return reasons
 
 
-def waiting_for_hosts(snapshot: Snapshot, maintenance_id: str, now: datetime) -> dict[str, tuple[Waiting, ...]]:
-    """Return what the work on each host of a maintenance waits for; nothing for a host that is over.
-
-    Machines in the way are named if the snapshot has the machines of the host.
-    """
-    draft = Draft(snapshot, now, Actor("reader"))
-    maintenance = draft.maintenances[maintenance_id]
-    current = current_host(draft, maintenance)
-    return {
-        order.host: host_reasons(draft, maintenance, order, current) for order in draft.host_orders_of(maintenance_id)
-    }
-
-
-def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: Order | None) -> tuple[Waiting, ...]:
-    """Return what the work on a host waits for; `current` is the order of the host whose turn it is."""
-    if order.state in OVER:
-        returning = is_read(draft, order) and machines_to_return(draft, maintenance, order)
-        return tuple(_nowhere(no_target(draft, maintenance, order.host, order.host))) if returning else ()
-    if order.state is not OrderState.PLANNED:
-        return (_host_progress(draft, maintenance, order),)
-    reasons = _why_stopped(draft, maintenance)
-    if current is not None and current.id != order.id:
-        earlier = Waiting(code="earlier-host", message=f"host {current.host} comes first, and its turn has not ended")
-        return (*reasons, earlier)
-    reasons += _host_busy(draft, order)
-    unplanned = not departures(draft, order) and is_read(draft, order) and machines_on(draft, order.host)
-    nowhere = _nowhere(no_target(draft, maintenance, order.host, maintenance.to_host)) if unplanned else []
-    reasons += nowhere or _not_empty(draft, maintenance, order)
-    floor = host_not_before(draft, maintenance, order)
-    if floor is not None and draft.trusted_in("") < floor:
-        reasons.append(Waiting(code="earliest", message="the work on the host has an earliest start", until=floor))
-    ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
-    return tuple(reasons) or (ticker,)
-
-
-def _host_busy(draft: Draft, order: Order) -> list[Waiting]:
-    other = other_work(draft, order)
-    if other is None:
-        return []
-    unresolved = other.state in (OrderState.FAILED, OrderState.IN_DOUBT)
-    message = f"maintenance {other.maintenance_id} works on host {order.host}, and its order is {other.state}"
-    return [Waiting(code="host-busy", message=message, orders=(other.id,) if unresolved else ())]
-
-
-def _not_empty(draft: Draft, maintenance: Maintenance, order: Order) -> list[Waiting]:
-    """Return the wait for machines on the host, and for the events that empty it or shut them down."""
-    events = departures(draft, order)
-    unended = [e for e in events if e.status in OPEN and not is_stopped(draft, e)]
-    machines = tuple(str(m) for m in machines_in_the_way(draft, maintenance, order)) if is_read(draft, order) else ()
-    if unended:
-        message = f"{len(unended)} event(s) of host {order.host} have not ended"
-        return [
-            Waiting(
-                code="host-not-empty",
-                message=message,
-                machines=machines[:MAX_NAMED],
-                events=tuple(e.id for e in unended[:MAX_NAMED]),
-            )
-        ]
-    if machines and not events:
-        message = f"host {order.host} carries {_listed(machines)}, and their events are planned next"
-        return [Waiting(code="host-not-empty", message=message, machines=machines[:MAX_NAMED])]
-    return [_in_the_way(order, machines)] if machines else []
-
-
-def _in_the_way(order: Order, machines: tuple[str, ...]) -> Waiting:
-    message = f"host {order.host} still carries {_listed(machines)}, and no event of this maintenance moves them"
-    return Waiting(code="host-not-empty", message=message, machines=machines[:MAX_NAMED])
-
-
-def _host_progress(draft: Draft, maintenance: Maintenance, order: Order) -> Waiting:
-    """Return what an order of a host waits for that can be taken or was taken."""
-    if order.state is OrderState.FAILED:
-        message = f"the work on host {order.host} failed ({order.reason})"
-        return Waiting(code="order-failed", message=message, orders=(order.id,))
-    if order.state is OrderState.IN_DOUBT:
-        return replace(_progress(draft, order), orders=(order.id,))
-    if order.state is not OrderState.OPEN or _store_held(draft):
-        return _progress(draft, order)
-    machines = tuple(str(m) for m in machines_in_the_way(draft, maintenance, order)) if is_read(draft, order) else ()
-    if machines:
-        return _in_the_way(order, machines)
-    if order.reason:
-        return Waiting(code="host-not-empty", message=order.reason, until=order.deadline)
-    return _progress(draft, order)
-
-
 def host_not_before(draft: Draft, maintenance: Maintenance, order: Order) -> datetime | None:
     """Return the time before which the work on a host must not begin. The events of a host keep to NotBefore themselves."""
-    requested = [maintenance.earliest, None if departures(draft, order) else maintenance.not_before]
+    requested = [
+        maintenance.earliest,
+        order.requested_not_before,
+        None if departures(draft, order) else maintenance.not_before,
+    ]
     return max((moment for moment in requested if moment is not None), default=None)
+
+
+def host_planned_at(draft: Draft, maintenance: Maintenance, order: Order) -> datetime | None:
+    """Return when the events of a rescheduled host are planned: by the longest notice of its machines before its time."""
+    if order.requested_not_before is None:
+        return None
+    scopes = [draft.scopes[machine.scope] for machine in machines_on(draft, order.host)]
+    return announcement(order.requested_not_before, maintenance.type, scopes)
 
 
 class _SharedReasons:
@@ -180,11 +81,12 @@ class _SharedReasons:
     def __init__(self, draft: Draft, maintenance: Maintenance) -> None:
         self.wave = current_wave(draft, maintenance)
         self.ids = {e.id for e in self.wave}
-        self.stopped = _why_stopped(draft, maintenance)
-        self.stranded = stranded(draft, maintenance, self.wave)
+        self.stopped = why_stopped(draft, maintenance)
         self.earlier_wave = _earlier_wave(draft, self.wave)
         self.unready = dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
-        self.obstacles = obstacles(draft, maintenance, self.wave)
+        self.obstacles = [*start_waits(draft, maintenance, self.wave), *obstacles(draft, maintenance, self.wave)]
+        planned = [e for e in self.wave if e.status is Status.PLANNED]
+        self.unpublished = publication_waits(draft, maintenance, planned) if planned else []
         if _before_earliest(draft, maintenance, self.wave):
             earliest = Waiting(
                 code="earliest",
@@ -205,12 +107,12 @@ def _reasons(draft: Draft, event: Event, shared: _SharedReasons | None) -> tuple
     reasons = list(shared.stopped)
     if event.id not in shared.ids:
         reasons.append(shared.earlier_wave)
-        return tuple(reasons)
-    reasons += shared.stranded
-    if event.status is Status.SCHEDULED or event.born_approved:
+    elif event.status is Status.SCHEDULED or event.born_approved:
         reasons += _not_ready(draft, event)
         reasons += _rest_of_wave(event, shared.unready)
         reasons += shared.obstacles
+    else:
+        reasons += shared.unpublished
     ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
     return tuple(reasons) or (ticker,)
 
@@ -307,27 +209,14 @@ def stopped(draft: Draft, maintenance: Maintenance) -> bool:
     return maintenance.paused or bool(blocking_failures(draft, maintenance)) or bool(blocking_hosts(draft, maintenance))
 
 
-def due(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> bool:
-    """Whether the wave should start now: its events are published and ready, `earliest` has passed, nothing is paused.
-
-    Machines that are to move can go somewhere.
-    """
+def due(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> bool:
+    """Whether the wave should start now: published and ready, `earliest` has passed, nothing holds it back."""
     return (
         not stopped(draft, maintenance)
-        and not stranded(draft, maintenance, wave)
         and not _before_earliest(draft, maintenance, wave)
+        and not start_waits(draft, maintenance, wave)
         and all(startable(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
     )
-
-
-def stranded(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> list[Waiting]:
-    """Return why the machines of a wave can go to no host. Such a wave is neither published nor started."""
-    ways = dict.fromkeys((e.host, e.to_host) for e in wave if e.status in UNSTARTED)
-    return _nowhere(next(filter(None, (no_target(draft, maintenance, *way) for way in ways)), ""))
-
-
-def _nowhere(why: str) -> list[Waiting]:
-    return [Waiting(code="no-target", message=f"its machines can go to no host: {why}")] if why else []
 
 
 def startable(event: Event) -> bool:
@@ -341,7 +230,7 @@ def queue_key(maintenance: Maintenance, wave: Iterable[Event]) -> tuple[datetime
 
 def obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return what holds back a due wave: a held store, started events with its machines or domains, or a wave ahead."""
-    reasons = _store_held(draft)
+    reasons = store_held(draft)
     reasons += _failures_first(_blocked_by_started(draft, wave))
     ahead = _due_wave_ahead(draft, maintenance, wave)
     if ahead:
@@ -388,7 +277,7 @@ def _machine_busy(event: Event, other: Event) -> Waiting:
     shared = tuple(name for name in event.resources if name in names)
     return Waiting(
         code="machine",
-        message=f"{_listed(shared)} in {event.scope} is in event {other.id}, which has started",
+        message=f"{listed(shared)} in {event.scope} is in event {other.id}, which has started",
         machines=shared,
         events=(other.id,),
     )
@@ -402,7 +291,7 @@ def _domain_busy(event: Event, other: Event) -> Waiting:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Join the names; beyond the limit, name the first ones and count the rest."""
     if len(names) <= MAX_NAMED:
         return ", ".join(names)
@@ -441,7 +330,7 @@ def _before_earliest(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
     return min(draft.trusted_in(e.scope) for e in wave) < maintenance.earliest
 
 
-def _why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
+def why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     reasons = []
     failed = blocking_failures(draft, maintenance)
     if failed:
@@ -472,7 +361,7 @@ def _rest_of_wave(event: Event, unready: Collection[str]) -> list[Waiting]:
     ]
 
 
-def _store_held(draft: Draft) -> list[Waiting]:
+def store_held(draft: Draft) -> list[Waiting]:
     hold = draft.before.store_hold
     if hold is None:
         return []
@@ -482,14 +371,6 @@ def _store_held(draft: Draft) -> list[Waiting]:
 def held_because(hold: StoreHold) -> str:
     """Return why the store is held and what to do, as the end of a sentence."""
     return f"{hold.detail}; see what would happen, then run `forewarn db resume`"
-
-
-def clock_held(hold: ClockHold) -> Waiting:
-    return Waiting(
-        code="clock",
-        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ},"
-        " and no operator has confirmed it",
-    )
 
 
 def _not_ready(draft: Draft, event: Event) -> list[Waiting]:
@@ -509,7 +390,7 @@ def _missing_approval(event: Event) -> Waiting:
         return Waiting(code="approval", message="an operator has not approved")
     missing = tuple(name for name in event.resources if name not in approved_by)
     if event.approval_mode is ApprovalMode.ALL:
-        return Waiting(code="approval", message=f"not approved by {_listed(missing)}", machines=missing)
+        return Waiting(code="approval", message=f"not approved by {listed(missing)}", machines=missing)
     return Waiting(code="approval", message=f"no machine of {event.scope} has approved", machines=missing)
 
 
@@ -519,10 +400,10 @@ def order_progress(draft: Draft, event: Event) -> Waiting:
             code="host-work",
             message=f"its machines are shut down until the work on host {event.host} has ended",
         )
-    return _progress(draft, draft.orders[event.id])
+    return progress_of(draft, draft.orders[event.id])
 
 
-def _progress(draft: Draft, order: Order) -> Waiting:
+def progress_of(draft: Draft, order: Order) -> Waiting:
     if order.state is OrderState.FAILED:
         return Waiting(code="order-failed", message=f"its order failed ({order.reason})")
     if order.state is OrderState.IN_DOUBT:
@@ -530,7 +411,7 @@ def _progress(draft: Draft, order: Order) -> Waiting:
             code="in-doubt",
             message=f"its work may have begun, and its end is not known ({order.reason}); it was taken by {order.node}",
         )
-    if order.state is OrderState.OPEN and (held := _store_held(draft)):
+    if order.state is OrderState.OPEN and (held := store_held(draft)):
         return held[0]
     progress = "is being carried out" if order.state is OrderState.RUNNING else "waits for an executor to take it"
     return Waiting(code="executor", message=f"its order {progress}", until=order.deadline)

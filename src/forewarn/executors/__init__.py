@@ -3,7 +3,7 @@
 Imports `core` only. To write an executor of your own, see docs/guide/executors.md.
 """
 
-from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
+from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.executors.base import Executor, HostWork, Progress, Work
 
 __all__ = ["Executor", "HostWork", "OrderReport", "Outcome", "Progress", "Unknown", "Work"]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from forewarn.core.change import Change
-from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import Event, Maintenance, Order
+from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.executors.settings import NoSettings
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from forewarn.core.change import Change
 from forewarn.core.errors import InvalidSettings
-from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
+from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.executors.base import Executor, HostWork, Progress, Work
 from forewarn.executors.command_environment import command_environment, read_names
 from forewarn.executors.command_user import CommandUser, find_user, program_problem

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from forewarn.core.change import Change
-from forewarn.core.lifecycle import OrderReport, Outcome
 from forewarn.core.model import EventType, OrderState
+from forewarn.core.order_verbs import OrderReport, Outcome
 from forewarn.executors.base import Executor, Progress, Work
 from forewarn.executors.settings import parse_duration, read_counts, setting
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.core.change import Change
 from forewarn.core.errors import InvalidSettings
-from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
+from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.executors.base import Executor, Progress, Work
 from forewarn.executors.private_folder import make_private_folder
 from forewarn.executors.settings import one_of, parse_duration, setting, whole_number

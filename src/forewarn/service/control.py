@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from forewarn.core import lifecycle
+from forewarn.core import host_verbs, lifecycle, order_verbs, rescheduling
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
@@ -19,7 +19,6 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.hosts import known_host
-from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import (
     UNFINISHED,
     Actor,
@@ -34,10 +33,12 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.operator_model import MAX_CALENDAR_TOKENS, MAX_CALENDAR_TOKENS_PER_SCOPE, Role, Token
+from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.core.plan_warnings import UNREPORTED_MOVES, PlanWarning, plan_warnings
+from forewarn.core.reason import Waiting
 from forewarn.core.store_hold import hold_store, resume_store, starts_after_resuming
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import Waiting, waiting_for
+from forewarn.core.waiting import waiting_for
 from forewarn.service.decisions import Decision, Once, waking_others
 from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
@@ -150,6 +151,32 @@ class Control(FleetUseCases, HookUseCases):
     def cancel_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.cancel_event(s, event_id, now=now, actor=actor))
 
+    def reschedule_event(self, event_id: str, not_before: datetime, actor: Actor) -> str:
+        """Move an event that has not started; return the id of the event that replaces it."""
+        event, _ = self.event(event_id)
+        return self._decide_once(
+            Focus(maintenances=(event.maintenance_id,)),
+            lambda s, now: rescheduling.reschedule_event(
+                s,
+                event_id,
+                not_before,
+                now=now,
+                actor=actor,
+                new_id=self._new_id,
+                max_reschedules=self._max_reschedules,
+            ),
+            None,
+        )
+
+    def reschedule_host(self, maintenance_id: str, host: str, not_before: datetime, actor: Actor) -> None:
+        """Move a host of a maintenance whose machines have not begun to leave."""
+        self._decide(
+            Focus(maintenances=(maintenance_id,), hosts=(host,)),
+            lambda s, now: rescheduling.reschedule_host(
+                s, maintenance_id, host, not_before, now=now, actor=actor, max_reschedules=self._max_reschedules
+            ),
+        )
+
     def resolve_failure(self, event_id: str, verb: Verb, actor: Actor) -> None:
         """Retry, finish or abandon an event whose order failed or is in doubt."""
         timeout_s = self._order_timeout_s
@@ -173,7 +200,7 @@ class Control(FleetUseCases, HookUseCases):
         """Leave one host of a maintenance out."""
         self._decide(
             Focus(maintenances=(maintenance_id,)),
-            lambda s, now: lifecycle.skip_host(s, maintenance_id, host, now=now, actor=actor),
+            lambda s, now: host_verbs.skip_host(s, maintenance_id, host, now=now, actor=actor),
         )
 
     def resolve_host(self, order_id: str, verb: Verb, actor: Actor) -> None:
@@ -181,7 +208,7 @@ class Control(FleetUseCases, HookUseCases):
         timeout_s = self._order_timeout_s
         self._decide_on_orders(
             _only(order_id),
-            lambda s, now: lifecycle.resolve_host(s, order_id, verb, now=now, actor=actor, order_timeout_s=timeout_s),
+            lambda s, now: host_verbs.resolve_host(s, order_id, verb, now=now, actor=actor, order_timeout_s=timeout_s),
         )
 
     def cancel_maintenance(self, maintenance_id: str, actor: Actor) -> None:
@@ -264,7 +291,7 @@ class Control(FleetUseCases, HookUseCases):
             order = snapshot.orders.get(order_id)
             if order is not None and order.host and not checked:
                 raise HostNotChecked(order)
-            return lifecycle.take(snapshot, order_id, now=now, actor=actor, node=node, order_timeout_s=timeout_s)
+            return order_verbs.take(snapshot, order_id, now=now, actor=actor, node=node, order_timeout_s=timeout_s)
 
         try:
             change = self._decide_on_orders(_only(order_id), decide)
@@ -281,7 +308,7 @@ class Control(FleetUseCases, HookUseCases):
         reason = self.host_check.obstacle(order)
         if reason != order.reason:
             self._decide_on_orders(
-                _only(order.id), lambda s, now: lifecycle.note_host(s, order.id, reason, now=now, actor=actor)
+                _only(order.id), lambda s, now: host_verbs.note_host(s, order.id, reason, now=now, actor=actor)
             )
         if reason:
             raise Refused(reason)
@@ -291,7 +318,7 @@ class Control(FleetUseCases, HookUseCases):
         timeout_s = self._order_timeout_s
         change = self._decide_on_orders(
             _only(order_id),
-            lambda s, now: lifecycle.take_over(
+            lambda s, now: order_verbs.take_over(
                 s, order_id, now=now, actor=actor, node=node, of=of, order_timeout_s=timeout_s
             ),
         )
@@ -311,7 +338,7 @@ class Control(FleetUseCases, HookUseCases):
 
         def decide(snapshot: Snapshot, now: datetime) -> Change:
             events.update((each, snapshot.events[each]) for each in ids if each in snapshot.events)
-            change = lifecycle.report(snapshot, reports, now=now, actor=actor)
+            change = order_verbs.report(snapshot, reports, now=now, actor=actor)
             return waking_hosts(self._store, change, snapshot.machines)
 
         change = self._decide_on_orders(Focus(events=ids, machines=moved, whole_maintenances=False), decide)
@@ -511,6 +538,9 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         events={**snapshot.events, **{event.id: event for event in change.events}},
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},
         store_hold=snapshot.store_hold,
+        fleet_rules=snapshot.fleet_rules,
+        machine_counts=snapshot.machine_counts,
+        fleet_use=snapshot.fleet_use,
         read_hosts=snapshot.read_hosts,
         target_hosts=snapshot.target_hosts,
     )

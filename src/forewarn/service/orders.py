@@ -18,8 +18,8 @@ from itertools import islice
 
 from forewarn.core.errors import Conflict, NotFound, Refused, StoreHeld, StoreUnavailable
 from forewarn.core.formatting import names
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor, Order, OrderState, Phase
+from forewarn.core.order_verbs import Outcome
 from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control

@@ -17,7 +17,6 @@ from forewarn.app.server import running
 from forewarn.app.service import Service, new_id
 from forewarn.core.errors import Invalid, InvalidSettings, NotFound, Refused
 from forewarn.core.fleet import Fleet
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     EventType,
@@ -28,6 +27,7 @@ from forewarn.core.model import (
     Source,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.connection import ConnectionFactory
 from forewarn.operator.api.calls import CALLS

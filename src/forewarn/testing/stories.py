@@ -16,7 +16,7 @@ from forewarn.app.service import Service
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Invalid, Refused
-from forewarn.core.lifecycle import Outcome, Unknown
+from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import (
     Actor,
     Event,
@@ -29,8 +29,8 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import waiting_for_hosts
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import from_values
 from forewarn.store import AuditQuery, EventQuery, Focus, Store
@@ -41,6 +41,7 @@ MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
+    "not_after",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -150,6 +151,10 @@ class Player:
         for scope in scopes:
             self.service.control.disable(scope, Actor("idle watch"))
 
+    def _do_budget(self, **limits: str) -> None:
+        """Limit how many hosts and machines of the fleet are down at once."""
+        self.service.control.set_budget(self._operator, **{key: int(limit) for key, limit in limits.items()})
+
     def _do_machines(self, scope: str) -> Iterable[str]:
         snapshot = self._store.snapshot(Focus(scopes=(scope,), inventory=True))
         return [
@@ -180,6 +185,7 @@ class Player:
             host_mode=HostMode(options["mode"]) if "mode" in options else None,
             return_machines="return" in flags,
             to_host=options.get("to", ""),
+            not_after=self._moment(options.get("not_after")),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
 
@@ -213,6 +219,18 @@ class Player:
 
     def _do_skip(self, name: str, host: str) -> None:
         self.service.control.skip_host(self._id(name), host, self._operator)
+
+    def _do_reschedule(self, name: str, *host: str, to: str) -> Iterable[str] | None:
+        """Move an event, or a host of a maintenance."""
+        not_before = self._moment(to)
+        if not_before is None:
+            raise ValueError("reschedule: `to` is the new time, like +2h")
+        if name.startswith("M"):
+            self.service.control.reschedule_host(self._id(name), "".join(host), not_before, self._operator)
+            return None
+        moved = self.service.control.reschedule_event(self._id(name), not_before, self._operator)
+        self._name_new_events()
+        return [f"{moved} replaces {name}"]
 
     def _resolve(self, name: str, verb: Verb) -> None:
         control = self.service.control

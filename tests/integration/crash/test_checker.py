@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.fleet import Fleet
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     Event,
@@ -24,6 +23,7 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.executors.external import ExternalExecutor
 from forewarn.service.clock import ManualClock

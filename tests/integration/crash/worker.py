@@ -18,7 +18,6 @@ from pathlib import Path
 
 from forewarn.core.errors import Conflict, RequestError
 from forewarn.core.fleet import Fleet
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import (
     Actor,
     ApprovalMode,
@@ -34,6 +33,7 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.executors.simulated import SimulatedExecutor
 from forewarn.service.clock import ScaledClock

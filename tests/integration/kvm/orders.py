@@ -8,8 +8,8 @@ from pathlib import Path
 from scripts.kvm_bed.bed import Bed
 
 from forewarn.core.event_types import EventType
-from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import Event, Order, OrderState, Phase, Source, Status
+from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.executors import Executor, Work
 from forewarn.libvirt.executor import LibvirtExecutor, LibvirtSettings
 from tests.support.waiting import until

@@ -9,7 +9,7 @@ import pytest
 from scripts.kvm_bed.bed import Bed, Guest
 
 from forewarn.core.event_types import EventType
-from forewarn.core.lifecycle import Outcome
+from forewarn.core.order_verbs import Outcome
 from forewarn.libvirt import machine_work
 from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.executor import LibvirtExecutor

@@ -18,8 +18,8 @@ import pytest
 from scripts.kvm_bed.bed import ROOT, Bed, Guest
 
 from forewarn.core.event_types import EventType
-from forewarn.core.lifecycle import OrderReport, Outcome, Unknown
 from forewarn.core.model import Phase
+from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.executors import Progress, Work
 from forewarn.libvirt.journal import Journal
 from tests.integration.kvm.orders import done, ended, executor_in, work_on

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.core.lifecycle import Unknown
 from forewarn.core.model import Actor
+from forewarn.core.order_verbs import Unknown
 from forewarn.operator.api import views
 from tests.support import forty_hosts
 from tests.support.running_service import RunningService, running_service

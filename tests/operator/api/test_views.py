@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from forewarn.core import waiting
+from forewarn import core
 from forewarn.core.model import Targets
 from forewarn.operator.api.views import CAUSED_BY_OTHERS, maintenance_row, targets_out
 from tests.support.records import maintenance
@@ -23,6 +23,7 @@ OWN_REASONS = {
     "notice",
     "order-failed",
     "paused",
+    "requested-start",
     "ticker",
     "wave",
 }
@@ -30,7 +31,8 @@ OWN_REASONS = {
 
 def test_every_reason_to_wait_is_shown_in_a_plan_or_listed_as_hidden() -> None:
     """A reason whose cause is another maintenance is in CAUSED_BY_OTHERS, so that a plan shows it."""
-    codes = set(re.findall(r'code="([a-z-]+)"', Path(waiting.__file__).read_text("utf-8")))
+    source = "".join(path.read_text("utf-8") for path in Path(core.__path__[0]).glob("*.py"))
+    codes = set(re.findall(r'code="([a-z-]+)"', source))
     assert codes - CAUSED_BY_OTHERS == OWN_REASONS
     assert codes >= CAUSED_BY_OTHERS
 

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from forewarn.core.errors import StoreUnavailable
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor
+from forewarn.core.order_verbs import Outcome
 from forewarn.operator.portal.app import ACTIONS, HINTS, MAX_FORM_BYTES, local_path
 from forewarn.store import Counts
 from forewarn.store.memory import MemoryStore
@@ -68,6 +68,7 @@ def test_every_late_form_leads_to_its_page() -> None:
             "/hosts/{host}/{verb}": "/hosts/rack1-a",
             "/hooks": "/hooks",
             "/hooks/{id}/{verb}": f"/hooks/{hook['id']}",
+            "/budget": "/budget",
             "/store/hold": "/store",
             "/store/resume": "/store",
         }

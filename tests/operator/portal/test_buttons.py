@@ -3,8 +3,8 @@
 import re
 from html import escape, unescape
 
-from forewarn.core.lifecycle import Outcome, Unknown
 from forewarn.core.model import Actor
+from forewarn.core.order_verbs import Outcome, Unknown
 from tests.support.portal_client import HOSTILE, PortalClient, page_text
 from tests.support.running_service import RunningService, running_service
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from bench.portal import LARGEST_PAGE_BYTES, place
 
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Actor
+from forewarn.core.order_verbs import Outcome
 from forewarn.store import EventFirstSeen, MachineLastSeen
 from tests.support.portal_client import MAINTENANCE, PortalClient, page_text
 from tests.support.running_service import RunningService, running_service

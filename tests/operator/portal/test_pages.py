@@ -8,8 +8,8 @@ from urllib.parse import unquote
 import pytest
 
 from forewarn import __version__
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import ENDED, OPEN, Actor
+from forewarn.core.order_verbs import Outcome
 from forewarn.operator.portal import now, pages
 from tests.support.portal_client import PortalClient, page_text
 from tests.support.running_service import RunningService, running_service

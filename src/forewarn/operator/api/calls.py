@@ -10,7 +10,7 @@ from typing import Any
 from forewarn.core.model import Event
 from forewarn.core.operator_model import Role
 from forewarn.core.transitions import Verb
-from forewarn.operator.api import admin, bodies, events, hooks, inventory, maintenances, orders, store_hold
+from forewarn.operator.api import admin, bodies, budget, events, hooks, inventory, maintenances, orders, store_hold
 from forewarn.operator.api.access import EVERYONE, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result, Searched
@@ -166,6 +166,11 @@ CALLS: tuple[Call, ...] = (
         "/v1/maintenances/{id}/hosts/{host}/skip", maintenances.skip_host, bodies.MaintenanceOut,
         "Leave one host out: its unstarted events and its work are cancelled; it stays cordoned if its turn had begun.",
     ),
+    _post(
+        "/v1/maintenances/{id}/hosts/{host}/reschedule", maintenances.reschedule_host, bodies.MaintenanceOut,
+        "Move a host whose machines have not begun to leave to another time: it becomes the last one.",
+        takes=bodies.RescheduleIn,
+    ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
     _get(
         "/v1/waves", events.list_open_waves, bodies.OpenWavesOut, "The waves with open events, newest first.",
@@ -179,6 +184,11 @@ CALLS: tuple[Call, ...] = (
     _post(
         "/v1/events/{id}/cancel", events.cancel_event, bodies.EventOut, "Cancel it, if it has not started.",
         roles=OWNERS, why_not=why_not_cancel,
+    ),
+    _post(
+        "/v1/events/{id}/reschedule", events.reschedule_event, bodies.EventOut,
+        "Move it to another time, if it has not started; returns the event that replaces it.",
+        roles=OWNERS, takes=bodies.RescheduleIn,
     ),
     *(
         _post(f"/v1/events/{{id}}/{verb}", events.resolve_failure(verb), bodies.EventOut, summary)
@@ -250,6 +260,11 @@ CALLS: tuple[Call, ...] = (
     ),
     _get("/v1/caller", admin.get_caller, bodies.CallerOut, "Who makes this call: the name, role and scopes of the token."),
     _get("/v1/counts", inventory.get_counts, bodies.CountsOut, "The number of open events, scopes and machines."),
+    _get(
+        "/v1/budget", budget.get_budget, bodies.BudgetOut, "The budgets of the fleet, and what uses them.",
+        roles=EVERYONE - {Role.OWNER},
+    ),
+    _post("/v1/budget", budget.post_budget, bodies.BudgetOut, "Change the budgets of the fleet.", takes=bodies.BudgetIn),
     _get("/v1/store", store_hold.get_store, bodies.StoreOut, "Whether the store is held."),
     _post(
         "/v1/store/hold", store_hold.hold_store, bodies.StoreOut, "Hold the store: nothing starts, no order is handed out.",

@@ -66,6 +66,7 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
         host_mode=body.host_mode,
         return_machines=body.return_machines,
         to_host=body.to_host,
+        not_after=in_utc(body.not_after, "not_after"),
     )
     if context.query.dry_run:
         plan = api.control.plan(request, caller.actor, read=api.snapshots.of)
@@ -154,4 +155,10 @@ def change_maintenance(change: Callable[[Control, str, Actor], None]) -> Callabl
 
 def skip_host(api: Api, context: CallContext) -> Result:
     api.control.skip_host(context.path["id"], context.path["host"], context.caller.actor)
+    return Result(200, api.maintenance_body(context.caller, context.path["id"]))
+
+
+def reschedule_host(api: Api, context: CallContext) -> Result:
+    not_before = in_utc(context.body.not_before, "not_before")
+    api.control.reschedule_host(context.path["id"], context.path["host"], not_before, context.caller.actor)
     return Result(200, api.maintenance_body(context.caller, context.path["id"]))

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 
 from forewarn.core.errors import NotFound, Refused
-from forewarn.core.lifecycle import Outcome
 from forewarn.core.model import Event, Maintenance, Order, OrderState, Status
+from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.context import (

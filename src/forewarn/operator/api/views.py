@@ -15,6 +15,7 @@ from forewarn.core.estimate import expected_end
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.hooks import hook_state
 from forewarn.core.host_orders import OVER
+from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.hosts import host_state
 from forewarn.core.model import (
     ENDED,
@@ -37,13 +38,14 @@ from forewarn.core.needs_operator import needs_operator
 from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
-from forewarn.core.waiting import MAX_NAMED, Waiting, waiting_for_each, waiting_for_hosts
+from forewarn.core.reason import Waiting
+from forewarn.core.waiting import MAX_NAMED, waiting_for_each
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
 # Reasons to wait whose cause is another maintenance, or the store as a whole.
-CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "host-busy", "store-held", "unresolved"})
+CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "budget", "host-busy", "store-held", "unresolved"})
 OUTSIDE_SCOPES = "it waits for something outside your scopes"
 
 S = TypeVar("S")
@@ -149,6 +151,10 @@ class EventBodies:
             reason=event.reason,
             waiting_for=[self.reason(reason) for reason in self._waiting.get(event.id, ())],
             timeline=short_timeline(event, order) if timeline is None else timeline,
+            replaces=event.replaces,
+            replaced_by=event.replaced_by,
+            reschedules=event.reschedules,
+            requested_not_before=event.requested_not_before,
         )
 
     def _notice(self, event: Event) -> int | None:
@@ -310,6 +316,8 @@ def _host_work(snapshot: Snapshot, order: Order, waiting: list[bodies.WaitingOut
         reason=order.reason,
         machines=[] if order.state in OVER else sorted(str(m) for m in machines_of_host(snapshot, order.host)),
         waiting_for=waiting,
+        reschedules=order.reschedules,
+        requested_not_before=order.requested_not_before,
     )
 
 
@@ -339,7 +347,7 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
     body = submission_out(plan, within)
-    body.id = body.created = body.not_before = body.earliest = None
+    body.id = body.created = body.not_before = body.earliest = body.not_after = None
     body.status = MaintenanceStatus.PLANNED
     event_count = sum(body.event_counts.values())
     body.event_counts = {Status.PLANNED: event_count}

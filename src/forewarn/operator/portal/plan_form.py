@@ -44,6 +44,7 @@ FIELDS: Mapping[str, str] = {
     "return_machines": "",
     "not_before": "",
     "earliest": "",
+    "not_after": "",
     "duration": "",
     "description": "",
     "source": Source.PLATFORM,
@@ -113,6 +114,7 @@ def submit(request: PageRequest) -> RenderedPage | Redirect:
         "plan": plan,
         "not_before": not_before,
         "earliest": earliest,
+        "not_after": _requested_time(fields, "not_after"),
         "key": request.api.new_key(),
         "fingerprint": fingerprint,
         "problem": problem,
@@ -167,7 +169,7 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
             targets["update_domain"] = _number("update_domain", fields["update_domain"])
     body: dict[str, Any] = {
         **{name: fields[name] for name in ("type", "source", "on_failure", "description")},
-        **{name: _rfc3339(fields[name]) for name in ("not_before", "earliest") if fields[name]},
+        **{name: rfc3339(fields[name]) for name in ("not_before", "earliest", "not_after") if fields[name]},
         "targets": targets,
         "emergency": bool(fields["emergency"]),
     }
@@ -204,7 +206,7 @@ def _seconds(name: str, text: str) -> int:
         raise Invalid(f"{name}: {error}") from None
 
 
-def _rfc3339(text: str) -> str:
+def rfc3339(text: str) -> str:
     """Complete the value of a browser's date field, `2030-01-01T12:00`. The portal's times are UTC."""
     return f"{text}{':00' if len(text) == 16 else ''}{'' if text.endswith('Z') else 'Z'}"
 
@@ -212,7 +214,7 @@ def _rfc3339(text: str) -> str:
 def _requested_time(fields: Mapping[str, str], name: str) -> datetime | None:
     """Return a time of a maintenance, after the API has accepted it."""
     used = fields[name] and fields["kind"] not in MACHINE_KINDS
-    return msgspec.convert(_rfc3339(fields[name]), datetime) if used else None
+    return msgspec.convert(rfc3339(fields[name]), datetime) if used else None
 
 
 # -- the preview

@@ -29,6 +29,10 @@ class MemoryChecks(MemoryTables):
             raise Conflict("the store is held for another reason than the one that was resumed")
         if change.begins_work and self._store_hold is not None and self._store_hold.resumed is None:
             raise Conflict("the store has been held meanwhile")
+        if change.fleet_rules is not None and change.fleet_rules.version != self._fleet_rules.version:
+            raise Conflict("the rules of the fleet were changed by another request or node")
+        if change.reservations is not None and change.reservations != self._fleet_rules.reservations:
+            raise Conflict("another wave was published meanwhile")
         self._check_tokens(change)
         self._check_hooks(change.hooks)
         self._check_hosts(change)

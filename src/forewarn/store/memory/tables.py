@@ -9,6 +9,7 @@ from threading import RLock
 from typing import Any, TypeVar, cast
 
 from forewarn.core.change import Change
+from forewarn.core.fleet_rules import FleetRules
 from forewarn.core.model import (
     OPEN,
     AuditEntry,
@@ -71,6 +72,7 @@ class MemoryTables:
         self._deliveries: dict[str, dict[int, HookDelivery]] = {}
         self._hold: ClockHold | None = None
         self._store_hold: StoreHold | None = None
+        self._fleet_rules = FleetRules()
 
     def _events_of_maintenance(self, maintenance_id: str) -> Iterable[Event]:
         return (self._events[i] for i in self._event_ids_of.get(maintenance_id, ()))
@@ -139,6 +141,19 @@ class MemoryTables:
         if change.resumes_store is not None:
             self._store_hold = replace(change.resumes_store, resumed=change.at)
             self._wake_everything(change.at)
+
+    def _put_fleet_rules(self, change: Change) -> None:
+        if change.fleet_rules is not None:
+            version, reservations = change.fleet_rules.version + 1, self._fleet_rules.reservations
+            self._fleet_rules = replace(change.fleet_rules, version=version, reservations=reservations)
+            self._wake_everything(change.at)
+        if change.reservations is not None:
+            self._fleet_rules = replace(self._fleet_rules, reservations=change.reservations + 1)
+        if change.frees_budget:
+            reservations = self._fleet_rules.reservations + self._fleet_rules.has_budget
+            self._fleet_rules = replace(self._fleet_rules, reservations=reservations)
+            for maintenance in [m for m in self._maintenances.values() if m.waits_for_budget and m.ended is None]:
+                self._put_maintenance(replace(maintenance, wake_at=change.at))
 
     def _put_hooks(self, hooks: Iterable[Hook]) -> None:
         self._hooks |= {hook.id: replace(hook, version=hook.version + 1) for hook in hooks}

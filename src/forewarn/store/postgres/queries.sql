@@ -81,13 +81,13 @@ WHERE maintenance_id = ANY(%(ids)s::text[])
 
 -- name: maintenances_by_id
 -- Return the maintenances with these ids and their targets.
-SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+SELECT m.*, t.targets, t.strategy FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
 WHERE m.id = ANY(%(ids)s::text[]) ORDER BY m.id;
 
 -- name: maintenances_matching
 -- Return those of these maintenances that contain a text. The targets are JSON, whose names are ASCII without a slash: there both
 -- parts of the text are searched for, wherever they are.
-SELECT m.*, t.targets FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
+SELECT m.*, t.targets, t.strategy FROM maintenances m LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
 WHERE m.id = ANY(%(ids)s::text[])
   AND (m.id ILIKE %(pattern)s OR m.type COLLATE "C" ILIKE %(pattern)s OR m.description COLLATE "C" ILIKE %(pattern)s
     OR m.created_by COLLATE "C" ILIKE %(pattern)s
@@ -103,9 +103,10 @@ SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') 
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
   max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed,
   count(*) FILTER (WHERE e.status = 'Abandoned' OR o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason))
-    AS resolved
+    AS resolved, max(e.requested_not_before) AS requested_not_before
 FROM events e LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
-WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND e.replaced_by = ''
+  AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
@@ -373,6 +374,10 @@ SELECT count(*) AS machines FROM machines;
 -- Count the machines of the named scopes.
 SELECT count(*) AS machines FROM machines WHERE scope = ANY(%(scopes)s::text[]);
 
+-- name: machine_counts
+-- Count the machines of each named scope.
+SELECT scope, count(*) AS machines FROM machines WHERE scope = ANY(%(scopes)s::text[]) GROUP BY scope;
+
 -- name: event_numbers_of_machine
 -- Return the numbers of the newest events of a machine.
 SELECT e.number FROM event_machines m JOIN events e ON e.number = m.event_number
@@ -485,18 +490,19 @@ SELECT name, version FROM scopes WHERE name = ANY(%(names)s::text[]) ORDER BY na
 -- Add or replace a scope.
 INSERT INTO scopes VALUES (%(name)s, %(kind)s, %(approval)s, %(approve_user_events)s, %(max_user_operations)s,
     %(terminate_notice_s)s, %(minimum_notice_s)s, %(enabled)s, %(epoch)s, %(incarnation)s, %(version)s + 1,
-    %(changed)s)
+    %(changed)s, %(windows)s, %(max_unavailable)s, %(approval_opens_window)s)
 ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.approval,
     approve_user_events = excluded.approve_user_events, max_user_operations = excluded.max_user_operations,
     terminate_notice_s = excluded.terminate_notice_s, minimum_notice_s = excluded.minimum_notice_s,
     enabled = excluded.enabled, epoch = excluded.epoch, incarnation = excluded.incarnation,
-    version = excluded.version, changed = excluded.changed;
+    version = excluded.version, changed = excluded.changed, windows = excluded.windows,
+    max_unavailable = excluded.max_unavailable, approval_opens_window = excluded.approval_opens_window;
 
 -- name: add_scope
 -- Add a scope. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO scopes VALUES (%(name)s, %(kind)s, %(approval)s, %(approve_user_events)s, %(max_user_operations)s,
     %(terminate_notice_s)s, %(minimum_notice_s)s, %(enabled)s, %(epoch)s, %(incarnation)s, %(version)s + 1,
-    %(changed)s)
+    %(changed)s, %(windows)s, %(max_unavailable)s, %(approval_opens_window)s)
 ON CONFLICT DO NOTHING;
 
 -- name: remove_scope
@@ -506,9 +512,10 @@ DELETE FROM scopes WHERE name = %(name)s;
 -- name: put_machine
 -- Add or replace a machine.
 INSERT INTO machines VALUES (%(scope)s, %(name)s, %(update_domain)s, %(fault_domain)s, %(host)s, %(interface)s,
-    %(instance_id)s)
+    %(instance_id)s, %(labels)s)
 ON CONFLICT (scope, name) DO UPDATE SET update_domain = excluded.update_domain, fault_domain = excluded.fault_domain,
-    host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id;
+    host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id,
+    labels = excluded.labels;
 
 -- name: clear_instance_id
 -- Clear the instance id of a machine. Machines may swap identities in one change: clear all old ones before adding new ones.
@@ -531,17 +538,19 @@ DELETE FROM machines WHERE scope = %(scope)s AND name = %(name)s;
 INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(created_by)s, %(not_before)s,
     %(earliest)s, %(duration_s)s, %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s,
     %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s, %(host_mode)s,
-    %(return_machines)s, %(to_host)s)
+    %(return_machines)s, %(to_host)s, %(not_after)s, %(drill_hold_s)s, %(continued_after)s,
+    %(waits_for_budget)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
 -- Add the targets of a new maintenance.
-INSERT INTO maintenance_targets VALUES (%(maintenance_id)s, %(targets)s);
+INSERT INTO maintenance_targets VALUES (%(maintenance_id)s, %(targets)s, %(strategy)s);
 
 -- name: update_maintenance
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.
 UPDATE maintenances SET paused = %(paused)s, cancelled = %(cancelled)s, status = %(status)s, wake_at = %(wake_at)s,
-    version = %(version)s + 1, ended = %(ended)s, told = %(told)s
+    version = %(version)s + 1, ended = %(ended)s, told = %(told)s,
+    continued_after = %(continued_after)s, waits_for_budget = %(waits_for_budget)s
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: wake_maintenance
@@ -552,15 +561,17 @@ UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE id = %(id)
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason, host, to_host)
+    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before,
+    replaced_by)
 VALUES (%(id)s, %(maintenance_id)s, %(wave)s, %(position)s, %(scope)s, %(update_domain)s, %(type)s, %(source)s,
     %(resources)s, %(description)s, %(duration_s)s, %(emergency)s, %(status)s, %(born_approved)s,
     %(needs_approval)s, %(approval)s, %(sequence)s, %(published)s, %(not_before)s, %(minimum_notice_s)s,
-    %(started)s, %(ended)s, %(reason)s, %(host)s, %(to_host)s)
+    %(started)s, %(ended)s, %(reason)s, %(host)s, %(to_host)s, %(group_name)s, %(replaces)s, %(reschedules)s,
+    %(requested_not_before)s, %(replaced_by)s)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
-    ended = excluded.ended, reason = excluded.reason
+    ended = excluded.ended, reason = excluded.reason, replaced_by = excluded.replaced_by
 WHERE events.maintenance_id = excluded.maintenance_id;
 
 -- name: add_approval
@@ -570,13 +581,14 @@ INSERT INTO approvals VALUES (%(event_id)s, %(machine)s, %(who)s, %(at)s, %(orig
 -- name: put_order
 -- Add or update an order; it is listed under its event's scope, the order of a host under none.
 INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
-    phase, scope)
+    phase, reschedules, requested_not_before, scope)
 VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s, %(ended)s, %(reason)s, %(output)s,
-    %(host)s::text, %(maintenance_id)s, %(position)s, %(phase)s,
+    %(host)s::text, %(maintenance_id)s, %(position)s, %(phase)s, %(reschedules)s, %(requested_not_before)s,
     CASE WHEN %(host)s::text = '' THEN (SELECT scope FROM events WHERE events.id = %(id)s::text) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase, position = excluded.position,
+    reschedules = excluded.reschedules, requested_not_before = excluded.requested_not_before;
 
 -- name: add_audit
 -- Add an audit entry; a trigger chains it to the entry before.
@@ -773,6 +785,53 @@ WHERE id >= %(prefix)s AND id < %(after)s
                                                AND s.scope = ANY(%(scopes)s::text[])))
 ORDER BY id LIMIT %(limit)s;
 
+-- name: fleet_rules
+-- Return the rules of the fleet.
+SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations FROM fleet_rules WHERE one;
+
+-- name: machines_down
+-- Count the machines in published and Started events.
+SELECT count(DISTINCT m.scope || '/' || m.machine) AS machines
+FROM events e JOIN event_machines m ON m.event_number = e.number
+WHERE e.status IN ('Scheduled', 'Started');
+
+-- name: hosts_down
+-- Return the hosts that maintenances work on, empty, or take down because they group machines by host.
+SELECT e.maintenance_id, e.host FROM events e WHERE e.status IN ('Scheduled', 'Started') AND e.host <> ''
+UNION
+SELECT e.maintenance_id, e.group_name FROM events e
+JOIN maintenance_targets t ON t.maintenance_id = e.maintenance_id
+WHERE e.status IN ('Scheduled', 'Started') AND e.group_name <> '' AND t.strategy::jsonb ->> 'group_by' = 'host'
+UNION
+SELECT maintenance_id, host FROM orders
+WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
+UNION
+SELECT o.maintenance_id, o.host FROM orders o
+WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+
+-- name: events_down
+-- Return the oldest published and Started events.
+SELECT id FROM events WHERE status IN ('Scheduled', 'Started') ORDER BY number LIMIT %(limit)s;
+
+-- name: release
+-- Record that something is up again, if the fleet has a budget.
+UPDATE fleet_rules SET reservations = reservations + 1 WHERE one AND (max_hosts_down > 0 OR max_machines_down > 0);
+
+-- name: wake_waiting_for_budget
+-- Let the ticker work on the maintenances that wait for the budget of the fleet.
+UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE waits_for_budget AND ended IS NULL;
+
+-- name: update_fleet_rules
+-- Change the rules of the fleet. If their version changed, this changes no row, and the store raises Conflict.
+UPDATE fleet_rules SET windows = %(windows)s, no_go_times = %(no_go_times)s, max_hosts_down = %(max_hosts_down)s,
+    max_machines_down = %(max_machines_down)s, version = %(version)s + 1
+WHERE one AND version = %(version)s;
+
+-- name: reserve
+-- Count a reservation. If another came first, this changes no row, and the store raises Conflict.
+UPDATE fleet_rules SET reservations = %(reservations)s + 1 WHERE one AND reservations = %(reservations)s;
+
 -- name: clock_hold
 -- Return the hold of the clock.
 SELECT trusted, noticed, jumped_s, node, confirmed FROM clock_hold WHERE one;
@@ -830,6 +889,16 @@ FROM (SELECT system_identifier || '/' || 'cluster'::regclass::oid AS identity,
 -- name: lock_maintenances
 -- Lock the maintenances in the order of their ids, and return their versions.
 SELECT id, version FROM maintenances WHERE id = ANY(%(ids)s::text[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_maintenances_and_waiting
+-- Lock these maintenances and those that wait for the budget of the fleet, as lock_maintenances does.
+SELECT id, version FROM maintenances WHERE id IN (
+    SELECT unnest(%(ids)s::text[]) UNION SELECT id FROM maintenances WHERE waits_for_budget)
+ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_budget
+-- Lock the rules of the fleet, if it has a budget: before anything else, so that changes that rely on what is down wait here.
+SELECT reservations FROM fleet_rules WHERE one AND (max_hosts_down > 0 OR max_machines_down > 0) FOR NO KEY UPDATE;
 
 -- name: add_change
 -- Announce a change. From here to the commit, one change at a time holds the lock: NOTIFY needs that anyway, and it keeps the

@@ -13,6 +13,7 @@ from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 
+from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.model import (
     Approval,
     AuditEntry,
@@ -26,6 +27,7 @@ from forewarn.core.model import (
     Order,
     Scope,
     StoreHold,
+    Strategy,
     Targets,
 )
 from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
@@ -95,6 +97,49 @@ def read_targets(text: str | None) -> Targets | None:
     return Targets(**found | {"machines": tuple((scope, name) for scope, name in found.get("machines", ()))})
 
 
+def strategy_text(strategy: Strategy) -> str:
+    """Return the strategy as JSON, without the fields that have their default."""
+    return json.dumps(_without_defaults(strategy, Strategy()))
+
+
+@lru_cache(maxsize=64)
+def read_strategy(text: str | None) -> Strategy:
+    """Parse a strategy. Cached like targets."""
+    found = json.loads(text or "{}")
+    return Strategy(**found | {"windows": tuple(found.get("windows", ()))})
+
+
+def _without_defaults(thing: Any, default: Any) -> dict[str, Any]:
+    return {f.name: value for f in fields(thing) if (value := getattr(thing, f.name)) != getattr(default, f.name)}
+
+
+def _windows_text(windows: Mapping[str, Window]) -> str:
+    return json.dumps([_with_times_as_text(asdict(window)) for window in windows.values()])
+
+
+def _no_go_times_text(no_go_times: Mapping[str, NoGoTime]) -> str:
+    return json.dumps([_with_times_as_text(asdict(no_go)) for no_go in no_go_times.values()])
+
+
+def _with_times_as_text(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: time_text(value) if isinstance(value, datetime) else value for key, value in values.items()}
+
+
+@lru_cache(maxsize=16)
+def _windows(text: str) -> Mapping[str, Window]:
+    return {each["name"]: Window(**_with_times(each)) for each in json.loads(text)}
+
+
+@lru_cache(maxsize=16)
+def _no_go_times(text: str) -> Mapping[str, NoGoTime]:
+    return {each["name"]: NoGoTime(**_with_times(each)) for each in json.loads(text)}
+
+
+def _with_times(values: dict[str, Any]) -> dict[str, Any]:
+    times = {key: _time(values[key]) for key in ("start", "end", "extended_until") if values.get(key)}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()} | times
+
+
 # PostgreSQL's text cannot hold NUL, but a command's output can. NUL and the escape character are each written as two characters.
 _ESCAPE = "\x1a"
 
@@ -125,6 +170,8 @@ _TEXT: Coders = {
     Mapping[EventType, int]: (_notices_text, _notices),
     Mapping[str, str]: (_labels_text, json.loads),
     HostMode | None: (_optional(str), _optional(HostMode)),
+    Mapping[str, Window]: (_windows_text, _windows),
+    Mapping[str, NoGoTime]: (_no_go_times_text, _no_go_times),
 }
 _NATIVE: Coders = {
     str: (without_nul, _with_nul),
@@ -136,11 +183,13 @@ _NATIVE: Coders = {
     Mapping[EventType, int]: (_notices_text, _notices),
     Mapping[str, str]: (_labels_text, json.loads),
     HostMode | None: (_optional(str), _optional(HostMode)),
+    Mapping[str, Window]: (_windows_text, _windows),
+    Mapping[str, NoGoTime]: (_no_go_times_text, _no_go_times),
 }
 
 
 # Columns with another name than their field: the database keeps the older name.
-_COLUMN_OF_FIELD = {"observed_published_at": "told", "approval_mode": "approval"}
+_COLUMN_OF_FIELD = {"observed_published_at": "told", "approval_mode": "approval", "group": "group_name"}
 
 
 class Codec(Generic[T]):
@@ -200,7 +249,7 @@ class Rows:
         self.scope = Codec(coders, Scope, by_name=by_name)
         self.machine = Codec(coders, Machine, "addresses", by_name=by_name)
         self.host = Codec(coders, Host, by_name=by_name)
-        self.maintenance = Codec(coders, Maintenance, "targets", by_name=by_name)
+        self.maintenance = Codec(coders, Maintenance, "targets", "strategy", by_name=by_name)
         self.wave_progress = Codec(coders, WaveProgress, by_name=by_name)
         self.event = Codec(coders, Event, "approvals", by_name=by_name)
         self.approval = Codec(coders, Approval, by_name=by_name)
@@ -213,6 +262,7 @@ class Rows:
         self.receipt = Codec(coders, Receipt, by_name=by_name)
         self.hold = Codec(coders, ClockHold, by_name=by_name)
         self.store_hold = Codec(coders, StoreHold, by_name=by_name)
+        self.fleet_rules = Codec(coders, FleetRules, by_name=by_name)
 
 
 TEXT_ROWS = Rows(_TEXT, never="", ever="~", by_name=False)

@@ -6,7 +6,7 @@ from operator import attrgetter
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
 from forewarn.core.operator_model import Hook
-from forewarn.store.sql.rows import Row, Values, targets_text
+from forewarn.store.sql.rows import Row, Values, strategy_text, targets_text
 from forewarn.store.sql.session import SqlSession
 
 
@@ -72,7 +72,9 @@ def write_maintenances(writer: SqlSession, change: Change) -> None:
         "add_maintenance", added, error_if_unchanged=Conflict("a maintenance that the change creates exists already")
     )
     targets: list[Values] = [
-        {"maintenance_id": m.id, "targets": targets_text(m.targets)} for m in by_id if m.targets and not m.version
+        {"maintenance_id": m.id, "targets": targets_text(m.targets), "strategy": strategy_text(m.strategy)}
+        for m in by_id
+        if m.targets and not m.version
     ]
     writer.execute_many("add_targets", targets)
     updated = [writer.rows.maintenance.encode(m) for m in by_id if m.version]
@@ -134,3 +136,17 @@ def write_store_hold(writer: SqlSession, change: Change) -> None:
             [resumed],
             error_if_unchanged=Conflict("the store is held for another reason than the one that was resumed"),
         )
+
+
+def write_fleet_rules(writer: SqlSession, change: Change) -> None:
+    if change.fleet_rules is not None:
+        rules = [writer.rows.fleet_rules.encode(change.fleet_rules)]
+        changed = Conflict("the rules of the fleet were changed by another request or node")
+        writer.execute_many("update_fleet_rules", rules, error_if_unchanged=changed)
+        writer.execute("wake_everything", at=writer.rows.time(change.at))
+    if change.reservations is not None:
+        reserved = Conflict("another wave was published meanwhile")
+        writer.execute_many("reserve", [{"reservations": change.reservations}], error_if_unchanged=reserved)
+    if change.frees_budget:
+        writer.execute_many("release", [{}])
+        writer.execute_many("wake_waiting_for_budget", [{"at": writer.rows.time(change.at)}])

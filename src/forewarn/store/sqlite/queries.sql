@@ -84,13 +84,13 @@ WHERE maintenance_id IN (SELECT value FROM json_each(:ids))
 
 -- name: maintenances_by_id
 -- Return the maintenances with these ids and their targets.
-SELECT m.*, t.targets FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
+SELECT m.*, t.targets, t.strategy FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
 LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id ORDER BY m.id;
 
 -- name: maintenances_matching
 -- Return those of these maintenances that contain a text. The targets are JSON, whose names are ASCII without a slash: there both
 -- parts of the text are searched for, wherever they are.
-SELECT m.*, t.targets FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
+SELECT m.*, t.targets, t.strategy FROM json_each(:ids) i CROSS JOIN maintenances m ON m.id = i.value
 LEFT JOIN maintenance_targets t ON t.maintenance_id = m.id
 WHERE m.id LIKE :pattern ESCAPE '\' OR m.type LIKE :pattern ESCAPE '\' OR m.description LIKE :pattern ESCAPE '\'
   OR m.created_by LIKE :pattern ESCAPE '\'
@@ -104,10 +104,11 @@ SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
   sum(e.status IN ('Planned', 'Scheduled')) AS "left", sum(e.status IN ('Cancelled', 'Abandoned')) AS undone,
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
   max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed,
-  sum(e.status = 'Abandoned' OR coalesce(o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason), 0)) AS resolved
+  sum(e.status = 'Abandoned' OR coalesce(o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason), 0)) AS resolved,
+  max(e.requested_not_before) AS requested_not_before
 FROM json_each(:ids) i CROSS JOIN events e ON e.maintenance_id = i.value
 LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
-WHERE :scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes))
+WHERE e.replaced_by = '' AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
@@ -377,6 +378,10 @@ SELECT count(*) AS machines FROM machines;
 -- Count the machines of the named scopes.
 SELECT count(*) AS machines FROM machines WHERE scope IN (SELECT value FROM json_each(:scopes));
 
+-- name: machine_counts
+-- Count the machines of each named scope.
+SELECT scope, count(*) AS machines FROM machines WHERE scope IN (SELECT value FROM json_each(:scopes)) GROUP BY scope;
+
 -- name: event_numbers_of_machine
 -- Return the numbers of the newest events of a machine.
 SELECT e.number FROM event_machines m CROSS JOIN events e ON e.number = m.event_number
@@ -488,17 +493,20 @@ SELECT s.name, s.version FROM json_each(:names) n CROSS JOIN scopes s ON s.name 
 -- name: put_scope
 -- Add or replace a scope.
 INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
-    :minimum_notice_s, :enabled, :epoch, :incarnation, :version + 1, :changed)
+    :minimum_notice_s, :enabled, :epoch, :incarnation, :version + 1, :changed, :windows, :max_unavailable,
+    :approval_opens_window)
 ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, approval = excluded.approval,
     approve_user_events = excluded.approve_user_events, max_user_operations = excluded.max_user_operations,
     terminate_notice_s = excluded.terminate_notice_s, minimum_notice_s = excluded.minimum_notice_s,
     enabled = excluded.enabled, epoch = excluded.epoch, incarnation = excluded.incarnation,
-    version = excluded.version, changed = excluded.changed;
+    version = excluded.version, changed = excluded.changed, windows = excluded.windows,
+    max_unavailable = excluded.max_unavailable, approval_opens_window = excluded.approval_opens_window;
 
 -- name: add_scope
 -- Add a scope. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
-    :minimum_notice_s, :enabled, :epoch, :incarnation, :version + 1, :changed)
+    :minimum_notice_s, :enabled, :epoch, :incarnation, :version + 1, :changed, :windows, :max_unavailable,
+    :approval_opens_window)
 ON CONFLICT DO NOTHING;
 
 -- name: remove_scope
@@ -507,9 +515,10 @@ DELETE FROM scopes WHERE name = :name;
 
 -- name: put_machine
 -- Add or replace a machine.
-INSERT INTO machines VALUES (:scope, :name, :update_domain, :fault_domain, :host, :interface, :instance_id)
+INSERT INTO machines VALUES (:scope, :name, :update_domain, :fault_domain, :host, :interface, :instance_id, :labels)
 ON CONFLICT (scope, name) DO UPDATE SET update_domain = excluded.update_domain, fault_domain = excluded.fault_domain,
-    host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id;
+    host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id,
+    labels = excluded.labels;
 
 -- name: clear_instance_id
 -- Clear the instance id of a machine. Machines may swap identities in one change: clear all old ones before adding new ones.
@@ -531,17 +540,19 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 -- Add a maintenance. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
     :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told, :host_mode,
-    :return_machines, :to_host)
+    :return_machines, :to_host, :not_after, :drill_hold_s, :continued_after,
+    :waits_for_budget)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
 -- Add the targets of a new maintenance.
-INSERT INTO maintenance_targets VALUES (:maintenance_id, :targets);
+INSERT INTO maintenance_targets VALUES (:maintenance_id, :targets, :strategy);
 
 -- name: update_maintenance
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.
 UPDATE maintenances SET paused = :paused, cancelled = :cancelled, status = :status, wake_at = :wake_at,
-    version = :version + 1, ended = :ended, told = :told
+    version = :version + 1, ended = :ended, told = :told,
+    continued_after = :continued_after, waits_for_budget = :waits_for_budget
 WHERE id = :id AND version = :version;
 
 -- name: wake_maintenance
@@ -552,14 +563,16 @@ UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE id = :id AND 
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason, host, to_host)
+    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before,
+    replaced_by)
 VALUES (:id, :maintenance_id, :wave, :position, :scope, :update_domain, :type, :source, :resources, :description,
     :duration_s, :emergency, :status, :born_approved, :needs_approval, :approval, :sequence, :published, :not_before,
-    :minimum_notice_s, :started, :ended, :reason, :host, :to_host)
+    :minimum_notice_s, :started, :ended, :reason, :host, :to_host, :group_name, :replaces, :reschedules,
+    :requested_not_before, :replaced_by)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
-    ended = excluded.ended, reason = excluded.reason
+    ended = excluded.ended, reason = excluded.reason, replaced_by = excluded.replaced_by
 WHERE events.maintenance_id = excluded.maintenance_id;
 
 -- name: add_approval
@@ -569,12 +582,13 @@ INSERT INTO approvals VALUES (:event_id, :machine, :who, :at, :origin) ON CONFLI
 -- name: put_order
 -- Add or update an order; it is listed under its event's scope, the order of a host under none.
 INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
-    phase, scope)
+    phase, reschedules, requested_not_before, scope)
 VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output, :host, :maintenance_id, :position,
-    :phase, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id) ELSE '' END)
+    :phase, :reschedules, :requested_not_before, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase, position = excluded.position,
+    reschedules = excluded.reschedules, requested_not_before = excluded.requested_not_before;
 
 -- name: add_audit
 -- Add an audit entry.
@@ -762,6 +776,53 @@ WHERE id >= :prefix AND id < :after
                                   WHERE s.maintenance_id = maintenances.id
                                     AND s.scope IN (SELECT value FROM json_each(:scopes))))
 ORDER BY id LIMIT :limit;
+
+-- name: fleet_rules
+-- Return the rules of the fleet.
+SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations FROM fleet_rules WHERE one = 1;
+
+-- name: machines_down
+-- Count the machines in published and Started events.
+SELECT count(DISTINCT m.scope || '/' || m.machine) AS machines
+FROM events e INDEXED BY events_visible CROSS JOIN event_machines m ON m.event_number = e.number
+WHERE e.status IN ('Scheduled', 'Started');
+
+-- name: hosts_down
+-- Return the hosts that maintenances work on, empty, or take down because they group machines by host.
+SELECT e.maintenance_id, e.host FROM events e INDEXED BY events_visible WHERE e.status IN ('Scheduled', 'Started') AND e.host <> ''
+UNION
+SELECT e.maintenance_id, e.group_name FROM events e INDEXED BY events_visible
+CROSS JOIN maintenance_targets t ON t.maintenance_id = e.maintenance_id
+WHERE e.status IN ('Scheduled', 'Started') AND e.group_name <> '' AND json_extract(t.strategy, '$.group_by') = 'host'
+UNION
+SELECT maintenance_id, host FROM orders INDEXED BY orders_of_hosts_by_state
+WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
+UNION
+SELECT o.maintenance_id, o.host FROM orders o INDEXED BY orders_of_hosts_by_state
+WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e INDEXED BY events_of_hosts
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+
+-- name: events_down
+-- Return the oldest published and Started events.
+SELECT id FROM events INDEXED BY events_visible WHERE status IN ('Scheduled', 'Started') ORDER BY number LIMIT :limit;
+
+-- name: release
+-- Record that something is up again, if the fleet has a budget.
+UPDATE fleet_rules SET reservations = reservations + 1 WHERE one = 1 AND (max_hosts_down > 0 OR max_machines_down > 0);
+
+-- name: wake_waiting_for_budget
+-- Let the ticker work on the maintenances that wait for the budget of the fleet.
+UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE waits_for_budget = 1 AND ended IS NULL;
+
+-- name: update_fleet_rules
+-- Change the rules of the fleet. If their version changed, this changes no row, and the store raises Conflict.
+UPDATE fleet_rules SET windows = :windows, no_go_times = :no_go_times, max_hosts_down = :max_hosts_down,
+    max_machines_down = :max_machines_down, version = :version + 1
+WHERE one = 1 AND version = :version;
+
+-- name: reserve
+-- Count a reservation. If another came first, this changes no row, and the store raises Conflict.
+UPDATE fleet_rules SET reservations = :reservations + 1 WHERE one = 1 AND reservations = :reservations;
 
 -- name: clock_hold
 -- Return the hold of the clock.

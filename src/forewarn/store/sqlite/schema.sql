@@ -16,7 +16,10 @@ CREATE TABLE scopes (
     epoch               INTEGER NOT NULL CHECK (epoch >= enabled),
     incarnation         INTEGER NOT NULL CHECK (incarnation >= 1),
     version             INTEGER NOT NULL CHECK (version >= 1),
-    changed             TEXT
+    changed             TEXT,
+    windows TEXT NOT NULL DEFAULT '[]',
+    max_unavailable TEXT NOT NULL DEFAULT '',
+    approval_opens_window INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
 CREATE TABLE machines (
@@ -27,6 +30,7 @@ CREATE TABLE machines (
     host          TEXT NOT NULL,
     interface     TEXT NOT NULL,
     instance_id   TEXT NOT NULL,
+    labels        TEXT NOT NULL DEFAULT '{}' CHECK (json_valid(labels)),
     PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
 CREATE INDEX machines_by_host ON machines (host) WHERE host <> '';
@@ -67,6 +71,10 @@ CREATE TABLE maintenances (
     host_mode       TEXT CHECK (host_mode IN ('evacuate', 'in-place')),
     return_machines INTEGER NOT NULL DEFAULT 0,
     to_host         TEXT NOT NULL DEFAULT '',
+    not_after       TEXT,
+    drill_hold_s    INTEGER NOT NULL DEFAULT 0,
+    continued_after INTEGER NOT NULL DEFAULT 0,
+    waits_for_budget INTEGER NOT NULL DEFAULT 0,
     CHECK (CASE status
            WHEN 'Planned'   THEN ended IS NULL
            WHEN 'Running'   THEN ended IS NULL
@@ -80,11 +88,13 @@ CREATE TABLE maintenances (
 CREATE INDEX maintenances_by_wake ON maintenances (wake_at, id) WHERE wake_at IS NOT NULL;
 CREATE INDEX maintenances_by_end ON maintenances (ended) WHERE ended IS NOT NULL;
 CREATE INDEX maintenances_by_status ON maintenances (status, created, id);
+CREATE INDEX maintenances_waiting_for_budget ON maintenances (waits_for_budget, id) WHERE waits_for_budget = 1;
 
 -- What an operator asked for, as JSON. Apart from the maintenances, whose rows are written at every wake-up.
 CREATE TABLE maintenance_targets (
     maintenance_id TEXT PRIMARY KEY REFERENCES maintenances (id) ON DELETE CASCADE,
-    targets        TEXT NOT NULL
+    targets        TEXT NOT NULL,
+    strategy       TEXT NOT NULL DEFAULT '{}'
 );
 
 -- The scopes a maintenance has events in, for finding maintenances by scope.
@@ -131,6 +141,11 @@ CREATE TABLE events (
     reason           TEXT NOT NULL,
     host             TEXT NOT NULL DEFAULT '',
     to_host          TEXT NOT NULL DEFAULT '',
+    group_name       TEXT NOT NULL DEFAULT '',
+    replaces         TEXT NOT NULL DEFAULT '',
+    reschedules      INTEGER NOT NULL DEFAULT 0,
+    requested_not_before TEXT,
+    replaced_by      TEXT NOT NULL DEFAULT '',
     UNIQUE (maintenance_id, position),
     CHECK (CASE status
            WHEN 'Planned'   THEN ended IS NULL
@@ -147,6 +162,8 @@ CREATE INDEX events_open_by_scope ON events (scope) WHERE ended IS NULL;
 CREATE INDEX events_by_scope ON events (scope, number);
 -- Ended events never change, so their indexes are written once. Open events are few and need no further index.
 CREATE INDEX events_open ON events (number) WHERE ended IS NULL;
+CREATE INDEX events_visible ON events (status, number) WHERE status IN ('Scheduled', 'Started');
+CREATE INDEX events_of_hosts ON events (maintenance_id, host) WHERE host <> '';
 CREATE INDEX events_by_kind ON events (status, type, number) WHERE ended IS NOT NULL;
 CREATE INDEX events_by_scope_and_kind ON events (scope, status, type, number) WHERE ended IS NOT NULL;
 CREATE INDEX events_by_end ON events (ended, status, type, scope) WHERE ended IS NOT NULL;
@@ -223,6 +240,8 @@ CREATE TABLE orders (
     maintenance_id TEXT NOT NULL DEFAULT '',
     position       INTEGER NOT NULL DEFAULT 0,
     phase          TEXT NOT NULL DEFAULT '' CHECK (phase = '' OR phase = 'stop' OR phase = 'start'),
+    reschedules    INTEGER NOT NULL DEFAULT 0,
+    requested_not_before TEXT,
     CHECK (state <> 'in-doubt' OR (node <> '' AND deadline IS NULL)),
     CHECK ((host = '') = (maintenance_id = '')),
     CHECK (host <> '' OR (state <> 'cancelled' AND state <> 'abandoned' AND (state <> 'planned' OR phase = 'start')))
@@ -423,3 +442,15 @@ CREATE TABLE hosts (
     cordoned_by  TEXT NOT NULL CHECK (cordoned_by = '' OR cordoned IS NOT NULL),
     version      INTEGER NOT NULL CHECK (version >= 1)
 ) WITHOUT ROWID;
+
+-- What operators set for the whole fleet: one row. Windows and no-go times are JSON. A limit of 0 limits nothing.
+CREATE TABLE fleet_rules (
+    one               INTEGER PRIMARY KEY CHECK (one = 1),
+    windows           TEXT NOT NULL CHECK (json_valid(windows)),
+    no_go_times       TEXT NOT NULL CHECK (json_valid(no_go_times)),
+    max_hosts_down    INTEGER NOT NULL CHECK (max_hosts_down >= 0),
+    max_machines_down INTEGER NOT NULL CHECK (max_machines_down >= 0),
+    version           INTEGER NOT NULL,
+    reservations      INTEGER NOT NULL
+);
+INSERT INTO fleet_rules VALUES (1, '[]', '[]', 0, 0, 0, 0);

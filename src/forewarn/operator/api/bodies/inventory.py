@@ -9,7 +9,7 @@ from forewarn.core.hosts import HostState
 from forewarn.core.model import (
     MAX_CONNECTION_CHARS,
     MAX_LABEL_CHARS,
-    MAX_LABELS_PER_HOST,
+    MAX_LABELS,
     ApprovalMode,
     EventType,
     ScopeKind,
@@ -17,6 +17,10 @@ from forewarn.core.model import (
 from forewarn.operator.api.bodies.common import Domain, Name, RequestBody, ResponseBody, Whole
 from forewarn.operator.api.bodies.orders import OrderOut
 from forewarn.operator.api.resolver import Kind
+
+Labels = Annotated[
+    dict[Name, Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]], msgspec.Meta(max_length=MAX_LABELS)
+]
 
 
 class ScopeIn(RequestBody):
@@ -28,10 +32,11 @@ class ScopeIn(RequestBody):
     max_user_operations: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     terminate_notice_s: Annotated[int, msgspec.Meta(ge=300, le=900)] = 300
     minimum_notice_s: dict[EventType, Whole] = {}
+    max_unavailable: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,9}%?)?$")] = ""
 
 
 class MachineIn(RequestBody):
-    """A machine's domains, host and identity, as in the fleet file."""
+    """A machine's domains, host, identity and labels, as in the fleet file."""
 
     update_domain: Domain = 0
     fault_domain: Domain = 0
@@ -39,6 +44,7 @@ class MachineIn(RequestBody):
     addresses: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=16)] = []
     interface: Annotated[str, msgspec.Meta(max_length=64)] = ""
     instance_id: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    labels: Labels = {}
 
 
 class FleetScope(ScopeIn, kw_only=True):
@@ -58,10 +64,7 @@ class FleetHost(RequestBody):
     """A host of a fleet."""
 
     name: Name
-    labels: Annotated[
-        dict[Name, Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]],
-        msgspec.Meta(max_length=MAX_LABELS_PER_HOST),
-    ] = {}
+    labels: Labels = {}
     fault_domain: Domain = 0
     connection: Annotated[str, msgspec.Meta(max_length=MAX_CONNECTION_CHARS)] = ""
 
@@ -84,6 +87,7 @@ class ScopeOut(ResponseBody):
     max_user_operations: int
     terminate_notice_s: int
     minimum_notice_s: dict[EventType, int]
+    max_unavailable: str
     enabled: bool
     epoch: int
     incarnation: int
@@ -107,6 +111,7 @@ class MachineOut(ResponseBody):
     addresses: list[str]
     interface: str
     instance_id: str
+    labels: dict[str, str]
     last_seen: datetime | None = None
 
 

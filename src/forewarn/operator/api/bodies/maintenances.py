@@ -32,7 +32,7 @@ class MaintenanceIn(RequestBody):
     """A maintenance to schedule. With a `host_mode` the hosts of its targets are worked on, one after another.
 
     `evacuate` moves their machines away first, to `to_host` if it is given; `return_machines` brings them back. `in-place` shuts
-    them down and starts them again.
+    them down and starts them again. What has not started by `not_after` is cancelled.
     """
 
     type: EventType
@@ -47,6 +47,13 @@ class MaintenanceIn(RequestBody):
     host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    not_after: datetime | None = None
+
+
+class RescheduleIn(RequestBody):
+    """The time at which the event, or the host, may start at the earliest."""
+
+    not_before: datetime
 
 
 class WaitingOut(ResponseBody, omit_defaults=True):
@@ -77,7 +84,9 @@ class TimelineEntry(ResponseBody, omit_defaults=True):
 class EventOut(ResponseBody):
     """An event of one scope, and what happened to it. A dry run's event has no ids and no times.
 
-    An event that is being submitted, or would be, also has the hosts of its machines.
+    An event that is being submitted, or would be, also has the hosts of its machines. An event that was rescheduled is
+    `replaced_by` another one, or by the order of its host, and that event `replaces` it: it was moved `reschedules` times, and
+    starts at `requested_not_before` or later.
     """
 
     id: str | None
@@ -100,6 +109,10 @@ class EventOut(ResponseBody):
     reason: str
     waiting_for: list[WaitingOut]
     timeline: list[TimelineEntry]
+    replaces: str
+    replaced_by: str
+    reschedules: int
+    requested_not_before: datetime | None
     hosts: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -138,7 +151,7 @@ class ProgressOut(ResponseBody):
 
 
 class HostWorkOut(ResponseBody):
-    """The work on one host of a maintenance; hosts come one after another.
+    """The work on one host of a maintenance; hosts come one after another. A rescheduled host has a `requested_not_before`.
 
     `machines` are on the host now, until its work is over; `targets` are the hosts that each may go to, in a plan. A plan has no
     `order_id`. `executor` is the setting `host_executor` of the node that answers: with `external`, other tools take the order.
@@ -154,6 +167,8 @@ class HostWorkOut(ResponseBody):
     reason: str
     machines: list[str]
     waiting_for: list[WaitingOut]
+    reschedules: int
+    requested_not_before: datetime | None
     executor: str = ""
     targets: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
 
@@ -182,6 +197,7 @@ class MaintenanceOut(ResponseBody):
     created_by: str
     not_before: datetime | None
     earliest: datetime | None
+    not_after: datetime | None
     ended: datetime | None
     targets: TargetsOut | None
     progress: ProgressOut
@@ -225,6 +241,7 @@ class MaintenanceRow(ResponseBody):
     created_by: str
     not_before: datetime | None
     earliest: datetime | None
+    not_after: datetime | None
     ended: datetime | None
     targets: TargetsOut | None
     progress: ProgressOut

@@ -1,10 +1,10 @@
 """What a host waits for, as operators read it: whose turn it is, what is in the way, and which order failed."""
 
-from forewarn.core.lifecycle import Outcome
+from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import OrderState
 from forewarn.core.needs_operator import needs_operator
-from forewarn.core.waiting import waiting_for_hosts
-from tests.core.test_host_work import Farm
+from forewarn.core.order_verbs import Outcome
+from tests.support.farm import Farm
 
 
 def test_a_host_whose_events_are_planned_next_needs_no_operator() -> None:

@@ -1,0 +1,112 @@
+"""Rules for the whole fleet that operators set: maintenance windows, no-go times, and how much may be down at once.
+
+Owns what these rules may be. `constraints` decides what they hold back. All of them are one value with a version, because a
+decision reads all of them, and there are few.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from forewarn.core.model import check_name, check_text, require
+
+MAX_WINDOWS = 200
+MAX_NO_GO_TIMES = 1_000
+MAX_SPANS = 32
+MAX_LIMIT = 1_000_000
+# What is down in the fleet is shown with at most this many events.
+MAX_NAMED_EVENTS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Times of the week at which maintenance may start. `spans` are like "Mon-Fri 22:00-05:00", on the clocks of `zone`.
+
+    Until `extended_until` the window stays open, if it is open or an operator opened it.
+    """
+
+    name: str
+    spans: tuple[str, ...]
+    zone: str = "UTC"
+    extended_until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_name("window", self.name)
+        require(
+            1 <= len(self.spans) <= MAX_SPANS, f"window {self.name} has {len(self.spans)} spans: use 1 to {MAX_SPANS}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoGoTime:
+    """A time at which no maintenance starts: once, from `start` to `end`, or every week in `spans` on the clocks of `zone`.
+
+    It binds the machines of `scopes` and those with the `labels` (a selector), or the whole fleet if both are empty.
+    """
+
+    name: str
+    reason: str
+    start: datetime | None = None
+    end: datetime | None = None
+    spans: tuple[str, ...] = ()
+    zone: str = "UTC"
+    scopes: tuple[str, ...] = ()
+    labels: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("no-go time", self.name)
+        check_text("reason", self.reason)
+        require(bool(self.reason), f"no-go time {self.name} has no reason: say why nothing may start")
+        once = self.start is not None and self.end is not None and self.start < self.end
+        require(
+            once != bool(self.spans), f"no-go time {self.name} needs a start before its end, or weekly spans: not both"
+        )
+        require(
+            len(self.spans) <= MAX_SPANS, f"no-go time {self.name} has {len(self.spans)} spans: use at most {MAX_SPANS}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetUse:
+    """What is down in the fleet: the number of machines, and the hosts, each with the maintenance that takes it down.
+
+    A machine is down in an event that is published or Started. `events` are some of these events.
+    """
+
+    machines: int = 0
+    hosts: frozenset[tuple[str, str]] = frozenset()
+    events: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRules:
+    """All rules. A limit of 0 limits nothing.
+
+    `version` grows when an operator changes a rule. While the fleet has a budget, `reservations` grows when a wave is published,
+    when one begins to wait for the budget, and when something is up again. Two nodes that publish at once cannot both find room,
+    and no wave begins to wait for what another node frees at the same time.
+    """
+
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    no_go_times: Mapping[str, NoGoTime] = field(default_factory=dict)
+    max_hosts_down: int = 0
+    max_machines_down: int = 0
+    version: int = 0
+    reservations: int = 0
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.windows) <= MAX_WINDOWS,
+            f"there are {len(self.windows)} windows: at most {MAX_WINDOWS} are allowed",
+        )
+        require(
+            len(self.no_go_times) <= MAX_NO_GO_TIMES,
+            f"there are {len(self.no_go_times)} no-go times: at most {MAX_NO_GO_TIMES} are allowed",
+        )
+        for key, limit in (("max_hosts_down", self.max_hosts_down), ("max_machines_down", self.max_machines_down)):
+            require(0 <= limit <= MAX_LIMIT, f"{key} is {limit}: use 0 (no limit) or a positive number")
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the number of machines or hosts that are down at once is limited."""
+        return bool(self.max_hosts_down or self.max_machines_down)

@@ -1,0 +1,29 @@
+"""One reason why an event or a host has not moved on, and the reason that a held clock is."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from forewarn.core.model import ClockHold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.
+
+    `until` is when passing time alone ends the wait, if that is known. `orders` are orders of hosts that failed or are in doubt.
+    """
+
+    code: str
+    message: str
+    until: datetime | None = None
+    machines: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
+
+
+def clock_held(hold: ClockHold) -> Waiting:
+    return Waiting(
+        code="clock",
+        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ},"
+        " and no operator has confirmed it",
+    )
