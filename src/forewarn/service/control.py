@@ -20,6 +20,7 @@ from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.hosts import known_host
 from forewarn.core.model import (
+    LABEL_GROUP,
     UNFINISHED,
     Actor,
     AuditEntry,
@@ -134,6 +135,8 @@ class Control(FleetUseCases, HookUseCases):
             for host in request.targets.hosts:
                 if reason := self.host_check.stops_us(host):
                     raise Refused(reason)
+        if request.strategy.group_by.startswith(LABEL_GROUP):
+            snapshot = replace(snapshot, hosts={**self._store.hosts(), **snapshot.hosts})  # machines inherit labels
         snapshot = with_target_hosts(self._store, snapshot, needed=request.host_mode is HostMode.EVACUATE)
         maintenance_id, change = lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
@@ -227,6 +230,13 @@ class Control(FleetUseCases, HookUseCases):
         self._decide(
             Focus(maintenances=(maintenance_id,)),
             lambda s, now: lifecycle.resume(s, maintenance_id, now=now, actor=actor),
+        )
+
+    def continue_maintenance(self, maintenance_id: str, actor: Actor) -> None:
+        """Let a maintenance go on that its strategy stopped after a wave."""
+        self._decide(
+            Focus(maintenances=(maintenance_id,)),
+            lambda s, now: lifecycle.continue_maintenance(s, maintenance_id, now=now, actor=actor),
         )
 
     # -- tokens
