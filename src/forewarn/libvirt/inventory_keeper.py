@@ -70,8 +70,8 @@ class InventoryKeeper:
                 if self._may_change():
                     self.update(whole=whole)
                 else:
-                    self.health = InventoryHealth()
                     self._memory = Memory()  # another node sees what happens now
+                    self.health = InventoryHealth()
             except Exception as error:
                 self.health = InventoryHealth(problems=(f"the hosts could not be compared with the fleet: {error}",))
                 log.exception("the inventory failed: it tries again")
