@@ -10,13 +10,14 @@ from collections.abc import Callable
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance
 from forewarn.core.reason import Waiting
+from forewarn.core.window_rules import hold_back_publication, hold_back_start
 
 Constraint = Callable[[Draft, Maintenance, list[Event]], list[Waiting]]
 
 # A planned wave is published when none of these holds it back.
-BEFORE_PUBLICATION: tuple[Constraint, ...] = ()
+BEFORE_PUBLICATION: tuple[Constraint, ...] = (hold_back_publication,)
 # A published wave that is ready starts when none of these holds it back.
-BEFORE_START: tuple[Constraint, ...] = ()
+BEFORE_START: tuple[Constraint, ...] = (hold_back_start,)
 
 
 def publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:

@@ -188,6 +188,7 @@ class Draft:
             store_hold=self.before.store_hold,
             resumed=self.before.resumed,
             read_hosts=self.before.read_hosts,
+            fleet_rules=self.before.fleet_rules,
         )
         check_invariants(self.before, after, self.now)
         orders = _changed(self.before.orders, self.orders)

@@ -52,8 +52,13 @@ def events_of_host(draft: Draft, order: Order) -> list[Event]:
 
 
 def departures(draft: Draft, order: Order) -> list[Event]:
-    """Return the events before the work on the host: their machines leave it, or are shut down on it."""
-    return [e for e in events_of_host(draft, order) if not e.returns]
+    """Return the events before the work on the host: their machines leave it, or are shut down on it.
+
+    An event that was planned again does not count: the event that replaces it does.
+    """
+    events = [e for e in events_of_host(draft, order) if not e.returns]
+    replaced = {e.replaces for e in events}
+    return [e for e in events if e.id not in replaced]
 
 
 def machines_to_return(draft: Draft, maintenance: Maintenance, order: Order) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from heapq import nsmallest
 from itertools import islice
 
+from forewarn.core.approvals import approved
 from forewarn.core.change import Snapshot
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
@@ -32,6 +33,7 @@ from forewarn.core.model import (
     StoreHold,
 )
 from forewarn.core.reason import Waiting
+from forewarn.core.window_rules import windows_unknown
 
 # A reason names at most this many machines or events, and counts the rest.
 MAX_NAMED = 10
@@ -153,16 +155,6 @@ def blocking_failures(draft: Draft, maintenance: Maintenance) -> list[Event]:
     if maintenance.on_failure is not OnFailure.HOLD:
         return []
     return [e for e in draft.events_of(maintenance.id) if order_failed(draft, e)]
-
-
-def approved(event: Event) -> bool:
-    """Whether the recorded approvals are enough for this event."""
-    machines = {a.machine for a in event.approvals}
-    if "" in machines:  # an operator's approval counts for all machines
-        return True
-    if event.approval_mode is ApprovalMode.ALL:
-        return machines.issuperset(event.resources)
-    return event.approval_mode is ApprovalMode.ANY and bool(machines)
 
 
 def ready(maintenance: Maintenance, event: Event, now: datetime) -> bool:
@@ -289,7 +281,7 @@ def listed(names: Sequence[str]) -> str:
 def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Event]:
     """Return the first due wave of another maintenance that shares a scope and is earlier in the queue.
 
-    An emergency does not queue: it starts at once.
+    An emergency does not queue: it starts at once. A wave that may wait for a window holds up nothing.
     """
     if maintenance.emergency:
         return []
@@ -303,6 +295,8 @@ def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     ahead = []
     for rival in (draft.maintenances[i] for i in rivals):
         rival_wave = current_wave(draft, rival)
+        if windows_unknown(draft, rival_wave):
+            continue
         if due(draft, rival, rival_wave) and queue_key(rival, rival_wave) < key and _share_scope(wave, rival_wave):
             ahead.append((queue_key(rival, rival_wave), rival_wave))
     return min(ahead, key=lambda row: row[0])[1] if ahead else []

@@ -501,6 +501,7 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         events={**snapshot.events, **{event.id: event for event in change.events}},
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},
         store_hold=snapshot.store_hold,
+        fleet_rules=snapshot.fleet_rules,
     )
 
 

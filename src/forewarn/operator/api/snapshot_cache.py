@@ -188,6 +188,7 @@ def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snap
     maintenances = {**known.maintenances, **fresh.maintenances}
     return replace(
         fresh,
+        fleet_rules=known.fleet_rules,
         scopes={name: scope for name, scope in scopes.items() if name in names},
         maintenances={each: row for each, row in maintenances.items() if each in covered},
         events=events,
