@@ -174,6 +174,17 @@ class Bed:
             raise RuntimeError(f"virsh {' '.join(arguments)} on {host}: {done.stderr.strip()}")
         return done.stdout.strip()
 
+    def domains(self, host: str) -> str:
+        """Return what libvirt and QEMU say of a host's domains, for the message of a test that failed."""
+        home = self.folder / host
+        logs = (home / "libvirtd.log", *home.glob("log/qemu/*.log"))
+        said = [f"{log.name}: {line}" for log in logs for line in log.read_text().splitlines()[-20:]]
+        try:
+            listed = self.virsh(host, "list", "--all")
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            listed = str(error)
+        return "\n".join([listed, *said])
+
     def run_on_host(self, host: str, script: str) -> str:
         """Run a shell script among the files and in the network of a host; it must succeed. Return its output."""
         pid = (self.folder / host / "libvirtd.pid").read_text().strip()
@@ -288,13 +299,16 @@ def _make_home(home: Path, number: int) -> None:
 
 
 def _make_disk(disk: Path, content: Path, files: Mapping[str, str]) -> None:
-    """Make a file system without a journal: what the guest has written is then in its place, where the host can read it."""
+    """Make a file system without a journal: what the guest has written is then in its place, where the host can read it.
+
+    It has no checksums either: the host reads it while the guest writes to it, and a guest may be destroyed between two writes.
+    """
     content.mkdir()
     for name, text in files.items():
         (content / name).write_text(text)
         (content / name).chmod(0o644)
     subprocess.run(
-        ["mkfs.ext4", "-q", "-O", "^has_journal", "-d", content, disk, f"{DISK_MIB}m"],
+        ["mkfs.ext4", "-q", "-O", "^has_journal,^metadata_csum,^uninit_bg", "-d", content, disk, f"{DISK_MIB}m"],
         check=True, capture_output=True, env=_environment(),
     )  # fmt: skip
     with disk.open("r+b") as file:

@@ -43,11 +43,17 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 ln -s /proc/self/fd /dev/fd
 for module in $(cat /modules/order); do insmod /modules/$module; done
+# A file system without a journal is damaged if the power goes while a program writes to it.
+power_off() {
+    kill -9 -1
+    while grep -q "^/dev/vda .* rw" /proc/mounts && ! mount -o remount,ro /dev/vda /state; do usleep 10000; done
+    poweroff -f
+}
 # An event that comes before a program reads the device is lost.
 for device in /sys/class/input/event*; do
     grep -q "Power Button" "$device/device/name" || continue
     exec 9<"/dev/input/${device##*/}"
-    (dd bs=24 count=1 of=/dev/null <&9 2>/dev/null; sync; poweroff -f) &
+    (dd bs=24 count=1 of=/dev/null <&9 2>/dev/null; power_off) &
 done
 for word in $(cat /proc/cmdline); do case $word in guest.*) eval "${word#guest.}";; esac; done
 hostname "$name"

@@ -206,6 +206,23 @@ def test_an_empty_fleet_file_is_warned_of(cli: CommandLine, tmp_path: Path) -> N
     assert cli.json("fleet", "check", str(empty))["warnings"] == [warning]
 
 
+def test_labels_of_a_machine_are_applied_and_shown(cli: CommandLine, tmp_path: Path) -> None:
+    """The fleet file states them; `list`, `show` and `fleet export` show them."""
+    file = tmp_path / "fleet.toml"
+    table = '[[machines]]\nscope = "shop"\nname = "label-0"\n'
+    before = cli.output("fleet", "export")
+    file.write_text(f'{before}\n{table}labels = {{ env = "prod", gpu = "" }}\n')
+    assert "+ machine shop/label-0" in cli.output("fleet", "apply", str(file))
+    assert 'labels = { env = "prod", gpu = "" }' in cli.output("fleet", "export")
+    shown = [line.split() for line in cli.output("machine", "show", "shop/label-0").splitlines()]
+    assert ["labels", "env=prod", "gpu="] in shown
+    assert "env=prod gpu=" in cli.output("machine", "list", "--match", "label-0")
+    file.write_text(cli.output("fleet", "export").replace(', gpu = ""', ""))
+    assert '~ machine shop/label-0: labels {env prod, gpu ""} -> {env prod}' in cli.output("fleet", "apply", str(file))
+    file.write_text(before)
+    assert cli.output("fleet", "apply", str(file), "--prune").startswith("- machine shop/label-0\n")
+
+
 def test_a_host_is_listed_cordoned_and_uncordoned(cli: CommandLine, tmp_path: Path) -> None:
     """The fleet file says what is known of it; its page shows who cordoned it and when."""
     file = tmp_path / "fleet.toml"

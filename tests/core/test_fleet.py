@@ -201,6 +201,7 @@ def test_a_wrong_scope_is_refused(line: str, complaint: str) -> None:
         ("addresses = [4]", 'addresses: write a list of strings, like ["10.0.0.4"]'),
         ('addresses = ["10.0.0"]', "addresses: '10.0.0' is not an IP address: write it like 10.0.0.4 or fd00::4"),
         ("interface = []", "interface: [] is not a string"),
+        ("labels = ['b4']", 'labels: write a table of names and strings, like { rack = "b4" }'),
         ("instance_id = 2030-01-01", "instance_id: datetime.date(2030, 1, 1) is not a string"),
     ],
 )
@@ -460,7 +461,7 @@ HOST = Host(
 )
 MACHINE = Machine(
     scope="shop", name="web-0", update_domain=1, fault_domain=2, host="rack1-a", addresses=("10.0.0.4", "fd00::4"),
-    interface="tap0", instance_id='i-"quoted" \\ ü',
+    interface="tap0", instance_id='i-"quoted" \\ ü', labels={"rack": "b 4", "gpu": ""},
 )  # fmt: skip
 
 

@@ -109,6 +109,7 @@ def test_a_changed_setting_is_printed(facts: dict[str, Any], line: str) -> None:
         ({"addresses": ("10.0.0.9", "10.0.0.4")}, "addresses [] -> [10.0.0.4, 10.0.0.9]"),
         ({"interface": "tap0"}, 'interface "" -> tap0'),
         ({"instance_id": "i-0"}, 'instance_id "" -> i-0'),
+        ({"labels": {"rack": "b4"}}, "labels {} -> {rack b4}"),
     ],
 )
 def test_a_changed_machine_is_printed(facts: dict[str, Any], line: str) -> None:

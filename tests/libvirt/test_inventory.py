@@ -70,9 +70,18 @@ def test_a_domain_without_a_scope_is_no_machine() -> None:
     seen = domain(metadata="")
     decision = decide([host("kvm-a", seen)], Fleet({}, {}), (), now=NOW)
     assert (decision.wanted, decision.unassigned, decision.problems) == (Fleet({}, {}), ("web-0",), ())
-    before = fleet(machine(update_domain=4, host="kvm-b"))
+    before = fleet(machine(update_domain=4, host="kvm-b", labels={"env": "prod"}))
     decision = decide([host("kvm-a", seen), host("kvm-b")], before, (), now=NOW)
     assert lines(decision, before) == ("~ machine shop/web-0: host kvm-b -> kvm-a",)
+
+
+def test_labels_that_metadata_states_replace_those_of_the_fleet() -> None:
+    """A domain whose metadata states no labels keeps those of its machine."""
+    before = fleet(machine(labels={"env": "prod"}))
+    stays = decide([host("kvm-a", domain())], before, (), now=NOW)
+    assert stays.wanted.machines["shop", "web-0"].labels == {"env": "prod"}
+    decision = decide([host("kvm-a", domain(metadata=stated(labels="env=test,gpu=")))], before, (), now=NOW)
+    assert lines(decision, before) == ('~ machine shop/web-0: labels {env prod} -> {env test, gpu ""}',)
 
 
 def test_renamed_and_moved_domains_are_followed_by_their_uuid() -> None:

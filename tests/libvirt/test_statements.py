@@ -16,6 +16,7 @@ RULES = parse_rules(
     match = "(?P<scope>solo.*)"
     kind = "standalone"
     fault_domain = 2
+    labels = { env = "lab" }
     """,
     "rules.toml",
 )
@@ -26,12 +27,18 @@ def machine(attributes: str) -> str:
     return f'<forewarn:machine xmlns:forewarn="{METADATA_URI}" {attributes}/>'
 
 
-def test_metadata_states_scope_kind_and_domains() -> None:
+def test_metadata_states_scope_kind_domains_and_labels() -> None:
     """Each attribute of the element is a value of the statement."""
-    metadata = machine('scope="shop" kind="availability-set" update-domain="3" fault-domain="1"')
+    domains = 'update-domain="3" fault-domain="1"'
+    metadata = machine(f'scope="shop" kind="availability-set" {domains} labels="env=prod, gpu="')
     assert statement_of("any", metadata, ()) == Statement(
-        scope="shop", kind=ScopeKind.AVAILABILITY_SET, update_domain=3, fault_domain=1
+        scope="shop",
+        kind=ScopeKind.AVAILABILITY_SET,
+        update_domain=3,
+        fault_domain=1,
+        labels={"env": "prod", "gpu": ""},
     )
+    assert statement_of("any", machine('labels=""'), ()).labels == {}
 
 
 def test_the_first_rule_that_matches_the_whole_name_states_the_rest() -> None:
@@ -40,7 +47,9 @@ def test_the_first_rule_that_matches_the_whole_name_states_the_rest() -> None:
     assert statement_of("web-4", machine('scope="shop" update-domain="1"'), RULES) == Statement(
         scope="shop", kind=ScopeKind.PLACEMENT_GROUP, update_domain=1
     )
-    assert statement_of("solo", "", RULES) == Statement(scope="solo", kind=ScopeKind.STANDALONE, fault_domain=2)
+    assert statement_of("solo", "", RULES) == Statement(
+        scope="solo", kind=ScopeKind.STANDALONE, fault_domain=2, labels={"env": "lab"}
+    )
     assert statement_of("my web-4", "", RULES) == Statement()
 
 
@@ -66,6 +75,8 @@ BOMB = (
         (machine('scope="shop" update-domain="\u0661"'), "whole number"),
         (machine('scope="shop" fault-domain="1000"'), "whole number"),
         (machine('scope="shop" kind="cluster"'), "kind"),
+        (machine('labels="prod"'), "labels: 'prod' is not a list of labels: write them like rack=a3,env=prod"),
+        (machine('labels="a b=c"'), "label 'a b' is not a name"),
         (machine('scope="shop" scop="x"'), "not XML|unknown attribute"),
         (machine('scope="shop" host="kvm-9"'), "unknown attribute"),
         ("<machine><machine/></machine>", "one element"),

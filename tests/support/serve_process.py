@@ -65,8 +65,8 @@ class Served:
             if line.startswith("ready "):
                 break
         else:
-            assert process.stderr is not None
-            pytest.fail(f"the service ended before it was ready: {process.stderr.read()}")
+            said = process.stderr.read() if process.stderr is not None else ""
+            pytest.fail(f"the service ended before it was ready: {said}")
         urls = dict(pair.split("=", 1) for pair in self.lines[-1].split()[1:])
         self.guest, self.operator = urls["guest"], urls["operator"]
 

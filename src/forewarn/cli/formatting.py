@@ -22,6 +22,11 @@ def when(text: str | None, now: str) -> str:
     return formatting.when(datetime.fromisoformat(text), datetime.fromisoformat(now)) if text else ""
 
 
+def label_texts(thing: Json) -> str:
+    """Return `env=prod rack=a3`, or "" if an owner may not see the labels of a host."""
+    return " ".join(f"{name}={value}" for name, value in thing.get("labels", {}).items())
+
+
 def target_names(maintenance: Json) -> str:
     """Return the targets of the request, or "" for a maintenance that is older than stored targets."""
     targets = maintenance["targets"]

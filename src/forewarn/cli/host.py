@@ -6,7 +6,7 @@ import typer
 
 from forewarn.cli import completion
 from forewarn.cli.client import Json, path_of
-from forewarn.cli.formatting import when
+from forewarn.cli.formatting import label_texts, when
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 
 app = group("host", "Show hosts, and cordon or uncordon one.")
@@ -40,7 +40,7 @@ def show(session: Session, host: HostArgument) -> None:
         facts += [
             ("state", found["state"]),
             ("fault domain", found["fault_domain"]),
-            ("labels", _labels(found)),
+            ("labels", label_texts(found)),
             ("connection", found["connection"]),
             ("listed", found["listed"]),
         ]
@@ -81,10 +81,6 @@ def _row(host: Json) -> tuple[object, ...]:
         f"{host.get('state', '')}{' (maintenance ended)' if host.get('cordon_left') else ''}",
         host["machines"],
         host.get("fault_domain", ""),
-        _labels(host),
+        label_texts(host),
         host.get("connection", ""),
     )
-
-
-def _labels(host: Json) -> str:
-    return " ".join(f"{name}={value}" for name, value in host.get("labels", {}).items())

@@ -8,13 +8,13 @@ from forewarn.cli import completion
 from forewarn.cli.client import Json
 from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
 from forewarn.cli.event import show_event
-from forewarn.cli.formatting import full_time
+from forewarn.cli.formatting import full_time, label_texts
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.plan_warnings import NO_NOTICE
 
 app = group("machine", "Show machines, and restart or redeploy one as its user.")
 
-COLUMNS = ("machine", "update domain", "fault domain", "host", "addresses", "last seen")
+COLUMNS = ("machine", "update domain", "fault domain", "host", "addresses", "labels", "last seen")
 
 Name = Annotated[
     str,
@@ -60,6 +60,7 @@ def show(session: Session, machine: Name) -> None:
             ("addresses", " ".join(facts["addresses"])),
             ("interface", facts["interface"]),
             ("instance id", facts["instance_id"]),
+            ("labels", label_texts(facts)),
             ("last seen", full_time(facts["last_seen"]) or "never"),
         ],
     )
@@ -101,5 +102,6 @@ def _row(machine: Json) -> tuple[object, ...]:
         machine["fault_domain"],
         machine["host"],
         " ".join(machine["addresses"]),
+        label_texts(machine),
         full_time(machine["last_seen"]) or "never",
     )

@@ -44,6 +44,7 @@ MACHINE_KEYS = (
     "addresses",
     "interface",
     "instance_id",
+    "labels",
 )
 HOST_KEYS = ("name", "labels", "fault_domain", "connection")
 SCOPE_SETTINGS = (
@@ -54,7 +55,7 @@ SCOPE_SETTINGS = (
     "terminate_notice_s",
     "minimum_notice_s",
 )
-MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id")
+MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id", "labels")
 HOST_SETTINGS = ("labels", "fault_domain", "connection")
 
 E = TypeVar("E", bound=StrEnum)
@@ -241,21 +242,26 @@ def _machine(table: Mapping[str, Any]) -> Machine:
         addresses=tuple(addresses),
         interface=_typed(table, "interface", str, "", "a string"),
         instance_id=_typed(table, "instance_id", str, "", "a string"),
+        labels=_labels(table),
     )
 
 
 def _host(table: Mapping[str, Any]) -> Host:
     _only_keys(table, HOST_KEYS)
-    labels = table.get("labels", {})
-    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
-        raise Invalid('labels: write a table of names and strings, like { rack = "b4" }')
     return Host(
         name=_required(table, "name"),
-        labels=labels,
+        labels=_labels(table),
         fault_domain=_typed(table, "fault_domain", int, 0, "a whole number"),
         connection=_typed(table, "connection", str, "", "a string"),
         listed=True,
     )
+
+
+def _labels(table: Mapping[str, Any]) -> dict[str, str]:
+    labels = table.get("labels", {})
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        raise Invalid('labels: write a table of names and strings, like { rack = "b4" }')
+    return labels
 
 
 def _only_keys(table: Mapping[str, Any], known: Iterable[str]) -> None:

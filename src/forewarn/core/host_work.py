@@ -116,9 +116,9 @@ def _plan(
 ) -> None:
     known = draft.events_of(maintenance.id)
     for event in plan_events(
+        draft.before,
         maintenance,
         machines,
-        draft.scopes,
         new_id=new_id,
         after_wave=max((e.wave for e in known), default=0),
         first_position=len(known),

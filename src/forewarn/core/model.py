@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from forewarn.core.amounts import parse_amount
 from forewarn.core.errors import Invalid
 from forewarn.core.event_types import EVENT_TYPES, TERMINATE_NOTICE_RANGE_S
 from forewarn.core.event_types import EventType as EventType
@@ -29,6 +30,9 @@ MAX_CONNECTION_CHARS = 512
 MAX_TEXT_CHARS = 1_024
 MAX_NOTICE_S = 30 * 86_400
 MAX_DURATION_S = 30 * 86_400
+MAX_BAKE_S = 30 * 86_400
+MAX_GROUPS_AT_ONCE = 10_000
+MAX_WAVE = 100_000
 MAX_MACHINES_PER_SCOPE = 1_000
 MAX_MACHINES_PER_MAINTENANCE = 10_000
 # Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
@@ -93,6 +97,18 @@ class OrderState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     ABANDONED = "abandoned"
+
+
+class GroupBy(StrEnum):
+    """What the machines of a group have in common. `label:KEY` is another way to form groups: the value of a label."""
+
+    UPDATE_DOMAIN = "update-domain"
+    HOST = "host"
+    FAULT_DOMAIN = "fault-domain"
+    SCOPE = "scope"
+
+
+LABEL_GROUP = "label:"
 
 
 class Phase(StrEnum):
@@ -354,19 +370,40 @@ class Targets:
 class Strategy:
     """How a maintenance goes through its machines.
 
-    `group_by` is update-domain, host, fault-domain, scope, or label:KEY. A wave has up to `max_parallel` groups, the first one
-    `canary` groups if this is not 0. A wave is published at least `bake_s` after the one before it has ended. `max_failures` is
-    a number ("3") or a share of the orders ("5%"): with on_failure = continue, the maintenance holds at this limit. After
-    the wave `pause_after` an operator must let it continue. `windows` are the names of windows to start in.
+    `group_by` is one of `GroupBy`, or label:KEY. A wave has up to `max_parallel` groups, the first one `canary` groups if
+    this is not 0. A wave is published at least `bake_s` after the one before it has ended. `max_failures` is a number ("3") or
+    a share of the orders ("5%"): with on_failure = continue, the maintenance holds at this limit. After the wave `pause_after`
+    an operator must let it continue. `windows` are the names of windows to start in.
     """
 
-    group_by: str = "update-domain"
+    group_by: str = GroupBy.UPDATE_DOMAIN
     max_parallel: int = 1
     canary: int = 0
     bake_s: int = 0
     max_failures: str = ""
     pause_after: int = 0
     windows: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.group_by.startswith(LABEL_GROUP):
+            check_name("label", self.group_by.removeprefix(LABEL_GROUP))
+        else:
+            known = [*GroupBy, f"{LABEL_GROUP}KEY"]
+            require(self.group_by in known[:-1], f"group_by is {self.group_by!r}: use {', '.join(known)}")
+        for key, number, least, most in (
+            ("max_parallel", self.max_parallel, 1, MAX_GROUPS_AT_ONCE),
+            ("canary", self.canary, 0, MAX_GROUPS_AT_ONCE),
+            ("bake_s", self.bake_s, 0, MAX_BAKE_S),
+            ("pause_after", self.pause_after, 0, MAX_WAVE),
+        ):
+            require(least <= number <= most, f"{key} is {number}: use a whole number from {least} to {most}")
+        require(
+            self.group_by != GroupBy.UPDATE_DOMAIN or (self.max_parallel == 1 and self.canary <= 1),
+            "with group_by update-domain, one update domain of a scope is worked on after another: use max_parallel 1 and"
+            " canary 0 or 1, or another group_by",
+        )
+        if self.max_failures:
+            parse_amount(self.max_failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,10 +544,12 @@ class MaintenanceRequest:
     host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: str = ""
+    strategy: Strategy = Strategy()
 
     def __post_init__(self) -> None:
         check_text("description", self.description)
         self._check_host_mode()
+        self._check_strategy()
         require(
             -1 <= self.duration_s <= MAX_DURATION_S,
             f"duration_s is {self.duration_s}: use -1 (unknown), 0 (no interruption) or up to {MAX_DURATION_S}",
@@ -547,3 +586,22 @@ class MaintenanceRequest:
         if self.to_host:
             check_name("to_host", self.to_host)
             require(self.to_host not in self.targets.hosts, f"to_host {self.to_host} is one of the hosts to evacuate")
+
+    def _check_strategy(self) -> None:
+        """A maintenance of one wave has no strategy. The hosts of a host maintenance are worked on one after another."""
+        if self.strategy == Strategy():
+            return
+        rules = EVENT_TYPES[self.type]
+        require(
+            self.source is Source.PLATFORM and rules.one_domain_at_a_time and not self.emergency,
+            "a strategy needs several waves: use it with a Platform Freeze, Reboot or Redeploy that is not an emergency",
+        )
+        strategy = self.strategy
+        require(
+            self.host_mode is None or (strategy.group_by, strategy.canary) == (GroupBy.UPDATE_DOMAIN, 0),
+            f"host_mode {self.host_mode} works on one host after another: leave out group_by, max_parallel and canary",
+        )
+        require(
+            not strategy.max_failures or self.on_failure is OnFailure.CONTINUE,
+            f"max_failures needs on_failure {OnFailure.CONTINUE}: otherwise the first failure stops the maintenance",
+        )

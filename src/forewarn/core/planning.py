@@ -1,13 +1,13 @@
 """Planning: how a maintenance is split into waves of events, and the notice that a wave gives.
 
-Owns which machines a request targets, the split into (scope, update domain), the order of waves, and NotBefore. It
-creates events as Planned and computes the values that publication fixes; `advance` publishes them.
+Owns which machines a request targets, the events of its planned waves, and NotBefore; `strategy` plans the waves. It creates
+events as Planned and computes the values that publication fixes; `advance` publishes them.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
@@ -24,6 +24,11 @@ from forewarn.core.model import (
     Source,
     Targets,
 )
+from forewarn.core.strategy import PlannedEvent, PlannedWave, Splitter, planned_waves
+from forewarn.core.window_split import refuse_other_windows, split_by_window
+
+# Each splits a planned wave that another rule does not let start as a whole. They are applied in this order.
+SPLITTERS: tuple[Splitter, ...] = (split_by_window,)
 
 
 def target_machines(
@@ -70,6 +75,7 @@ def plan(
     known_hosts = snapshot.hosts if works_on_hosts else None
     machines = target_machines(request.targets, snapshot.machines, known_hosts)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
+    refuse_other_windows(snapshot, request.strategy.windows, {m.scope for m in machines}, now)
     maintenance = Maintenance(
         id=new_id(),
         type=request.type,
@@ -87,9 +93,10 @@ def plan(
         host_mode=request.host_mode,
         return_machines=request.return_machines,
         to_host=request.to_host,
+        strategy=request.strategy,
     )
     if not works_on_hosts:
-        return maintenance, plan_events(maintenance, machines, snapshot.scopes, new_id=new_id), []
+        return maintenance, plan_events(snapshot, maintenance, machines, new_id=new_id), []
     orders = [
         Order(
             id=new_id(),
@@ -105,9 +112,9 @@ def plan(
 
 
 def plan_events(
+    snapshot: Snapshot,
     maintenance: Maintenance,
     machines: Iterable[Machine],
-    scopes: Mapping[str, Scope],
     *,
     new_id: Callable[[], str],
     after_wave: int = 0,
@@ -117,51 +124,50 @@ def plan_events(
 ) -> list[Event]:
     """Return events of a maintenance for these machines, Planned, in waves after the wave `after_wave`."""
     events: list[Event] = []
-    for wave, group in _waves(maintenance, machines):
-        scope = scopes[group[0].scope]
-        events.append(
-            Event(
-                id=new_id(),
-                maintenance_id=maintenance.id,
-                wave=after_wave + wave,
-                position=first_position + len(events),
-                scope=scope.name,
-                update_domain=group[0].update_domain,
-                type=maintenance.type,
-                source=maintenance.source,
-                resources=tuple(sorted(m.name for m in group)),
-                description=maintenance.description,
-                duration_s=maintenance.duration_s,
-                emergency=maintenance.emergency,
-                born_approved=maintenance.emergency
-                or (maintenance.source is Source.USER and scope.approve_user_events),
-                approval_mode=scope.approval,
-                host=host,
-                to_host=to_host,
+    for number, wave in enumerate(_waves(snapshot, maintenance, machines), start=after_wave + 1):
+        for planned in wave:
+            scope = snapshot.scopes[planned.scope]
+            events.append(
+                Event(
+                    id=new_id(),
+                    maintenance_id=maintenance.id,
+                    wave=number,
+                    position=first_position + len(events),
+                    scope=scope.name,
+                    update_domain=planned.update_domain,
+                    type=maintenance.type,
+                    source=maintenance.source,
+                    resources=tuple(sorted(m.name for m in planned.machines)),
+                    description=maintenance.description,
+                    duration_s=maintenance.duration_s,
+                    emergency=maintenance.emergency,
+                    born_approved=maintenance.emergency
+                    or (maintenance.source is Source.USER and scope.approve_user_events),
+                    approval_mode=scope.approval,
+                    host=host,
+                    to_host=to_host,
+                    group=planned.group,
+                )
             )
-        )
     return events
 
 
-def _waves(maintenance: Maintenance, machines: Iterable[Machine]) -> list[tuple[int, list[Machine]]]:
-    """Return (wave number, the machines of one event), in order.
+def _waves(snapshot: Snapshot, maintenance: Maintenance, machines: Iterable[Machine]) -> list[PlannedWave]:
+    """Return the waves in order.
 
-    Platform maintenance has one event per scope and update domain of its targets. Wave k holds the k-th targeted update
-    domain (ascending) of every targeted scope. User events, Preempt and Terminate: one event per machine, one wave.
+    User events, Preempt and Terminate: one event per machine, one wave. An emergency has one wave too. Any other maintenance
+    has the waves of its strategy, split where other rules ask for it.
     """
     if maintenance.source is Source.USER or EVENT_TYPES[maintenance.type].one_event_per_machine:
-        return [(1, [m]) for m in sorted(machines, key=lambda m: m.key)]
-    domains: dict[str, dict[int, list[Machine]]] = defaultdict(lambda: defaultdict(list))
-    for machine in machines:
-        domains[machine.scope][machine.update_domain].append(machine)
-    return sorted(
-        (
-            (1 if maintenance.emergency else wave, group)
-            for by_domain in domains.values()
-            for wave, (_, group) in enumerate(sorted(by_domain.items()), start=1)
-        ),
-        key=lambda row: (row[0], row[1][0].scope, row[1][0].update_domain),
-    )
+        ordered = sorted(machines, key=lambda m: m.key)
+        return [[PlannedEvent("", m.scope, m.update_domain, (m,)) for m in ordered]] if ordered else []
+    waves = planned_waves(maintenance.strategy, machines, snapshot.hosts)
+    if maintenance.emergency:
+        together = sorted(chain.from_iterable(waves), key=lambda planned: (planned.scope, planned.update_domain))
+        return [together] if together else []
+    for splitter in SPLITTERS:
+        waves = [part for wave in waves for part in splitter(snapshot, maintenance, wave)]
+    return waves
 
 
 def _refuse_other_scope_kinds(

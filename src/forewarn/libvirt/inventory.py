@@ -302,6 +302,7 @@ class _Deciding:
             addresses=self._addresses(domain, base),
             interface=(domain.interface or base.interface) if self._by_interface else base.interface,
             instance_id=domain.uuid,
+            labels=base.labels if statement.labels is None else statement.labels,
         )
         if machine.update_domain != self._busy.get(key, machine.update_domain):
             self._problems.append(

@@ -1,4 +1,4 @@
-"""What a domain's metadata and the rules about its name state: scope, kind, update domain and fault domain. Pure.
+"""What a domain's metadata and the rules about its name state: scope, kind, domains and labels. Pure.
 
 Both are input. Users who may define domains write metadata, so it is small, has no document type, and every value is checked.
 """
@@ -11,14 +11,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 from forewarn.core.errors import Invalid, InvalidFleet
-from forewarn.core.model import MAX_DOMAIN, ScopeKind, check_name
+from forewarn.core.model import MAX_DOMAIN, ScopeKind, check_labels, check_name
 from forewarn.core.unknown_names import unknown_name
 
 # The namespace of the element <forewarn:machine> in the metadata of a domain.
 METADATA_URI = "urn:forewarn:machine"
 MAX_METADATA_CHARS = 4_096
 MAX_RULES = 1_000
-KEYS = ("scope", "kind", "update_domain", "fault_domain")
+KEYS = ("scope", "kind", "update_domain", "fault_domain", "labels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class Statement:
     kind: ScopeKind | None = None
     update_domain: int | None = None
     fault_domain: int | None = None
+    labels: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,21 @@ def _statement(values: Mapping[str, object]) -> Statement:
         kind=None if kind is None else ScopeKind(str(kind)),
         update_domain=_number(values, "update_domain"),
         fault_domain=_number(values, "fault_domain"),
+        labels=_labels(values["labels"]) if "labels" in values else None,
     )
+
+
+def _labels(value: object) -> dict[str, str]:
+    """Return labels: a table in a rule, or a text like `rack=a3,env=prod`."""
+    if isinstance(value, dict):
+        labels = {key: str(text) for key, text in value.items()}
+    else:
+        pairs = [part.partition("=") for part in str(value).split(",") if part]
+        if not all(equals for _, equals, _ in pairs):
+            raise Invalid(f"labels: {str(value)[:64]!r} is not a list of labels: write them like rack=a3,env=prod")
+        labels = {key.strip(): text.strip() for key, _, text in pairs}
+    check_labels(labels)
+    return labels
 
 
 def _number(values: Mapping[str, object], key: str) -> int | None:

@@ -1,6 +1,7 @@
 """The bed itself, and connections to hosts that die, hang and come back."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,14 +20,23 @@ bed.add_guest("web-0", "kvm-a")
 print(bed.folder, bed.first_process, flush=True)
 input()
 """
+WRITES = """
+with open("log", "w") as file:
+    while True:
+        file.write("x" * 5000)
+        file.seek(0)
+"""
 
 
 def test_a_guest_boots_counts_and_obeys_its_power_button(bed: Bed) -> None:
-    """A guest counts its boots on its disk, and ends when libvirt asks it to shut down."""
-    guest = bed.add_guest("web-0", "kvm-a")
-    until(lambda: guest.boots() == 1)
+    """A guest counts its boots on its disk. It ends when libvirt asks it to shut down, and leaves its file system clean."""
+    guest = bed.add_guest("web-0", "kvm-a", {"program.py": WRITES})
+    until(lambda: guest.read("log"))
+    assert guest.boots() == 1
     bed.virsh("kvm-a", "shutdown", "web-0")
     until(lambda: bed.virsh("kvm-a", "domstate", "web-0") == "shut off")
+    described = subprocess.run(["dumpe2fs", "-h", guest.disk], capture_output=True, text=True, check=True).stdout
+    assert re.search(r"^Filesystem state: +clean$", described, re.MULTILINE), described
     bed.virsh("kvm-a", "start", "web-0")
     until(lambda: guest.boots() == 2)
 

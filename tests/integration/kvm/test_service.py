@@ -12,7 +12,7 @@ from scripts.kvm_bed.bed import Bed, Guest
 
 from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
-from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
+from forewarn.core.model import Actor, EventType, MaintenanceRequest, OrderState, Status, Targets
 from forewarn.service.settings import load
 from forewarn.store import EventQuery, Focus
 from forewarn.store.sqlite.store import SqliteStore
@@ -39,6 +39,8 @@ class Site:
 
     def __init__(self, bed: Bed, folder: Path, guest: Guest) -> None:
         self.bed, self.folder, self.guest = bed, folder, guest
+        self.service_log = folder / "service.log"
+        self.process: subprocess.Popen[str] | None = None
         hosts = "".join(f'[[hosts]]\nname = "{name}"\nconnection = "{uri}"\n' for name, uri in bed.hosts.items())
         self.fleet = f"""
 {hosts}
@@ -74,10 +76,13 @@ shutdown_grace = "20s"
     @contextmanager
     def serving(self) -> Iterator[Served]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
-        process = subprocess.Popen(
-            forewarn("serve", "--config", str(self.folder / "serve.toml")),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean,
-        )  # fmt: skip
+        clean["PYTHONFAULTHANDLER"] = "1"  # a crash inside a C library shows in the log
+        with self.service_log.open("a") as log:
+            process = subprocess.Popen(
+                forewarn("serve", "--config", str(self.folder / "serve.toml")),
+                stdout=subprocess.PIPE, stderr=log, text=True, env=clean,
+            )  # fmt: skip
+        self.process = process
         try:
             yield Served(process)
         finally:
@@ -104,7 +109,23 @@ shutdown_grace = "20s"
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that takes a guest some seconds, and that costs a program or a query to see."""
-        until(condition, GUEST_PATIENCE_S, self.guest.console.read_text, every_s=0.3)
+        until(condition, GUEST_PATIENCE_S, self.shown, every_s=0.3)
+
+    def shown(self) -> str:
+        """Return what a failed test needs to show: the orders, the hosts, and what the service and the guest have said."""
+        store = SqliteStore(self.folder / "f.db")
+        try:
+            orders = store.orders(frozenset(OrderState), 10)
+        finally:
+            store.close()
+        parts = {
+            "orders": "\n".join(map(str, orders)),
+            "journals": "\n".join(path.read_text() for path in self.journals()),
+            **{host: self.bed.domains(host) for host in self.bed.hosts},
+            "service": f"exit code {self.process and self.process.poll()}\n{self.service_log.read_text()}",
+            "guest": f"{self.guest.boots()} boots\n{self.guest.console.read_text()}",
+        }
+        return "".join(f"\n-- {name}\n{text}" for name, text in parts.items())
 
     def log(self) -> str:
         return self.guest.read("log")
@@ -127,7 +148,7 @@ def test_an_agent_prepares_and_recovers_once_for_each_event(site: Site) -> None:
 
     site.announce(EventType.REDEPLOY)
     with site.serving() as service:
-        until(site.journals, GUEST_PATIENCE_S, site.guest.console.read_text)
+        until(site.journals, GUEST_PATIENCE_S, site.shown)
         service.process.send_signal(signal.SIGKILL)
     with site.serving():
         site.until(lambda: set(site.statuses()) == {Status.COMPLETED})

@@ -58,10 +58,14 @@ def test_machines_are_listed_added_moved_and_removed(service: RunningService) ->
     ]
     assert [m["name"] for m in service.get("/v1/machines?scope=shop")["items"]] == ["web-0", "web-1"]
     assert [m["name"] for m in service.get("/v1/machines?host=rack1-a")["items"]] == ["db", "web-0"]
-    added = service.request("PUT", "/v1/scopes/shop/machines/web-2", {"host": "rack2-a", "addresses": ["127.0.0.12"]})
-    assert (added.status, added.json["last_seen"]) == (201, None)
+    body = {"host": "rack2-a", "addresses": ["127.0.0.12"], "labels": {"env": "prod"}}
+    added = service.request("PUT", "/v1/scopes/shop/machines/web-2", body)
+    assert (added.status, added.json["last_seen"], added.json["labels"]) == (201, None, {"env": "prod"})
+    assert service.get("/v1/fleet")["machines"][-1]["labels"] == {"env": "prod"}
+    wrong = service.request("PUT", "/v1/scopes/shop/machines/web-2", {"labels": {"a b": "c"}})
+    assert (wrong.status, "labels" in wrong.message) == (422, True)
     moved = service.request("PUT", "/v1/scopes/shop/machines/web-2", {"host": "rack2-b"})
-    assert (moved.status, moved.json["host"], moved.json["addresses"]) == (200, "rack2-b", [])
+    assert (moved.status, moved.json["host"], moved.json["addresses"], moved.json["labels"]) == (200, "rack2-b", [], {})
     assert service.request("DELETE", "/v1/scopes/shop/machines/web-2").status == 204
     assert service.request("GET", "/v1/scopes/shop/machines/web-2").status == 404
     assert service.request("PUT", "/v1/scopes/none/machines/x", {}).status == 404

@@ -18,6 +18,10 @@ from forewarn.operator.api.bodies.common import Domain, Name, RequestBody, Respo
 from forewarn.operator.api.bodies.orders import OrderOut
 from forewarn.operator.api.resolver import Kind
 
+Labels = Annotated[
+    dict[Name, Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]], msgspec.Meta(max_length=MAX_LABELS)
+]
+
 
 class ScopeIn(RequestBody):
     """A scope's settings, as in the fleet file."""
@@ -31,7 +35,7 @@ class ScopeIn(RequestBody):
 
 
 class MachineIn(RequestBody):
-    """A machine's domains, host and identity, as in the fleet file."""
+    """A machine's domains, host, identity and labels, as in the fleet file."""
 
     update_domain: Domain = 0
     fault_domain: Domain = 0
@@ -39,6 +43,7 @@ class MachineIn(RequestBody):
     addresses: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=16)] = []
     interface: Annotated[str, msgspec.Meta(max_length=64)] = ""
     instance_id: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    labels: Labels = {}
 
 
 class FleetScope(ScopeIn, kw_only=True):
@@ -58,10 +63,7 @@ class FleetHost(RequestBody):
     """A host of a fleet."""
 
     name: Name
-    labels: Annotated[
-        dict[Name, Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]],
-        msgspec.Meta(max_length=MAX_LABELS),
-    ] = {}
+    labels: Labels = {}
     fault_domain: Domain = 0
     connection: Annotated[str, msgspec.Meta(max_length=MAX_CONNECTION_CHARS)] = ""
 
@@ -107,6 +109,7 @@ class MachineOut(ResponseBody):
     addresses: list[str]
     interface: str
     instance_id: str
+    labels: dict[str, str]
     last_seen: datetime | None = None
 
 
