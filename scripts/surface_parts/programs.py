@@ -145,8 +145,8 @@ RARE_WORDS = {
     ),
     "waiting codes": (
         "approval", "clock", "earlier-host", "earlier-wave", "earliest", "executor", "host-not-empty", "host-work",
-        "in-doubt", "machine", "notice", "order-failed", "paused",
-        "queue", "store-held", "ticker", "unresolved", "update-domain", "wave",
+        "in-doubt", "machine", "no-go", "notice", "order-failed", "paused",
+        "queue", "store-held", "ticker", "unresolved", "update-domain", "wave", "window",
     ),
     "journal records": (
         "approved", "approving", "begin", "changed", "child", "end", "health", "in-service", "kept", "lapsed", "over", "refused",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.cli.hints import event_hints, hint, host_hint, maintenance_hints
-from forewarn.core import host_waiting, waiting
+from forewarn.core import host_waiting, waiting, window_rules
 from forewarn.core.change import Change
 from forewarn.core.model import Actor, ClockHold
 from forewarn.core.operator_model import Role
@@ -35,6 +35,7 @@ TABLE: dict[str, dict[str, str]] = {
     "host-work": NOTHING,
     "in-doubt": {Role.OPERATOR: RETRY},
     "machine": NOTHING,
+    "no-go": NOTHING,
     "notice": NOTHING,
     "order-failed": {Role.OPERATOR: RETRY},
     "paused": {Role.OPERATOR: f"forewarn maintenance resume {MAINTENANCE_ID}"},
@@ -44,6 +45,7 @@ TABLE: dict[str, dict[str, str]] = {
     "unresolved": {Role.OPERATOR: f"forewarn event retry {SECOND_ID}"},
     "update-domain": NOTHING,
     "wave": NOTHING,
+    "window": NOTHING,
 }
 # The call of the API that each command makes.
 CALL_OF = {
@@ -77,7 +79,7 @@ def roles_of(command: str) -> frozenset[Role]:
 
 def test_the_table_has_every_code() -> None:
     """A new reason to wait must say what each role can do about it."""
-    source = getsource(waiting) + getsource(host_waiting)
+    source = "".join(map(getsource, (waiting, host_waiting, window_rules)))
     codes = set(re.findall(r'code="([a-z-]+)"', source))
     assert set(TABLE) == codes
 

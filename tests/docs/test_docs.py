@@ -70,15 +70,17 @@ def test_every_story_command_is_described() -> None:
     page = (ROOT / "docs/contributing/stories.md").read_text("utf-8")
     for name in vars(Player):
         if name.startswith("_do_"):
-            assert f"`{name.removeprefix('_do_')}" in page, f"{name.removeprefix('_do_')} is not described"
+            command = name.removeprefix("_do_").replace("_", "-")
+            assert f"`{command}" in page, f"{command} is not described"
 
 
 def test_every_reason_is_described() -> None:
     """Each code of `waiting_for` stands in the operators' table."""
     page = (ROOT / "docs/guide/operating.md").read_text("utf-8")
-    source = "".join((ROOT / f"src/forewarn/core/{name}.py").read_text("utf-8") for name in ("waiting", "host_waiting"))
+    modules = ("waiting", "host_waiting", "window_rules")
+    source = "".join((ROOT / f"src/forewarn/core/{name}.py").read_text("utf-8") for name in modules)
     codes = set(re.findall(r'code="([a-z-]+)"', source))
-    assert len(codes) == 20
+    assert len(codes) == 22
     for code in codes:
         assert f"`{code}`" in page, f"{code} is not described"
 

@@ -9,6 +9,7 @@ import pytest
 
 from forewarn.core import (
     advance,
+    constraints,
     host_verbs,
     host_waiting,
     host_work,
@@ -225,6 +226,30 @@ def a_cancelled_host_is_worked_on(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(ORDER_TRANSITIONS[OrderState.CANCELLED], OrderVerb.TAKE, OrderState.RUNNING)
 
 
+def start_outside_a_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(constraints, "BEFORE_START", ())
+
+
+def announced_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(constraints, "BEFORE_PUBLICATION", ())
+
+
+def announced_beyond_its_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(advance, "why_missed", lambda draft, maintenance, wave: "")
+
+
+def waiting_for_a_window_holds_up_others(patch: pytest.MonkeyPatch) -> None:
+    """Let a wave that waits for its window count as due, and hold it back like an obstacle instead."""
+    original = waiting.obstacles
+
+    def with_windows(draft: Draft, maintenance: Any, wave: list[Event]) -> list[Waiting]:
+        return [*constraints.start_waits(draft, maintenance, wave), *original(draft, maintenance, wave)]
+
+    patch.setattr(waiting, "start_waits", lambda draft, maintenance, wave: [])
+    for module in (waiting, advance):
+        patch.setattr(module, "obstacles", with_windows)
+
+
 # Each mutation with the message it must cause: a mutation that merely crashes the code proves nothing.
 MUTATIONS: dict[Patch, str] = {
     no_update_domain_guard: "invariant 6: ",
@@ -250,6 +275,13 @@ MUTATIONS: dict[Patch, str] = {
     a_doubt_has_a_time_limit: "invariant 11: .* with a time limit",
     a_retry_is_no_new_attempt: "invariant 11: .* to open within one attempt",
     hold_of_the_store_ignored: "invariant 1: .* while the store is held",
+}
+# Found by the machine with windows.
+WINDOW_MUTATIONS: dict[Patch, str] = {
+    start_outside_a_window: "invariant 1: .* would start outside its window",
+    announced_at_once: "was announced long before its window",
+    announced_beyond_its_window: "is still announced for a window that has closed",
+    waiting_for_a_window_holds_up_others: "queues behind a wave that waits for its window",
 }
 # Found by the machine with hosts.
 HOST_MUTATIONS: dict[Patch, str] = {

@@ -21,6 +21,8 @@ SETTINGS = (
     "max_user_operations",
     "terminate_notice_s",
     "minimum_notice_s",
+    "windows",
+    "approval_opens_window",
 )
 
 Name = Annotated[
@@ -63,6 +65,17 @@ def set_scope(
         list[str] | None,
         typer.Option(help="More notice for a type, like Reboot=30m; Reboot= restores the protocol's. May be repeated."),
     ] = None,
+    window: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The window in which maintenance starts; several if repeated, none if empty.",
+            metavar="WINDOW",
+            autocompletion=completion.windows,
+        ),
+    ] = None,
+    approval_opens_window: Annotated[
+        bool | None, typer.Option(help="Whether an approved event starts outside the windows of the scope too.")
+    ] = None,
 ) -> None:
     """Change the settings named by options; create the scope if it does not exist."""
     settings = _settings(session, scope, new=kind is not None)
@@ -71,6 +84,8 @@ def set_scope(
         "approval": approval,
         "approve_user_events": approve_user_events,
         "max_user_operations": max_user_operations,
+        "windows": None if window is None else [name for name in window if name],
+        "approval_opens_window": approval_opens_window,
         "terminate_notice_s": None if terminate_notice is None else seconds("--terminate-notice", terminate_notice),
     }
     settings |= {key: value for key, value in given.items() if value is not None}
@@ -129,6 +144,8 @@ def _show(session: Session, scope: Json) -> None:
             ("max user operations", scope["max_user_operations"] or "the general limit, 500"),
             ("terminate notice", duration_text(scope["terminate_notice_s"])),
             ("minimum notice", _notice_text(scope) or "the protocol's"),
+            ("windows", ", ".join(scope["windows"]) or "none: maintenance starts at any time"),
+            ("approval opens window", scope["approval_opens_window"]),
             ("enabled", "yes" if scope["enabled"] else "no: none of its machines has polled for events lately"),
             ("epoch", scope["epoch"]),
             ("incarnation", scope["incarnation"]),

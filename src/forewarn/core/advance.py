@@ -39,7 +39,7 @@ from forewarn.core.waiting import (
     ready,
     stopped,
 )
-from forewarn.core.window_rules import closing_time, first_start, window_missed
+from forewarn.core.window_rules import closing_time, first_start, why_missed
 
 # States in which the deadline of an order counts. An order of a host that is planned has one once machines were shut down for it.
 TIMED = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING})
@@ -140,9 +140,9 @@ def _plan_missed_wave_again(draft: Draft, maintenance_id: str, new_id: Callable[
     """Cancel a published wave whose window has closed. It is announced again, under new ids, for the next window."""
     maintenance = draft.maintenances[maintenance_id]
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.SCHEDULED]
-    if wave and window_missed(draft, maintenance, wave):
+    if wave and (reason := why_missed(draft, maintenance, wave)):
         for event in wave:
-            plan_again(draft, event, "its window closed before it could start", new_id)
+            plan_again(draft, event, reason, new_id)
         draft.put_maintenance(replace(maintenance, observed_published_at=None))
 
 

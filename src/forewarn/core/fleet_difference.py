@@ -13,7 +13,17 @@ from forewarn.core.durations import duration_text
 from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
 from forewarn.core.fleet import HOST_SETTINGS, MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
 from forewarn.core.formatting import count, names
-from forewarn.core.model import MAX_MACHINES_PER_SCOPE, OPEN, Actor, AuditEntry, Host, Machine, Scope, ScopeKind
+from forewarn.core.model import (
+    MAX_MACHINES_PER_SCOPE,
+    OPEN,
+    UNSTARTED,
+    Actor,
+    AuditEntry,
+    Host,
+    Machine,
+    Scope,
+    ScopeKind,
+)
 
 MAX_AUDIT_LINES = 1_000
 # A difference that removes more scopes, machines and hosts than this is applied only after a question.
@@ -200,8 +210,22 @@ def apply_difference(
         removed_machines=diff.removed_machines,
         hosts=diff.hosts,
         removed_hosts=tuple((host.name, host.version) for host in diff.removed_hosts if host.cordoned is None),
+        wakes=_waiting_for_windows(snapshot, diff.scopes),
         audit=tuple(audit),
     )
+
+
+def _waiting_for_windows(snapshot: Snapshot, scopes: Iterable[Scope]) -> tuple[str, ...]:
+    """Return the maintenances that may start at another time because a scope has other windows now."""
+    known = snapshot.scopes
+    changed = {s.name for s in scopes if s.name in known and _window_settings(s) != _window_settings(known[s.name])}
+    return tuple(
+        sorted({e.maintenance_id for e in snapshot.events.values() if e.scope in changed and e.status in UNSTARTED})
+    )
+
+
+def _window_settings(scope: Scope) -> tuple[object, ...]:
+    return scope.windows, scope.approval_opens_window
 
 
 def _with_time(snapshot: Snapshot, scope: Scope, now: datetime) -> Scope:

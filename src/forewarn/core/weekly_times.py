@@ -22,6 +22,8 @@ _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
 # The clocks of a zone differ from UTC by at most a day, and a span ends on the next day at the latest.
 _MARGIN = 3 * _DAY
 
+FIRST_MOMENT, LAST_MOMENT = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
 Interval = tuple[datetime, datetime]
 
 
@@ -87,19 +89,22 @@ def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 def common(some: Iterable[Interval], others: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """Return the times that lie in both."""
-    return merged((max(a, c), min(b, d)) for a, b in some for c, d in others)
+    """Return the times that lie in both. Each is in order, and its intervals do not touch."""
+    found: list[Interval] = []
+    rest = list(reversed(others))
+    for begin, end in some:
+        while rest and rest[-1][0] < end:
+            found.append((max(begin, rest[-1][0]), min(end, rest[-1][1])))
+            if rest[-1][1] > end:
+                break
+            rest.pop()
+    return merged(found)
 
 
 def without(some: Iterable[Interval], others: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """Return the times of `some` that lie in none of `others`, which are in order and do not touch."""
-    left: list[Interval] = []
-    for begin, end in some:
-        for cut_begin, cut_end in others:
-            left.append((begin, min(end, cut_begin)))
-            begin = max(begin, min(end, cut_end))
-        left.append((begin, end))
-    return merged(left)
+    """Return the times of `some` that lie in none of `others`. Each is in order, and its intervals do not touch."""
+    edges = [FIRST_MOMENT, *(edge for interval in others for edge in interval), LAST_MOMENT]
+    return common(some, tuple(zip(edges[::2], edges[1::2], strict=True)))
 
 
 def weekly_times(spans: tuple[str, ...], zone: str, begin: datetime, end: datetime) -> tuple[Interval, ...]:

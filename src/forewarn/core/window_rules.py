@@ -17,6 +17,9 @@ from forewarn.core.reason import Waiting
 from forewarn.core.weekly_times import Interval
 from forewarn.core.windows import HORIZON, StartLimits
 
+# A reason names at most this many no-go times.
+MAX_NAMED = 3
+
 
 def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> StartLimits | None:
     """Return what limits the start of the wave; None if nothing does."""
@@ -91,15 +94,20 @@ def first_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> da
     return found[0] if found is not None else None
 
 
-def window_missed(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> bool:
-    """Whether the window for which the wave was published has closed, or will not open."""
+def why_missed(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> str:
+    """Return why the wave cannot start in the window for which it was published, or ""."""
     not_before = max((e.not_before for e in wave if e.not_before is not None), default=None)
     limits = limits_of(draft, maintenance, wave)
     if limits is None or not_before is None:
-        return False
+        return ""
     trusted = min(draft.trusted_in(e.scope) for e in wave)
     found = limits.first_after(trusted, trusted)
-    return found is None or found[0] > max(trusted, not_before)
+    if found is not None and found[0] <= max(trusted, not_before):
+        return ""
+    no_go_times = ", ".join(no_go.name for no_go in limits.in_the_way(max(trusted, not_before))[:MAX_NAMED])
+    return (
+        f"it cannot start in a no-go time ({no_go_times})" if no_go_times else "its window closed before it could start"
+    )
 
 
 def closing_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
@@ -123,11 +131,9 @@ def _wanted(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> dateti
 
 def _reason(limits: StartLimits, moment: datetime, until: datetime | None, found: Interval | None) -> Waiting:
     no_go_times = limits.in_the_way(moment)
+    never = ", and its windows and no-go times leave no other time" if found is None else ""
     if no_go_times:
-        named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times[:3])
-        return Waiting(code="no-go", message=f"no maintenance may start during a no-go time: {named}", until=until)
+        named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times[:MAX_NAMED])
+        return Waiting(code="no-go", message=f"nothing may start during a no-go time: {named}{never}", until=until)
     windows = " and ".join(" or ".join(w.name for w in choice) or "a removed window" for choice in limits.windows)
-    message = f"maintenance starts only in its window ({windows})"
-    if found is None:
-        message += ", and no time is allowed by all its windows and no-go times"
-    return Waiting(code="window", message=message, until=until)
+    return Waiting(code="window", message=f"maintenance starts only in its window ({windows}){never}", until=until)

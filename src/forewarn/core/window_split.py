@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import NotFound, Refused
@@ -51,6 +52,7 @@ def _choice(snapshot: Snapshot, names: tuple[str, ...]) -> Choices:
     return (tuple(windows[name] for name in names if name in windows),) if names else ()
 
 
+@lru_cache(maxsize=1_024)
 def _meet(choices: Choices, now: datetime) -> bool:
     """Whether the windows are ever open together."""
     return StartLimits(choices).first_after(now, now) is not None

@@ -11,7 +11,8 @@ from forewarn.core.weekly_times import Interval, common, merged, weekly_times, w
 
 # If the windows have no time in common so soon, they are examined again then.
 HORIZON = timedelta(days=400)
-_LOOK_AHEAD = (timedelta(days=8), timedelta(days=60), HORIZON)
+# The next interval is searched for in parts of the calendar, because it is mostly in the first.
+_FIRST_PART, _PART = timedelta(days=8), timedelta(days=28)
 _BEYOND = timedelta(days=1)
 
 
@@ -59,10 +60,14 @@ class StartLimits:
 
         None if there is none within the horizon.
         """
-        for ahead in _LOOK_AHEAD:
-            for begin, end in self.times(moment, wanted + ahead):
-                if end > wanted:
-                    return begin, end
+        if not all(self.windows):
+            return None
+        begin, end = moment, wanted + _FIRST_PART
+        while begin < wanted + HORIZON:
+            for interval in self.times(begin, end):
+                if interval[1] > wanted:
+                    return interval
+            begin, end = end, end + _PART
         return None
 
     def in_the_way(self, moment: datetime) -> tuple[NoGoTime, ...]:

@@ -41,6 +41,7 @@ from forewarn.core.waiting import waiting_for
 from forewarn.service.decisions import Decision, Once, waking_others
 from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
+from forewarn.service.windows import WindowUseCases
 from forewarn.store import Focus, MaintenanceQuery
 
 # How many maintenances are read at once to see what resuming the store would start.
@@ -91,8 +92,8 @@ class HostObstacles(Protocol):
     def obstacle(self, order: Order) -> str: ...
 
 
-class Control(FleetUseCases, HookUseCases):
-    """All use cases: those on the fleet and on hooks, and the rest here."""
+class Control(FleetUseCases, WindowUseCases, HookUseCases):
+    """All use cases: those on the fleet, on windows and on hooks, and the rest here."""
 
     # The ticker sets it.
     host_check: HostObstacles | None = None

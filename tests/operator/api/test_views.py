@@ -3,7 +3,7 @@
 import re
 from inspect import getsource
 
-from forewarn.core import host_waiting, waiting
+from forewarn.core import host_waiting, waiting, window_rules
 from forewarn.core.model import Targets
 from forewarn.operator.api.views import CAUSED_BY_OTHERS, maintenance_row, targets_out
 from tests.support.records import maintenance
@@ -19,17 +19,19 @@ OWN_REASONS = {
     "host-not-empty",
     "host-work",
     "in-doubt",
+    "no-go",
     "notice",
     "order-failed",
     "paused",
     "ticker",
     "wave",
+    "window",
 }
 
 
 def test_every_reason_to_wait_is_shown_in_a_plan_or_listed_as_hidden() -> None:
     """A reason whose cause is another maintenance is in CAUSED_BY_OTHERS, so that a plan shows it."""
-    source = getsource(waiting) + getsource(host_waiting)
+    source = "".join(map(getsource, (waiting, host_waiting, window_rules)))
     codes = set(re.findall(r'code="([a-z-]+)"', source))
     assert codes - CAUSED_BY_OTHERS == OWN_REASONS
     assert codes >= CAUSED_BY_OTHERS
