@@ -144,7 +144,7 @@ RARE_WORDS = {
         "conflict", "store_unavailable", "too_many_streams", "invariant_broken",
     ),
     "waiting codes": (
-        "approval", "clock", "earlier-host", "earlier-wave", "earliest", "executor", "host-not-empty", "host-work",
+        "approval", "budget", "clock", "earlier-host", "earlier-wave", "earliest", "executor", "host-not-empty", "host-work",
         "in-doubt", "machine", "no-go", "notice", "order-failed", "paused",
         "queue", "store-held", "ticker", "unresolved", "update-domain", "wave", "window",
     ),

@@ -81,6 +81,7 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "created_by": "operator",
         "not_before": None,
         "earliest": None,
+        "not_after": None,
         "ended": None,
         "targets": {"count": 1, "scopes": ["shop"]},
         "progress": progress(left=len(events)),

@@ -1,6 +1,7 @@
 """Commands that change events, orders, machines, scopes and the fleet."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +298,24 @@ def test_a_large_removal_asks_first(cli: CommandLine, tmp_path: Path) -> None:
     assert cli.json("fleet", "export")["machines"] == []
     cli.output("fleet", "apply", str(export))
     assert cli.output("fleet", "export") == before
+
+
+def test_the_budget_of_the_fleet_is_set_and_shown(cli: CommandLine) -> None:
+    """Only the named limits change; 0 removes one."""
+    assert cli.json("budget", "set", "--max-hosts-down", "3", "--max-machines-down", "70")["max_machines_down"] == 70
+    text = cli.output("budget", "set", "--max-machines-down", "0")
+    assert re.search(r"max hosts down +3\n", text)
+    assert re.search(r"max machines down +no limit\n", text)
+    assert cli.output("budget", "show") == text
+    assert cli.run("budget", "set", "--max-hosts-down", "-1").returncode == USAGE
+    cli.output("budget", "set", "--max-hosts-down", "0")
+
+
+def test_the_budget_of_a_scope_is_set_and_shown(cli: CommandLine) -> None:
+    """A number, a share, or nothing."""
+    assert "10%" in cli.output("scope", "set", "quiet", "--max-unavailable", "10%")
+    assert cli.json("scope", "show", "quiet")["max_unavailable"] == "10%"
+    assert "no limit" in cli.output("scope", "set", "quiet", "--max-unavailable", "")
+    refused = cli.run("scope", "set", "quiet", "--max-unavailable", "few")
+    assert refused.returncode == FAILED
+    assert "max_unavailable" in refused.stderr

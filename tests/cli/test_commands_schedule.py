@@ -76,13 +76,17 @@ def test_times_are_on_the_services_clock(cli: CommandLine) -> None:
     """`+2h` is two hours after the time that `clock show` prints."""
     cli.output("clock", "advance", "5h")
     options = ["--type", "Freeze", "--machine", "db/db-0", "--earliest", "+3h", "--not-before", "+2h", "--yes"]
+    options += ["--not-after", "+4h"]
     maintenance = cli.json("maintenance", "schedule", *options)
     now = cli.json("clock", "show")["now"]
     assert maintenance["not_before"][:13] != now[:13]
     why = cli.output("event", "why", first_event(maintenance)["id"])
     assert "(in 2h)" in why
     assert "(in 3h)" in why
-    assert "never before" in cli.run("maintenance", "schedule", *options, "--dry-run").stdout
+    assert "(in 4h)" in cli.output("maintenance", "show", maintenance["id"])
+    plan = cli.run("maintenance", "schedule", *options, "--dry-run").stdout
+    assert "never before" in plan
+    assert "what has not started by" in plan
     cli.output("maintenance", "cancel", maintenance["id"])
 
 

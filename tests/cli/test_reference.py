@@ -18,6 +18,7 @@ NOUNS = {
     "order": "list start finish fail",
     "audit": "list head export verify",
     "token": "create list revoke",
+    "budget": "show set",
     "clock": "show advance confirm",
     "db": "status migrate backup restore hold resume",
 }

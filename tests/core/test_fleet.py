@@ -152,6 +152,11 @@ def test_a_file_of_another_shape_is_refused(text: str, complaint: str) -> None:
         ("approval = []", "approval: [] is unknown; use one of any, all, operator"),
         ('approve_user_events = "yes"', "approve_user_events: 'yes' is not true or false"),
         ("approve_user_events = 1", "approve_user_events: 1 is not true or false"),
+        ("max_unavailable = true", "max_unavailable: True is not text"),
+        (
+            'max_unavailable = "few"',
+            "max_unavailable: 'few' is not an amount: write a number from 1 to 1000000, or a share like \"10%\"",
+        ),
         ("max_user_operations = true", "max_user_operations: True is not a whole number"),
         ("max_user_operations = 1.5", "max_user_operations: 1.5 is not a whole number"),
         ("max_user_operations = -1", "max_user_operations is -1: use 0 (the general limit) or a positive number"),
@@ -451,6 +456,7 @@ SCOPE = Scope(
     max_user_operations=3,
     terminate_notice_s=600,
     minimum_notice_s={EventType.REBOOT: 1800, EventType.FREEZE: 901},
+    max_unavailable="10%",
 )
 HOST = Host(
     name="kvm-07",

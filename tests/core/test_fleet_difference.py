@@ -84,6 +84,7 @@ def test_a_changed_scope_keeps_its_epoch_and_incarnation() -> None:
         ({"approval": ApprovalMode.ALL}, "approval any -> all"),
         ({"approve_user_events": True}, "approve_user_events false -> true"),
         ({"max_user_operations": 10}, "max_user_operations 0 -> 10"),
+        ({"max_unavailable": "10%"}, 'max_unavailable "" -> 10%'),
         ({"terminate_notice_s": 600}, "terminate_notice 5m -> 10m"),
         (
             {"minimum_notice_s": {EventType.REBOOT: 1_800, EventType.FREEZE: 5_400}},

@@ -12,6 +12,7 @@ import pytest
 
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
+from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
     Approval,
@@ -27,6 +28,7 @@ from forewarn.core.model import (
     Scope,
     Source,
     Status,
+    Strategy,
 )
 from tests.support.builders import START, at, event, guid, machine, maintenance, scope
 
@@ -166,6 +168,16 @@ def test_1_never_before_earliest() -> None:
         f"invariant 1: event {guid(1)} would start before the earliest start of its maintenance"
     )
     assert kept(before, after(before, started(subject, at(30)), now=at(30)), at(30))
+
+
+def test_1_never_at_the_deadline_or_later() -> None:
+    """Not even an approved event starts at `not_after`."""
+    subject = approved(event(), "web-0")
+    before = snapshot(subject, maintenances=[maintenance(not_after=at(10))])
+    assert broken(before, after(before, started(subject, at(10)))) == (
+        f"invariant 1: event {guid(1)} would start after the deadline of its maintenance"
+    )
+    assert kept(before, after(before, started(subject, at(9))))
 
 
 # -- 2. the minimum notice is given, and NotBefore never changes after publication
@@ -755,3 +767,109 @@ def test_machines_are_not_started_while_their_host_is_worked_on(state: OrderStat
     breaks(on_hosts(work, DOWN, **parts), on_hosts(work, again, **parts), "would start machines while")
     over = host_order(OrderState.FAILED)
     check_invariants(on_hosts(over, DOWN, **parts), on_hosts(over, again, **parts), NOW)
+
+
+# -- 16. what is published fits into the budgets
+
+
+def test_16_a_scope_keeps_its_budget() -> None:
+    """An event is not published if more machines than allowed would be unavailable, unless they are so already."""
+    shop_2 = scope("shop", incarnation=5, changed=START, max_unavailable="2")
+    visible = event(resources=("web-0", "web-1"))
+    planned = event(
+        2,
+        maintenance_id=guid(901),
+        resources=("web-1", "web-2"),
+        status=Status.PLANNED,
+        published=None,
+        not_before=None,
+    )
+    published = replace(planned, status=Status.SCHEDULED, published=NOW, not_before=at(40))
+    before = snapshot(visible, planned, scopes=[shop_2])
+    then = after(before, published)
+    assert broken(before, then) == "invariant 16: 3 machines of shop would be unavailable, and 2 may be"
+    fits = {"shop": replace(then.scopes["shop"], max_unavailable="3")}
+    assert kept(before, replace(then, scopes=fits))
+    share = {"shop": replace(then.scopes["shop"], max_unavailable="30%")}
+    assert kept(replace(before, machine_counts={"shop": 10}), replace(then, scopes=share))
+    assert broken(replace(before, machine_counts={"shop": 9}), replace(then, scopes=share)).endswith("2 may be")
+    same = replace(published, resources=("web-1",))
+    assert kept(snapshot(visible, replace(planned, resources=("web-1",)), scopes=[shop_2]), after(before, same))
+
+
+def test_16_events_that_never_wait_may_exceed_a_budget() -> None:
+    """A user's event that becomes visible in the same change does not count against the published one."""
+    shop_1 = scope("shop", incarnation=5, changed=START, max_unavailable="1")
+    planned = event(status=Status.PLANNED, published=None, not_before=None)
+    users = replace(event(2, maintenance_id=guid(901), resources=("web-1",), source=Source.USER), status=Status.PLANNED)
+    before = snapshot(planned, replace(users, published=None, not_before=None), scopes=[shop_1])
+    visible = [replace(e, status=Status.SCHEDULED, published=NOW, not_before=at(40)) for e in (planned, users)]
+    assert kept(before, after(before, *visible))
+
+
+@pytest.mark.parametrize("in_use, legal", [(3, True), (4, False)])
+def test_16_the_fleet_keeps_its_budget_of_machines(in_use: int, legal: bool) -> None:
+    """What is down elsewhere counts; an event that ends in the same change makes room."""
+    ends, stays = event(resources=("web-0",)), event(2, maintenance_id=guid(901), resources=("web-1",))
+    planned = event(3, maintenance_id=guid(902), resources=("web-1", "web-2"))
+    unpublished = replace(planned, status=Status.PLANNED, published=None, not_before=None)
+    before = replace(
+        snapshot(ends, stays, unpublished),
+        fleet_rules=FleetRules(max_machines_down=3),
+        fleet_use=FleetUse(machines=in_use),
+    )
+    then = after(
+        before,
+        replace(ends, status=Status.CANCELLED, ended=NOW),
+        replace(planned, published=NOW, not_before=at(40)),
+    )
+    assert (
+        kept(before, then)
+        if legal
+        else broken(before, then) == "invariant 16: 4 machines of the fleet would be down, and 3 may be"
+    )
+
+
+@pytest.mark.parametrize(
+    "of_others, facts, legal",
+    [
+        ("kvm-9", {"host": "kvm-1"}, False),
+        ("kvm-1", {"host": "kvm-1"}, True),
+        ("kvm-9", {"group": "kvm-1"}, False),
+        ("kvm-9", {"scope": "shop"}, True),
+    ],
+)
+def test_16_the_fleet_keeps_its_budget_of_hosts(of_others: str, facts: dict[str, Any], legal: bool) -> None:
+    """A published event takes its host down, or its group if the machines are grouped by host."""
+    planned = event(**facts)
+    unpublished = replace(planned, status=Status.PLANNED, published=None, not_before=None)
+    by_host = maintenance(strategy=Strategy(group_by="host"))
+    before = replace(
+        snapshot(unpublished, maintenances=[by_host]),
+        fleet_rules=FleetRules(max_hosts_down=1),
+        fleet_use=FleetUse(hosts=frozenset({(guid(901), of_others)})),
+    )
+    then = after(before, replace(planned, published=NOW, not_before=at(40)))
+    assert (
+        kept(before, then)
+        if legal
+        else broken(before, then) == "invariant 16: 2 hosts of the fleet would be down, and 1 may be"
+    )
+
+
+@pytest.mark.parametrize(
+    "emergency, published, legal", [(False, None, False), (True, None, True), (False, START, True)]
+)
+def test_16_work_on_a_host_begins_within_the_budget(emergency: bool, published: datetime | None, legal: bool) -> None:
+    """The work on an empty host takes it down; a host whose turn has begun is down already, and an emergency never waits."""
+    work = Order(id=guid(2), issued=START, host="kvm-1", maintenance_id=guid(900), state=OrderState.PLANNED, position=1)
+    left = event(status=Status.COMPLETED, started=at(15), ended=at(16), host="kvm-1", published=published or START)
+    hosts = maintenance(host_mode=HostMode.EVACUATE, emergency=emergency)
+    before = replace(
+        snapshot(*([left] if published else []), maintenances=[hosts], orders=[work]),
+        read_hosts=frozenset({"kvm-1"}),
+        fleet_rules=FleetRules(max_hosts_down=1),
+        fleet_use=FleetUse(hosts=frozenset({(guid(901), "kvm-9")})),
+    )
+    then = replace(before, orders={**before.orders, work.id: replace(work, state=OrderState.OPEN)})
+    assert kept(before, then) if legal else "2 hosts of the fleet would be down" in broken(before, then)

@@ -255,6 +255,14 @@ def test_an_emergency_starts_at_once(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["not_before", "earliest"])
+def test_the_deadline_is_later_than_every_requested_start(key: str) -> None:
+    """Nothing could start otherwise."""
+    assert request("shop/web-0", not_after=at(1), **only(key, START)).not_after == at(1)
+    with pytest.raises(Invalid, match=f"not_after must be later than {key}"):
+        request("shop/web-0", not_after=START, **only(key, START))
+
+
+@pytest.mark.parametrize("key", ["not_before", "earliest", "not_after"])
 def test_times_are_utc(key: str) -> None:
     """A time is aware and in UTC: a naive one, or another zone's, is refused."""
     assert getattr(request("shop/web-0", **only(key, START)), key) == START

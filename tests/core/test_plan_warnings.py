@@ -42,6 +42,21 @@ def test_an_ordinary_plan_has_no_warnings() -> None:
     assert warned(world, "shop/web-0", source=Source.USER) == ()
 
 
+def test_waves_that_only_approvals_could_start_before_the_deadline() -> None:
+    """Each wave is counted with its notice and the duration of the work."""
+    world = shop(3, enabled=True)
+    every = Targets(scope="shop")
+    assert warned(world, targets=every, not_after=at(46)) == ()
+    assert warned(world, targets=every, not_after=at(46), duration_s=60) == (
+        PlanWarning(
+            "misses-deadline",
+            "without approvals 1 of 3 wave(s) cannot start before not_after (2030-01-01 12:46:00Z),"
+            " and what has not started by then is cancelled",
+        ),
+    )
+    assert warned(world, "shop/web-0", source=Source.USER, emergency=False, not_after=at(16)) == ()
+
+
 def test_a_scope_that_has_never_polled_gets_no_notice() -> None:
     """A maintenance and a user's restart have the same warning."""
     world = shop(2, enabled=False)

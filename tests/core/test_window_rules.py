@@ -191,6 +191,7 @@ def test_a_no_go_time_that_begins_in_the_notice_cancels_a_wave_when_it_begins() 
 def test_other_windows_of_a_scope_wake_its_maintenances(settings: dict[str, object]) -> None:
     made = world(AFTERNOON, windows=("afternoon",))
     (planned,) = made.submit("shop/web-0")
+    made.tick_at(45)
     snapshot = made.snapshot()
 
     def changed(wanted: Scope) -> Change:

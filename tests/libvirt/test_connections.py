@@ -4,7 +4,9 @@ import threading
 
 import pytest
 
+import libvirt
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
+from forewarn.libvirt.hosted_domain import LibvirtHost
 
 TEST_DRIVER = "test:///default"
 
@@ -38,3 +40,38 @@ def test_an_unreachable_host_is_a_sentence() -> None:
     """The error names the URI, the cause and what to check."""
     with pytest.raises(HostUnreachable, match=r"qemu\+unix.* cannot be reached: .*nowhere.*Check that libvirtd runs"):
         HostConnections().get("qemu+unix:///system?socket=/nowhere/libvirt-sock")
+
+
+def test_an_attempt_to_connect_that_hangs_for_ever_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that lost its power meanwhile never answers that attempt: after a while another one begins."""
+    really_open, hangs, back = libvirt.open, threading.Event(), threading.Event()
+
+    def hang_at_first(uri: str) -> object:
+        monkeypatch.setattr(libvirt, "open", really_open)
+        hangs.set()
+        assert back.wait(60)
+        return really_open(uri)
+
+    monkeypatch.setattr(libvirt, "open", hang_at_first)
+    connections = HostConnections(open_within_s=60, open_again_after_s=0)
+    first = threading.Thread(target=connections.get, args=(TEST_DRIVER,))
+    first.start()
+    assert hangs.wait(60)
+    second = connections.get(TEST_DRIVER)
+    back.set()
+    first.join()
+    assert connections.get(TEST_DRIVER) is second
+    connections.close()
+
+
+def test_after_a_call_that_hangs_others_get_another_connection() -> None:
+    """libvirtd works on five calls of a connection at once: five that hang would hold up all others."""
+    connections, back = HostConnections(), threading.Event()
+    host = LibvirtHost("kvm-a", TEST_DRIVER, connections)
+    hanging = connections.get(TEST_DRIVER)
+    with pytest.raises(HostUnreachable, match="kvm-a does not answer within"):
+        host.call(lambda _: back.wait(60), 0.05)
+    assert host.call(lambda connection: connection) is not hanging
+    assert hanging.isAlive()  # the call may still end well
+    back.set()
+    connections.close()

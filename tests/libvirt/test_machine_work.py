@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import libvirt
 from forewarn.core.event_types import EventType
 from forewarn.core.model import Phase
 from forewarn.executors import Work
@@ -259,3 +260,19 @@ def test_a_host_without_a_connection_is_never_called_empty(tmp_path: Path, monke
     assert executor.machines_on("kvm-a", f"test://{node}") == ()
     assert executor.machines_on("kvm-a", "") is None
     executor.close()
+
+
+def test_a_migration_has_a_connection_to_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libvirtd works on five calls of a connection at once: five long migrations would hold up every other call."""
+    used: list[object] = []
+    look_up = HostedDomain.look_up
+
+    def noted(domain: HostedDomain, connection: object) -> object:
+        used.append(connection)
+        return look_up(domain, connection)
+
+    monkeypatch.setattr(HostedDomain, "look_up", noted)
+    with pytest.raises(libvirt.libvirtError):  # the driver for tests cannot migrate
+        site.domain().migrate(site.domain(), time_limit_s=5, downtime_ms=100)
+    shared = site.connections.get(site.uri)
+    assert [each for each in used if each is not shared]

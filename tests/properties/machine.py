@@ -175,7 +175,16 @@ class ServiceMachine(RuleBasedStateMachine):
         now = self.clock.now()
         start = now + timedelta(seconds=later_s)
         extra: dict[str, Any] = data.draw(
-            st.sampled_from([{}, {}, {"not_before": start}, {"earliest": start}, {"emergency": True}])
+            st.sampled_from(
+                [
+                    {},
+                    {},
+                    {"not_before": start},
+                    {"earliest": start},
+                    {"emergency": True},
+                    {"not_after": start + timedelta(seconds=1)},
+                ]
+            )
         )
         source = data.draw(st.sampled_from([Source.PLATFORM, Source.PLATFORM, Source.USER]))
         try:

@@ -10,6 +10,7 @@ import pytest
 from forewarn.core import (
     advance,
     constraints,
+    deadline,
     host_verbs,
     host_waiting,
     host_work,
@@ -116,6 +117,11 @@ def overtaking_in_a_scope(patch: pytest.MonkeyPatch) -> None:
 
 def earliest_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(waiting, "_before_earliest", lambda draft, maintenance, wave: False)
+
+
+def deadline_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deadline, "is_past_deadline", lambda draft, maintenance: False)
+    patch.setattr(advance, "is_past_deadline", lambda draft, maintenance: False)
 
 
 def waves_do_not_start_together(patch: pytest.MonkeyPatch) -> None:
@@ -265,6 +271,7 @@ MUTATIONS: dict[Patch, str] = {
     ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
     overtaking_in_a_scope: "would overtake",
     earliest_ignored: "invariant 1: .* before the earliest start",
+    deadline_ignored: "invariant 1: .* after the deadline",
     waves_do_not_start_together: "invariant 8: .* left behind|the ticker does not move it",
     all_waves_published_at_once: "invariant 8: .* visible at once|invariant 6: ",
     not_before_moves_after_publication: "invariant 2: .* change its NotBefore",

@@ -275,6 +275,13 @@ class Account:
         self._check_early(at_ms, event, life)
         if event.started is None or (maintenance.earliest is not None and event.started < maintenance.earliest):
             self.complain(f"event {event.id} started before the earliest start of its maintenance")
+        if (
+            event.started is not None
+            and maintenance.not_after is not None
+            and event.started >= maintenance.not_after
+            and not event.returns
+        ):
+            self.complain(f"event {event.id} started after the deadline of its maintenance")
         if held.paused or held.cancelled:
             self.complain(
                 f"event {event.id} started while its maintenance was {'paused' if held.paused else 'cancelled'}"
@@ -363,6 +370,8 @@ class Account:
     def _surely_due(self, maintenance: Maintenance, decided: datetime) -> bool:
         now = decided if self._trusted is None else min(decided, self._trusted)
         if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
+            return False
+        if maintenance.not_after is not None and maintenance.not_after <= decided:
             return False
         events = [e for e in self.events.values() if e.maintenance_id == maintenance.id]
         candidates = [e for e in events if e.status in VISIBLE or (e.status is Status.PLANNED and e.born_approved)]

@@ -197,8 +197,13 @@ class Operator:
             case "scope":
                 scope = choose.choice(sorted({scope for scope, _ in machines}))
                 earliest = start if choose.random() < 0.3 else None
+                not_after = start + timedelta(seconds=choose.choice([600, 2_000])) if choose.random() < 0.3 else None
                 return MaintenanceRequest(
-                    type=rolling, targets=Targets(scope=scope), earliest=earliest, on_failure=on_failure
+                    type=rolling,
+                    targets=Targets(scope=scope),
+                    earliest=earliest,
+                    not_after=not_after,
+                    on_failure=on_failure,
                 )
             case "host":
                 return MaintenanceRequest(

@@ -126,6 +126,13 @@ def schedule(
     earliest: Annotated[
         str | None, typer.Option(help="Never start before this time, approved or not.", metavar="TIME")
     ] = None,
+    not_after: Annotated[
+        str | None,
+        typer.Option(
+            help="The deadline: what has not started by this time is cancelled, and the maintenance ends as Failed.",
+            metavar="TIME",
+        ),
+    ] = None,
     duration: Annotated[
         str | None,
         typer.Option(
@@ -167,6 +174,7 @@ def schedule(
         "targets": targets,
         "not_before": moment("--not-before", not_before, now),
         "earliest": moment("--earliest", earliest, now),
+        "not_after": moment("--not-after", not_after, now),
         "duration_s": duration_s,
         "description": description,
         "emergency": emergency,
@@ -306,6 +314,8 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
         session.out.say(f"not before {when(request['not_before'], now)}, unless approved")
     if request["earliest"]:
         session.out.say(f"never before {when(request['earliest'], now)}, approved or not")
+    if request["not_after"]:
+        session.out.say(f"what has not started by {when(request['not_after'], now)} is cancelled")
     if plan["host_mode"]:
         session.out.table(plan_text.HOST_COLUMNS[plan["host_mode"]], plan_text.host_rows(plan))
         if len(plan["hosts"]) > 1:
@@ -423,6 +433,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("created", f"{full_time(maintenance['created'])} by {maintenance['created_by']}"),
             ("not before", when(maintenance["not_before"], now)),
             ("earliest", when(maintenance["earliest"], now)),
+            ("deadline", when(maintenance["not_after"], now)),
             ("on failure", maintenance["on_failure"]),
             ("ended", full_time(maintenance["ended"])),
         ],

@@ -23,6 +23,7 @@ SETTINGS = (
     "minimum_notice_s",
     "windows",
     "approval_opens_window",
+    "max_unavailable",
 )
 
 Name = Annotated[
@@ -76,6 +77,10 @@ def set_scope(
     approval_opens_window: Annotated[
         bool | None, typer.Option(help="Whether an approved event starts outside the windows of the scope too.")
     ] = None,
+    max_unavailable: Annotated[
+        str | None,
+        typer.Option(help='How many machines maintenance may take down at once, like 2 or 10%; "" for any number.'),
+    ] = None,
 ) -> None:
     """Change the settings named by options; create the scope if it does not exist."""
     settings = _settings(session, scope, new=kind is not None)
@@ -86,6 +91,7 @@ def set_scope(
         "max_user_operations": max_user_operations,
         "windows": None if window is None else [name for name in window if name],
         "approval_opens_window": approval_opens_window,
+        "max_unavailable": max_unavailable,
         "terminate_notice_s": None if terminate_notice is None else seconds("--terminate-notice", terminate_notice),
     }
     settings |= {key: value for key, value in given.items() if value is not None}
@@ -146,6 +152,7 @@ def _show(session: Session, scope: Json) -> None:
             ("minimum notice", _notice_text(scope) or "the protocol's"),
             ("windows", ", ".join(scope["windows"]) or "none: maintenance starts at any time"),
             ("approval opens window", scope["approval_opens_window"]),
+            ("max unavailable", scope["max_unavailable"] or "no limit"),
             ("enabled", "yes" if scope["enabled"] else "no: none of its machines has polled for events lately"),
             ("epoch", scope["epoch"]),
             ("incarnation", scope["incarnation"]),

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from forewarn.core.budgets import waits_for_fleet
 from forewarn.core.cancelling import cancel
 from forewarn.core.constraints import publication_waits, start_waits
+from forewarn.core.deadline import deadline_ahead, is_past_deadline, missed_deadline, unstarted_events, unstarted_hosts
 from forewarn.core.draft import Draft
-from forewarn.core.host_orders import OVER, current_host, events_of_host, is_read, machines_to_start
+from forewarn.core.host_orders import OVER, current_host, departures, events_of_host, is_read, machines_to_start
 from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, move_hosts
 from forewarn.core.model import (
     OPEN,
@@ -49,6 +51,7 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_
     """Move these maintenances as far as time, approvals and finished orders allow."""
     for maintenance_id in maintenance_ids:
         _fail_late_orders(draft, maintenance_id, order_timeout_s)
+        _cancel_past_deadline(draft, maintenance_id)
         _plan_missed_wave_again(draft, maintenance_id, new_id)
         move_hosts(draft, maintenance_id, order_timeout_s, new_id)
         _note_published(draft, maintenance_id)
@@ -101,6 +104,20 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
     if failed and maintenance.on_failure is OnFailure.CANCEL and not maintenance.cancelled:
         first = f"host {failed[0].host}" if failed[0].host else f"event {failed[0].id}"
         cancel_rest(draft, maintenance, f"the order of {first} failed")
+
+
+def _cancel_past_deadline(draft: Draft, maintenance_id: str) -> None:
+    maintenance = draft.maintenances[maintenance_id]
+    if not is_past_deadline(draft, maintenance):
+        return
+    deadline = f"{maintenance.not_after:%Y-%m-%dT%H:%M:%SZ}"
+    reason = f"it had not started by the deadline of its maintenance, {deadline}"
+    draft.note("deadline passed", maintenance_id=maintenance_id, detail=deadline)
+    hosts = unstarted_hosts(draft, maintenance)
+    for event in unstarted_events(draft, maintenance):
+        cancel(draft, event, reason)
+    for order in hosts:
+        drop_host(draft, order, OrderVerb.CANCEL, reason)
 
 
 def _orders_of(draft: Draft, maintenance_id: str) -> list[Order]:
@@ -228,8 +245,25 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
     if ended is not None and maintenance.ended is None:
         draft.note("maintenance ended", maintenance_id=maintenance_id, detail=status)
     draft.put_maintenance(
-        replace(maintenance, status=status, ended=ended, wake_at=_wake_at(draft, maintenance)), refreshed=True
+        replace(
+            maintenance,
+            status=status,
+            ended=ended,
+            wake_at=_wake_at(draft, maintenance),
+            waits_for_budget=ended is None and _waits_for_budget(draft, maintenance),
+        ),
+        refreshed=True,
     )
+
+
+def _waits_for_budget(draft: Draft, maintenance: Maintenance) -> bool:
+    """Whether the maintenance waits until something in the fleet is up again."""
+    if stopped(draft, maintenance):
+        return False
+    order = current_host(draft, maintenance) if maintenance.host_mode is not None else None
+    planned = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
+    waiting = order is not None and order.state is OrderState.PLANNED and not departures(draft, order)
+    return waits_for_fleet(draft, maintenance, planned, order if waiting else None)
 
 
 def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> MaintenanceStatus:
@@ -242,6 +276,8 @@ def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> M
     if Status.ABANDONED in statuses or OrderState.ABANDONED in hosts:
         return MaintenanceStatus.FAILED
     if any(_was_interrupted(draft, maintenance, order) for order in draft.host_orders_of(maintenance.id)):
+        return MaintenanceStatus.FAILED
+    if missed_deadline(draft, maintenance):
         return MaintenanceStatus.FAILED
     if maintenance.cancelled:
         return MaintenanceStatus.CANCELLED
@@ -276,6 +312,8 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
     wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
     closing = closing_time(draft, maintenance, wave) if any(e.published for e in wave) else None
     moments += [closing] if closing is not None else []
+    deadline = deadline_ahead(draft, maintenance)
+    moments += [deadline] if deadline is not None else []
     if not stopped(draft, maintenance):
         unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]
         moments += [notice_end(maintenance, e) or draft.now_in(e.scope) for e in unready]

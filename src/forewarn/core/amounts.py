@@ -24,6 +24,11 @@ class Amount:
         return f"{self.number}%" if self.is_share else str(self.number)
 
 
+def is_share(text: str) -> bool:
+    """Whether the text of an amount is a share: what it means depends on a total."""
+    return text.endswith("%")
+
+
 def parse_amount(text: object) -> Amount:
     """Return the amount that the text means: a number from 1 to 1,000,000, or a share from 1% to 100%."""
     match = _AMOUNT.fullmatch(text) if isinstance(text, str) else None

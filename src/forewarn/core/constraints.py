@@ -7,6 +7,8 @@ back is not due, so it holds up no other wave in the queue of a scope. If time a
 
 from collections.abc import Callable
 
+from forewarn.core.budgets import budget_waits
+from forewarn.core.deadline import deadline_passed
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance
 from forewarn.core.reason import Waiting
@@ -15,9 +17,9 @@ from forewarn.core.window_rules import hold_back_publication, hold_back_start
 Constraint = Callable[[Draft, Maintenance, list[Event]], list[Waiting]]
 
 # A planned wave is published when none of these holds it back.
-BEFORE_PUBLICATION: tuple[Constraint, ...] = (hold_back_publication,)
+BEFORE_PUBLICATION: tuple[Constraint, ...] = (hold_back_publication, budget_waits)
 # A published wave that is ready starts when none of these holds it back.
-BEFORE_START: tuple[Constraint, ...] = (hold_back_start,)
+BEFORE_START: tuple[Constraint, ...] = (hold_back_start, deadline_passed)
 
 
 def publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:

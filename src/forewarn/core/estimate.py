@@ -18,8 +18,8 @@ def expected_end(
     The current wave starts at its NotBefore, unless it has started. Its work takes as long as the longest wave that has ended
     without an operator's help, or before there is one the duration that was requested. Each later wave adds the notice of the
     current wave and the same work. Approvals bring the end forward. It cannot be known while an operator must act (paused, held,
-    an order failed or in doubt), while the duration is unknown, and once the current wave is late, because it then waits for
-    something else than time.
+    an order failed or in doubt), while the duration is unknown, if the last wave would start after the deadline, and once the
+    current wave is late, because it then waits for something else than time.
     """
     known = list(waves)
     unended = [wave for wave in known if wave.unended]
@@ -35,7 +35,11 @@ def expected_end(
     end = start + work
     if (end if current.running else start) < now:
         return None
-    return end + later * (timedelta(seconds=current.notice_s) + work)
+    last_end = end + later * (timedelta(seconds=current.notice_s) + work)
+    left = later or not current.running
+    if left and maintenance.not_after is not None and last_end - work >= maintenance.not_after:
+        return None
+    return last_end
 
 
 def _work(maintenance: Maintenance, waves: Iterable[WaveProgress]) -> timedelta | None:

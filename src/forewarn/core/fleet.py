@@ -36,6 +36,7 @@ SCOPE_KEYS = (
     "minimum_notice",
     "windows",
     "approval_opens_window",
+    "max_unavailable",
 )
 MACHINE_KEYS = (
     "name",
@@ -58,6 +59,7 @@ SCOPE_SETTINGS = (
     "minimum_notice_s",
     "windows",
     "approval_opens_window",
+    "max_unavailable",
 )
 MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id", "labels")
 HOST_SETTINGS = ("labels", "fault_domain", "connection")
@@ -222,7 +224,14 @@ def _scope(table: Mapping[str, Any]) -> Scope:
         minimum_notice_s=_minimum_notice(table.get("minimum_notice", {})),
         windows=_strings(table, "windows", '["nights"]'),
         approval_opens_window=_typed(table, "approval_opens_window", bool, False, "true or false"),
+        max_unavailable=_amount(table, "max_unavailable"),
     )
+
+
+def _amount(table: Mapping[str, Any], key: str) -> str:
+    """Return the text of an amount, which may be written as a number."""
+    value = table.get(key, "")
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _typed(table, key, str, "", "text")
 
 
 def _minimum_notice(table: object) -> dict[EventType, int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.durations import duration_text
 from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
@@ -23,6 +24,7 @@ from forewarn.core.model import (
     Machine,
     Scope,
     ScopeKind,
+    Status,
 )
 
 MAX_AUDIT_LINES = 1_000
@@ -210,22 +212,28 @@ def apply_difference(
         removed_machines=diff.removed_machines,
         hosts=diff.hosts,
         removed_hosts=tuple((host.name, host.version) for host in diff.removed_hosts if host.cordoned is None),
-        wakes=_waiting_for_windows(snapshot, diff.scopes),
         audit=tuple(audit),
+        wakes=tuple(sorted(_waiting_for_windows(snapshot, diff.scopes) | _waiting_for_budgets(snapshot, diff))),
     )
 
 
-def _waiting_for_windows(snapshot: Snapshot, scopes: Iterable[Scope]) -> tuple[str, ...]:
+def _waiting_for_windows(snapshot: Snapshot, scopes: Iterable[Scope]) -> set[str]:
     """Return the maintenances that may start at another time because a scope has other windows now."""
     known = snapshot.scopes
     changed = {s.name for s in scopes if s.name in known and _window_settings(s) != _window_settings(known[s.name])}
-    return tuple(
-        sorted({e.maintenance_id for e in snapshot.events.values() if e.scope in changed and e.status in UNSTARTED})
-    )
+    return {e.maintenance_id for e in snapshot.events.values() if e.scope in changed and e.status in UNSTARTED}
 
 
 def _window_settings(scope: Scope) -> tuple[object, ...]:
     return scope.windows, scope.approval_opens_window
+
+
+def _waiting_for_budgets(snapshot: Snapshot, diff: Difference) -> set[str]:
+    """Return the maintenances that may have waited for a budget that the difference changes."""
+    scopes = {scope.name for scope in diff.scopes}
+    scopes |= {name for name, scope in snapshot.scopes.items() if is_share(scope.max_unavailable)}
+    waiting = (e for e in snapshot.events.values() if e.status is Status.PLANNED and e.scope in scopes)
+    return {event.maintenance_id for event in waiting}
 
 
 def _with_time(snapshot: Snapshot, scope: Scope, now: datetime) -> Scope:

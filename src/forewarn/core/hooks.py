@@ -31,7 +31,7 @@ KINDS: dict[str, frozenset[str]] = {
     "finished": frozenset({"order finished", "event finish by operator", "host finish by operator"}),
     "abandoned": frozenset({"event abandon by operator", "host abandon by operator", "host abandoned"}),
     "completed": frozenset({"event completed"}),
-    "cancelled": frozenset({"event cancelled", "maintenance cancelled", "host cancelled"}),
+    "cancelled": frozenset({"event cancelled", "maintenance cancelled", "host cancelled", "deadline passed"}),
     "paused": frozenset({"maintenance paused"}),
     "resumed": frozenset({"maintenance resumed"}),
     ENDED: frozenset({"maintenance ended"}),

@@ -22,9 +22,8 @@ from forewarn.core.model import (
     Phase,
     Status,
 )
+from forewarn.core.model import OVER as OVER
 
-# The work on the host has ended, or will not be done.
-OVER = frozenset({OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED})
 # The work on the host may be under way, or may begin any moment.
 UNDER_WAY = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
+from forewarn.core.budgets import host_budget_waits
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import (
@@ -47,6 +48,8 @@ def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: 
     floor = host_not_before(draft, maintenance, order)
     if floor is not None and draft.trusted_in("") < floor:
         reasons.append(Waiting(code="earliest", message="the work on the host has an earliest start", until=floor))
+    if not departures(draft, order):
+        reasons += host_budget_waits(draft, maintenance, order)
     ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
     return tuple(reasons) or (ticker,)
 

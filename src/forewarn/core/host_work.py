@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from forewarn.core.budgets import host_budget_waits
 from forewarn.core.cancelling import cancel
 from forewarn.core.draft import Draft
 from forewarn.core.formatting import names
@@ -89,8 +90,14 @@ def _move(
         return _open_in_place(draft, maintenance, order, order_timeout_s)
     if any(e.status is not Status.COMPLETED for e in events) or on_host or busy or stopped(draft, maintenance):
         return False
+    return _may_begin(draft, maintenance, order) and _open(draft, order, order_timeout_s)
+
+
+def _may_begin(draft: Draft, maintenance: Maintenance, order: Order) -> bool:
+    """Whether the work on a host that is ready may begin now. A host whose events were published has its part of the budget."""
     floor = host_not_before(draft, maintenance, order)
-    return (floor is None or draft.trusted_in("") >= floor) and _open(draft, order, order_timeout_s)
+    in_time = floor is None or draft.trusted_in("") >= floor
+    return in_time and not host_budget_waits(draft, maintenance, order)
 
 
 def _plan_host(
@@ -158,10 +165,7 @@ def _open_in_place(draft: Draft, maintenance: Maintenance, order: Order, order_t
     limit_s = (order_timeout_s or DOWN_LIMIT_S) if waiting else order_timeout_s
     free = other_work(draft, order) is None and not machines_in_the_way(draft, maintenance, order)
     if free and len(waiting) == len(events):
-        floor = host_not_before(draft, maintenance, order)
-        may_open = bool(events) or (
-            not stopped(draft, maintenance) and (floor is None or draft.trusted_in("") >= floor)
-        )
+        may_open = bool(events) or (not stopped(draft, maintenance) and _may_begin(draft, maintenance, order))
         return may_open and _open(draft, order, limit_s)
     if waiting and order.deadline is None:
         deadline = draft.now + timedelta(seconds=limit_s)

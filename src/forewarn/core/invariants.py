@@ -87,6 +87,8 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
     _check_guard(before, by_scope, started)
+    _check_scope_budgets(before, after, by_scope, changed)
+    _check_fleet_budgets(before, after, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
     _check_scopes(before, after)
@@ -152,7 +154,7 @@ def _check_notice(before: Snapshot, event: Event) -> None:
 
 
 def _check_start(after: Snapshot, event: Event) -> None:
-    """1. Approved, past NotBefore, or needing no approval; never before `earliest`. 11. One order per started event."""
+    """1. Approved, past NotBefore, or needing no approval; not before `earliest`, and before `not_after`. 11. It has an order."""
     if event.started is None:
         return
     maintenance = after.maintenances[event.maintenance_id]
@@ -162,6 +164,8 @@ def _check_start(after: Snapshot, event: Event) -> None:
     earliest = maintenance.earliest
     if earliest is not None and event.started < earliest:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
+    if maintenance.not_after is not None and event.started >= maintenance.not_after and not event.returns:
+        raise _broken(1, f"event {event.id} would start after the deadline of its maintenance")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
 
@@ -374,6 +378,67 @@ def _check_guard(before: Snapshot, by_scope: dict[str, list[Event]], started: It
                 )
 
 
+def _check_scope_budgets(
+    before: Snapshot, after: Snapshot, by_scope: dict[str, list[Event]], changed: Iterable[Event]
+) -> None:
+    """16. A published event fits into `max_unavailable` beside what was visible before; other events may exceed it."""
+    published = {e.id: e for e in changed if e.one_domain_at_a_time and _becomes_visible(before, e)}
+    for scope in (s for name in {e.scope for e in published.values()} if (s := after.scopes.get(name)) is not None):
+        if not scope.max_unavailable:
+            continue
+        known = {n for e in by_scope[scope.name] if _stays_visible(before, e) for n in e.resources}
+        new = {n for e in by_scope[scope.name] if e.id in published for n in e.resources}
+        number = int(scope.max_unavailable.rstrip("%"))
+        if scope.max_unavailable.endswith("%"):
+            number = max(1, before.machine_counts.get(scope.name, 0) * number // 100)
+        if not new <= known and len(new | known) > number:
+            raise _broken(16, f"{len(new | known)} machines of {scope.name} would be unavailable, and {number} may be")
+
+
+def _check_fleet_budgets(before: Snapshot, after: Snapshot, changed: Iterable[Event]) -> None:
+    """16. What is published, and work on a host that begins, fits into the budgets of the fleet beside what was down before."""
+    rules, use = after.fleet_rules, before.fleet_use
+    if rules.max_machines_down:
+        bound = [e for e in changed if e.one_domain_at_a_time and _becomes_visible(before, e)]
+        new = {(e.scope, name) for e in bound for name in e.resources}
+        was = {(e.scope, name) for e in before.events.values() if e.status in VISIBLE for name in e.resources}
+        stays = {(e.scope, n) for e in after.events.values() if _stays_visible(before, e) for n in e.resources}
+        down = use.machines - len(was) + len(stays | new)
+        if not new <= stays and down > rules.max_machines_down:
+            raise _broken(16, f"{down} machines of the fleet would be down, and {rules.max_machines_down} may be")
+    if rules.max_hosts_down:
+        worked_on = _hosts_worked_on(after)
+        new_hosts = worked_on - _hosts_worked_on(before)
+        bound_hosts = {host for i, host in new_hosts if not after.maintenances[i].emergency}
+        stay = {host for i, host in use.hosts if i not in after.maintenances} | {h for _, h in worked_on - new_hosts}
+        if not bound_hosts <= stay and len(stay | bound_hosts) > rules.max_hosts_down:
+            many = len(stay | bound_hosts)
+            raise _broken(16, f"{many} hosts of the fleet would be down, and {rules.max_hosts_down} may be")
+
+
+def _hosts_worked_on(snapshot: Snapshot) -> set[tuple[str, str]]:
+    """Return the maintenances with the hosts that they take down: from the first published event to the end of the work."""
+    turns = {(e.maintenance_id, e.host) for e in snapshot.events.values() if e.published is not None and e.host}
+    visible = [e for e in snapshot.events.values() if e.status in VISIBLE]
+    hosts = {(e.maintenance_id, e.host) for e in visible if e.host}
+    by_host = {m.id for m in snapshot.maintenances.values() if m.strategy.group_by == "host"}
+    hosts |= {(e.maintenance_id, e.group) for e in visible if e.group and e.maintenance_id in by_host}
+    unended = {*_WORK_MAY_GO_ON, OrderState.FAILED}
+    for order in snapshot.orders.values():
+        pair = (order.maintenance_id, order.host)
+        if order.host and order.state in unended and (order.state is not OrderState.PLANNED or pair in turns):
+            hosts.add(pair)
+    return {(i, host) for i, host in hosts if i in snapshot.maintenances}
+
+
+def _becomes_visible(before: Snapshot, event: Event) -> bool:
+    return event.status in VISIBLE and _status_before(before, event) not in VISIBLE
+
+
+def _stays_visible(before: Snapshot, event: Event) -> bool:
+    return event.status in VISIBLE and _status_before(before, event) in VISIBLE
+
+
 def _check_machines(events: Iterable[Event]) -> None:
     """6. A machine is in at most one started event."""
     event_of_machine: dict[str, str] = {}
@@ -402,9 +467,12 @@ def _check_not_overtaken(
     for event in started:
         for other in by_scope[event.scope] if not event.emergency else ():
             position = positions[event.maintenance_id]
-            ahead = other.status is Status.SCHEDULED and _queue_position(after, other) < position
-            if ahead and _certainly_due(after, other.maintenance_id, by_maintenance[other.maintenance_id], moments):
-                raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
+            if other.status is Status.SCHEDULED and _queue_position(after, other) < position:
+                maintenance = after.maintenances[other.maintenance_id]
+                held_at_deadline = after.hold is not None and maintenance.not_after is not None
+                events = by_maintenance[other.maintenance_id]
+                if not held_at_deadline and _certainly_due(after, maintenance, events, moments):
+                    raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
 
 
 def _queue_position(after: Snapshot, event: Event) -> tuple[datetime, str]:
@@ -415,10 +483,10 @@ def _queue_position(after: Snapshot, event: Event) -> tuple[datetime, str]:
 
 
 def _certainly_due(
-    after: Snapshot, maintenance_id: str, events: Iterable[Event], moments: tuple[datetime, ...]
+    after: Snapshot, maintenance: Maintenance, events: Iterable[Event], moments: tuple[datetime, ...]
 ) -> bool:
     """Whether the maintenance was due beyond doubt: all its visible events may start, none has started, it is not paused."""
-    maintenance, now = after.maintenances[maintenance_id], min(moments)
+    now = min(moments)
     if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
         return False
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]

@@ -15,6 +15,7 @@ from forewarn.core.cancelling import cancel
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import IllegalTransition, Invalid, MachineBusy, Refused, TooManyUserOperations
+from forewarn.core.formatting import full_time
 from forewarn.core.host_orders import current_host, is_read, machines_on
 from forewarn.core.host_verbs import retry_host
 from forewarn.core.host_work import reissued, repeated_phase, several_domains
@@ -53,6 +54,8 @@ def submit(
     """Plan a new maintenance, publish its first wave, and start the wave if no notice is due."""
     draft = Draft(snapshot, now, actor)
     maintenance, events, host_orders = plan(snapshot, request, now=now, created_by=actor.name, new_id=new_id)
+    if request.not_after is not None and request.not_after <= max([now, *(draft.now_in(e.scope) for e in events)]):
+        raise Refused(f"not_after has passed ({full_time(request.not_after)}): nothing of this maintenance could start")
     for order in host_orders:
         refusal = several_domains(
             request.host_mode, order.host, machines_on(draft, order.host), emergency=request.emergency

@@ -100,6 +100,10 @@ class OrderState(StrEnum):
     ABANDONED = "abandoned"
 
 
+# Of the order of a host: its work has ended, or will not be done.
+OVER = frozenset({OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED})
+
+
 class GroupBy(StrEnum):
     """What the machines of a group have in common. `label:KEY` is another way to form groups: the value of a label."""
 
@@ -265,6 +269,11 @@ class Scope:
             f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
         )
         check_window_names(self.windows)
+        if self.max_unavailable:
+            try:
+                parse_amount(self.max_unavailable)
+            except Invalid as error:
+                raise Invalid(f"max_unavailable: {error}") from None
         low_s, high_s = TERMINATE_NOTICE_RANGE_S
         require(
             low_s <= self.terminate_notice_s <= high_s,
@@ -424,7 +433,8 @@ class Maintenance:
     `targets` is None for a maintenance that was submitted before targets were kept. With a `host_mode` it works on the hosts
     of its targets, one after another. Evacuated machines go to `to_host`, if given; `return_machines` brings them back. What
     has not started by `not_after` is cancelled. A drill has a `drill_hold_s`: its events end so long after their start, and
-    nothing touches the machines. `continued_after` is the last wave after which an operator let it continue.
+    nothing touches the machines. `continued_after` is the last wave after which an operator let it continue. While it
+    `waits_for_budget`, the store wakes it when something in the fleet is up again.
     """
 
     id: str
@@ -453,6 +463,7 @@ class Maintenance:
     not_after: datetime | None = None
     drill_hold_s: int = 0
     continued_after: int = 0
+    waits_for_budget: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -555,6 +566,7 @@ class MaintenanceRequest:
     return_machines: bool = False
     to_host: str = ""
     strategy: Strategy = Strategy()
+    not_after: datetime | None = None
 
     def __post_init__(self) -> None:
         check_text("description", self.description)
@@ -575,10 +587,19 @@ class MaintenanceRequest:
                 self.not_before is None and self.earliest is None,
                 "an emergency starts at once: leave out not_before and earliest",
             )
-        for key, moment in (("not_before", self.not_before), ("earliest", self.earliest)):
+        self._check_times()
+
+    def _check_times(self) -> None:
+        starts = (("not_before", self.not_before), ("earliest", self.earliest))
+        for key, moment in (*starts, ("not_after", self.not_after)):
             require(
                 moment is None or moment.utcoffset() == timedelta(0),
                 f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z",
+            )
+        for key, moment in starts:
+            require(
+                moment is None or self.not_after is None or moment < self.not_after,
+                f"not_after must be later than {key}: nothing starts at not_after or later",
             )
 
     def _check_host_mode(self) -> None:

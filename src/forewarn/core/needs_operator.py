@@ -3,15 +3,15 @@
 from dataclasses import replace
 from datetime import datetime
 
+from forewarn.core.budgets import budgets_only_an_operator_frees
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import UNDER_WAY, current_host, departures
 from forewarn.core.host_waiting import host_reasons
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import Waiting, clock_held
 from forewarn.core.waiting import (
     blocking_failures,
-    clock_held,
     current_wave,
     due,
     obstacles,
@@ -60,6 +60,8 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
 
 def _obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> tuple[Waiting, ...]:
     """Return what holds back an unstarted wave until an operator acts; nothing if the wave is not due by the clock itself."""
+    if planned := [e for e in wave if e.status is Status.PLANNED and not e.born_approved]:
+        return tuple(budgets_only_an_operator_frees(draft, maintenance, planned))
     if not all(startable(e) and ready(maintenance, e, draft.now_in(e.scope)) for e in wave):
         return ()
     if maintenance.earliest is not None and draft.now < maintenance.earliest:

@@ -5,7 +5,7 @@ portal ask for confirmation because of them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,10 +16,12 @@ from forewarn.core.host_orders import OVER
 from forewarn.core.model import OPEN, Event, Maintenance, Scope
 from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s
+from forewarn.core.progress import WaveProgress, wave_progress
 
 NO_NOTICE: Final = "no-notice"
 PAST_NOT_BEFORE: Final = "past-not-before"
 PAST_EARLIEST: Final = "past-earliest"
+MISSES_DEADLINE: Final = "misses-deadline"
 ALREADY_OPEN: Final = "already-open"
 NO_TARGET: Final = "no-target"
 NO_RETURN: Final = "no-return"
@@ -42,6 +44,7 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
     return (
         *_without_notice(events, after.scopes),
         *_past_times(maintenance, now),
+        *_misses_deadline(maintenance, wave_progress(events, after.orders)),
         *_already_open(before, events),
         *_no_return(before, maintenance),
         *_busy_hosts(before, after, maintenance_id),
@@ -93,6 +96,25 @@ def _past_times(maintenance: Maintenance, now: datetime) -> list[PlanWarning]:
         text = f"earliest has passed ({full_time(maintenance.earliest)}): it has no effect"
         past.append(PlanWarning(PAST_EARLIEST, text))
     return past
+
+
+# -- the deadline
+
+
+def _misses_deadline(maintenance: Maintenance, waves: Sequence[WaveProgress]) -> list[PlanWarning]:
+    """Return a warning if waves could not start before the deadline without approvals, as far as their notice tells it."""
+    first = waves[0].not_before if waves else None
+    if maintenance.not_after is None or first is None:
+        return []
+    step = timedelta(seconds=waves[0].notice_s + max(0, maintenance.duration_s))
+    late = sum(first + number * step >= maintenance.not_after for number in range(len(waves)))
+    if not late:
+        return []
+    text = (
+        f"without approvals {late} of {len(waves)} wave(s) cannot start before not_after"
+        f" ({full_time(maintenance.not_after)}), and what has not started by then is cancelled"
+    )
+    return [PlanWarning(MISSES_DEADLINE, text)]
 
 
 # -- hosts

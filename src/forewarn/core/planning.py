@@ -94,6 +94,7 @@ def plan(
         return_machines=request.return_machines,
         to_host=request.to_host,
         strategy=request.strategy,
+        not_after=request.not_after,
     )
     if not works_on_hosts:
         return maintenance, plan_events(snapshot, maintenance, machines, new_id=new_id), []

@@ -23,7 +23,6 @@ from forewarn.core.model import (
     UNSTARTED,
     Actor,
     ApprovalMode,
-    ClockHold,
     Event,
     Maintenance,
     OnFailure,
@@ -32,7 +31,7 @@ from forewarn.core.model import (
     Status,
     StoreHold,
 )
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import Waiting, clock_held
 from forewarn.core.window_rules import windows_unknown
 
 # A reason names at most this many machines or events, and counts the rest.
@@ -353,14 +352,6 @@ def store_held(draft: Draft) -> list[Waiting]:
 def held_because(hold: StoreHold) -> str:
     """Return why the store is held and what to do, as the end of a sentence."""
     return f"{hold.detail}; see what would happen, then run `forewarn db resume`"
-
-
-def clock_held(hold: ClockHold) -> Waiting:
-    return Waiting(
-        code="clock",
-        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ},"
-        " and no operator has confirmed it",
-    )
 
 
 def _not_ready(draft: Draft, event: Event) -> list[Waiting]:

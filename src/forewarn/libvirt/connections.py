@@ -2,9 +2,13 @@
 
 A call of libvirt may hang for as long as its host does. So a connection is opened in a thread of its own and given up after
 `OPEN_WITHIN_S`, and an open connection is closed when its host does not answer for `SILENT_AFTER_S`: then pending calls fail.
+
+An attempt to open one may even hang for ever, if the host loses its power meanwhile. So another one begins after
+`OPEN_AGAIN_AFTER_S`, and each further one after twice as long, so that a host which hangs for a day costs few threads.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -13,6 +17,7 @@ from typing import Any
 import libvirt
 
 OPEN_WITHIN_S = 10.0
+OPEN_AGAIN_AFTER_S = 60.0
 KEEPALIVE_EVERY_S = 3
 KEEPALIVE_TRIES = 3
 SILENT_AFTER_S = KEEPALIVE_EVERY_S * (KEEPALIVE_TRIES + 1)
@@ -31,8 +36,9 @@ class HostUnreachable(Exception):
 class HostConnections:
     """All methods may be called from any thread. `get` may wait for up to OPEN_WITHIN_S."""
 
-    def __init__(self, *, open_within_s: float = OPEN_WITHIN_S) -> None:
+    def __init__(self, *, open_within_s: float = OPEN_WITHIN_S, open_again_after_s: float = OPEN_AGAIN_AFTER_S) -> None:
         self._open_within_s = open_within_s
+        self._open_again_after_s = open_again_after_s
         self._lock = threading.Lock()
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, _Opening] = {}
@@ -51,8 +57,9 @@ class HostConnections:
             self._open.pop(uri, None)
             # Other threads wait for the same attempt: a host that hangs costs one thread.
             opening = self._opening.get(uri)
-            if opening is None:
-                opening = self._opening[uri] = _Opening()
+            if opening is None or opening.hangs():
+                patience_s = self._open_again_after_s if opening is None else 2 * opening.patience_s
+                opening = self._opening[uri] = _Opening(patience_s)
                 threading.Thread(target=self._attempt, args=(uri, opening), daemon=True, name=f"open {uri}").start()
         if not opening.ended.wait(self._open_within_s):
             raise HostUnreachable(
@@ -67,6 +74,12 @@ class HostConnections:
         with self._lock:
             connection = self._open.get(uri)
         return connection if connection is not None and _is_alive(connection) else None
+
+    def retire(self, uri: str, connection: Connection) -> None:
+        """Let the next caller open another connection; the calls that use this one go on."""
+        with self._lock:
+            if self._open.get(uri) is connection:
+                del self._open[uri]
 
     def drop(self, uri: str) -> None:
         """Close the connection to this URI, if there is one: pending calls fail."""
@@ -94,16 +107,22 @@ class HostConnections:
             )
         with self._lock:
             if opening.error is None:
-                self._open[uri] = opening.connection
-            del self._opening[uri]
+                self._open.setdefault(uri, opening.connection)
+            if self._opening.get(uri) is opening:
+                del self._opening[uri]
         opening.ended.set()
 
 
 class _Opening:
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float) -> None:
+        self.patience_s = patience_s
+        self._begun_s = time.monotonic()
         self.ended = threading.Event()
         self.connection: Connection = None
         self.error: HostUnreachable | None = None
+
+    def hangs(self) -> bool:
+        return time.monotonic() - self._begun_s >= self.patience_s
 
 
 def _open(uri: str) -> Connection:

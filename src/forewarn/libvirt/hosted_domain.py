@@ -68,6 +68,10 @@ class LibvirtHost:
         connection = self._connections.get(self.uri)
         try:
             return within(seconds, lambda: function(connection), f"libvirt on {self.name}")
+        except HostUnreachable:
+            # libvirtd works on five calls of a connection at once: calls that hang would hold up all others.
+            self._connections.retire(self.uri, connection)
+            raise
         except libvirt.libvirtError as error:
             if self._connections.get_if_alive(self.uri) is None:
                 raise HostUnreachable(f"the connection to libvirt on {self.name} broke: {error}") from error
@@ -218,7 +222,10 @@ class HostedDomain:
         flags = libvirt.VIR_MIGRATE_LIVE
         if self.is_persistent():
             flags |= libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
-        source, destination = self.look_up(self.host.connection()), target.host.connection()
+        destination = target.host.connection()
+        # libvirtd works on five calls of a connection at once, and a migration is a long one.
+        own = HostConnections()
+        source = self.look_up(own.get(self.host.uri))
         self.call(lambda domain: domain.migrateSetMaxDowntime(downtime_ms, 0))
         timer = threading.Timer(time_limit_s, self._abort)
         timer.daemon = True
@@ -232,6 +239,7 @@ class HostedDomain:
             )
         finally:
             timer.cancel()
+            own.close()
 
     def _abort(self) -> None:
         with suppress(libvirt.libvirtError, HostUnreachable, DomainMissing):

@@ -503,6 +503,8 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},
         store_hold=snapshot.store_hold,
         fleet_rules=snapshot.fleet_rules,
+        machine_counts=snapshot.machine_counts,
+        fleet_use=snapshot.fleet_use,
     )
 
 

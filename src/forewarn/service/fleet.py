@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from forewarn.core import hosts
+from forewarn.core.budgets import set_budget
 from forewarn.core.change import Change
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.fleet import Fleet
@@ -114,6 +115,13 @@ class FleetUseCases(Decisions):
 
     def uncordon_host(self, name: str, actor: Actor) -> None:
         self._decide(_on_host(name), lambda s, now: hosts.uncordon(s, name, now=now, actor=actor))
+
+    def set_budget(
+        self, actor: Actor, *, max_hosts_down: int | None = None, max_machines_down: int | None = None
+    ) -> None:
+        """Limit how many hosts and machines of the fleet are down at once; 0 for any number, None to leave it as it is."""
+        limits = {"max_hosts_down": max_hosts_down, "max_machines_down": max_machines_down}
+        self._decide(Focus(), lambda s, now: set_budget(s, **limits, now=now, actor=actor))
 
     def follow_inventory(
         self, compare: Callable[[Fleet, Mapping[tuple[str, str], int]], Difference], actor: Actor

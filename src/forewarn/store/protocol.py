@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.fleet_rules import FleetRules
+from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     AuditEntry,
     Event,
@@ -231,6 +231,9 @@ class Store(Protocol):
 
     def scopes(self) -> dict[str, Scope]:
         """Return every scope by name."""
+
+    def fleet_use(self) -> FleetUse:
+        """Return what is down in the fleet."""
 
     def fleet_rules(self) -> FleetRules:
         """Return the rules that operators set for the whole fleet."""

@@ -71,6 +71,11 @@ class Focus:
     open_events: bool = True
     document_only: bool = False
 
+    @property
+    def reads_rules(self) -> bool:
+        """Whether the snapshot has what can hold back whole maintenances: the rules of the fleet, and what budgets count."""
+        return self.whole_maintenances and not self.document_only
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PageQuery:

@@ -44,6 +44,7 @@ GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
     "windows",
+    "not_after",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -153,6 +154,10 @@ class Player:
         for scope in scopes:
             self.service.control.disable(scope, Actor("idle watch"))
 
+    def _do_budget(self, **limits: str) -> None:
+        """Limit how many hosts and machines of the fleet are down at once."""
+        self.service.control.set_budget(self._operator, **{key: int(limit) for key, limit in limits.items()})
+
     def _do_machines(self, scope: str) -> Iterable[str]:
         snapshot = self._store.snapshot(Focus(scopes=(scope,), inventory=True))
         return [
@@ -184,6 +189,7 @@ class Player:
             return_machines="return" in flags,
             to_host=options.get("to", ""),
             strategy=Strategy(windows=tuple(filter(None, options.get("windows", "").split(",")))),
+            not_after=self._moment(options.get("not_after")),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
 

@@ -30,8 +30,8 @@ def test_scopes_are_listed_by_name(service: RunningService) -> None:
     assert [scope["name"] for scope in service.get("/v1/scopes")["items"]] == ["blog", "shop"]
     assert service.get("/v1/scopes/shop") == {
         "name": "shop", "kind": "availability-set", "approval": "any", "approve_user_events": False,
-        "max_user_operations": 0, "terminate_notice_s": 300, "minimum_notice_s": {}, "enabled": True, "epoch": 1,
-        "incarnation": 1,
+        "max_user_operations": 0, "terminate_notice_s": 300, "minimum_notice_s": {}, "max_unavailable": "",
+        "enabled": True, "epoch": 1, "incarnation": 1,
     }  # fmt: skip
     assert service.request("GET", "/v1/scopes/none").status == 404
 
@@ -754,3 +754,31 @@ def test_the_clock_is_shown_and_moved(service: RunningService) -> None:
     assert service.get(f"/v1/events/{event}")["started"] == "2030-01-01T00:15:00Z"
     assert service.request("POST", "/v1/clock/advance", {"seconds": -1}).status == 422
     assert datetime.fromisoformat(service.get("/v1/clock")["now"]) > START.astimezone(UTC)
+
+
+# -- the budgets of the fleet
+
+
+def test_the_budgets_of_the_fleet_are_set_and_shown_with_their_use(service: RunningService) -> None:
+    """A wave without room waits with the code budget; an owner learns only that something outside is in its way."""
+    service.enable("shop", "blog")
+    nothing = {"hosts_down": 0, "machines_down": 0, "hosts": [], "events": []}
+    assert service.get("/v1/budget") == {"max_hosts_down": 0, "max_machines_down": 0, **nothing}
+    made = service.post("/v1/budget", {"max_machines_down": 1}, 200)
+    assert made == {"max_hosts_down": 0, "max_machines_down": 1, **nothing}
+    first = service.schedule("shop/web-0")["waves"][0]["events"][0]
+    waiting = service.schedule("blog/db")["waves"][0]["events"][0]
+    (reason,) = service.get(f"/v1/events/{waiting['id']}")["waiting_for"]
+    assert (reason["code"], reason["events"]) == ("budget", [first["id"]])
+    use = service.get("/v1/budget")
+    assert (use["machines_down"], use["events"]) == (1, [first["id"]])
+    owner = service.token_of("owner", "blog")
+    seen = service.request("GET", f"/v1/events/{waiting['id']}", token=owner).json["waiting_for"]
+    assert [(each["code"], each["message"]) for each in seen] == [
+        ("budget", "it waits for something outside your scopes")
+    ]
+    assert service.request("GET", "/v1/budget", token=owner).status == 403
+    assert service.request("POST", "/v1/budget", {"max_machines_down": -1}).status == 422
+    service.post("/v1/budget", {"max_machines_down": 0}, 200)
+    service.service.ticker.cycle_until_idle()
+    assert service.get(f"/v1/events/{waiting['id']}")["status"] == "Scheduled"

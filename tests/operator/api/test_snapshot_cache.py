@@ -71,9 +71,14 @@ class ComparingStore(MemoryStore):
 
 def _shown(snapshot: Snapshot) -> object:
     """What callers are shown of a snapshot; of scopes and other maintenances only what they allow, not when they were saved."""
-    scopes = {name: (s.enabled, s.approval, dict(s.minimum_notice_s)) for name, s in snapshot.scopes.items()}
+    scopes = {
+        name: (s.enabled, s.approval, dict(s.minimum_notice_s), s.max_unavailable)
+        for name, s in snapshot.scopes.items()
+    }
     maintenances = {key: (m.paused, m.cancelled, m.on_failure, m.earliest) for key, m in snapshot.maintenances.items()}
-    return scopes, maintenances, snapshot.events, snapshot.orders
+    rules = replace(snapshot.fleet_rules, reservations=0)
+    counted = (snapshot.machine_counts, snapshot.fleet_use)
+    return scopes, maintenances, snapshot.events, snapshot.orders, rules, counted
 
 
 def test_the_stories_are_found() -> None:

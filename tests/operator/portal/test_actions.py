@@ -163,3 +163,24 @@ def test_an_operator_holds_and_resumes_the_store(fresh_service: RunningService) 
     assert operator.post("/store/resume", {"held": held.replace("&#43;", "+")}).status == 303
     assert "The store is held" not in page_text(operator.get("/"))
     assert operator.get("/store/resume").headers["location"] == "/store"
+
+
+def test_an_operator_sets_the_budget_of_the_fleet(fresh_service: RunningService) -> None:
+    """The page shows what is down and what uses it; a viewer only reads, and an owner does not see the fleet."""
+    operator = PortalClient(fresh_service)
+    viewer = PortalClient(fresh_service, fresh_service.token_of("viewer"))
+    made = fresh_service.schedule("shop/web-0")
+    event = made["waves"][0]["events"][0]["id"]
+    set_budget = {"max_machines_down": "1", "max_hosts_down": "2"}
+    assert viewer.post("/budget", set_budget).status == 403
+    assert operator.post("/budget", set_budget).headers["location"] == "/budget?done=budget"
+    assert operator.post("/budget", {**set_budget, "max_hosts_down": "few"}).status == 422
+    page = operator.get("/budget")
+    assert "1 machine of 1" in page_text(page)
+    assert "0 hosts of 2" in page_text(page)
+    assert event[:8] in page_text(page)
+    assert 'action="/budget"' in page.raw.decode()
+    assert 'action="/budget"' not in viewer.get("/budget").raw.decode()
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "shop"))
+    assert owner.get("/budget").status == 403
+    assert "/budget" not in owner.get("/").raw.decode()

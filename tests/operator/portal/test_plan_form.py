@@ -27,6 +27,7 @@ def test_the_preview_shows_the_whole_request(operator: PortalClient) -> None:
     fields = {
         "not_before": "2030-01-03T10:00",
         "earliest": "2030-01-04T11:00",
+        "not_after": "2030-01-05T12:00",
         "duration": "1m30s",
         "description": "New kernel & friends",
         "source": "User",
@@ -38,6 +39,7 @@ def test_the_preview_shows_the_whole_request(operator: PortalClient) -> None:
         "NotBefore 2030-01-03 10:00:00Z",
         "Not earlier than 2030-01-04 11:00:00Z",
         "not earlier than 2030-01-04 11:00:00Z",
+        "Deadline 2030-01-05 12:00:00Z",
         "New kernel &amp; friends",
         "If an order fails continue with the rest",
         "Interruption 1m 30s",

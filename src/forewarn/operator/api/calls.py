@@ -10,7 +10,7 @@ from typing import Any
 from forewarn.core.model import Event
 from forewarn.core.operator_model import Role
 from forewarn.core.transitions import Verb
-from forewarn.operator.api import admin, bodies, events, hooks, inventory, maintenances, orders, store_hold
+from forewarn.operator.api import admin, bodies, budget, events, hooks, inventory, maintenances, orders, store_hold
 from forewarn.operator.api.access import EVERYONE, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result, Searched
@@ -250,6 +250,11 @@ CALLS: tuple[Call, ...] = (
     ),
     _get("/v1/caller", admin.get_caller, bodies.CallerOut, "Who makes this call: the name, role and scopes of the token."),
     _get("/v1/counts", inventory.get_counts, bodies.CountsOut, "The number of open events, scopes and machines."),
+    _get(
+        "/v1/budget", budget.get_budget, bodies.BudgetOut, "The budgets of the fleet, and what uses them.",
+        roles=EVERYONE - {Role.OWNER},
+    ),
+    _post("/v1/budget", budget.post_budget, bodies.BudgetOut, "Change the budgets of the fleet.", takes=bodies.BudgetIn),
     _get("/v1/store", store_hold.get_store, bodies.StoreOut, "Whether the store is held."),
     _post(
         "/v1/store/hold", store_hold.hold_store, bodies.StoreOut, "Hold the store: nothing starts, no order is handed out.",

@@ -66,6 +66,7 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
         host_mode=body.host_mode,
         return_machines=body.return_machines,
         to_host=body.to_host,
+        not_after=in_utc(body.not_after, "not_after"),
     )
     if context.query.dry_run:
         plan = api.control.plan(request, caller.actor, read=api.snapshots.of)

@@ -73,6 +73,8 @@ class SnapshotCache:
             known = self._caught_up(focus, known, known_id, audit_id)
         if known is not None:
             known = self._with_maintenances(known, tuple(known.maintenances) if compared is None else compared)
+        if known is not None and known.fleet_rules.has_budget:
+            known = replace(known, fleet_use=self._store.fleet_use())
         snapshot = self._store.snapshot(focus) if known is None else known
         if _publication_observed(snapshot) and not _works_on_hosts(snapshot):
             with self._lock:
@@ -133,6 +135,9 @@ def _changed_part(
     events: set[str] = set()
     scopes: set[str] = set()
     for entry in entries:
+        # The end of a Terminate removes machines.
+        if entry.action == "event completed" and entry.scope in known.machine_counts:
+            return None
         is_read = entry.maintenance_id in submitted and entry.event_id not in known.events
         # A new hook gives its scope a new version; one for the fleet has no scope.
         if is_read or entry.action in UNRELATED or (entry.action == "hook created" and not entry.scope):
@@ -188,11 +193,12 @@ def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snap
     maintenances = {**known.maintenances, **fresh.maintenances}
     return replace(
         fresh,
-        fleet_rules=known.fleet_rules,
         scopes={name: scope for name, scope in scopes.items() if name in names},
         maintenances={each: row for each, row in maintenances.items() if each in covered},
         events=events,
         orders={each: order for each, order in orders.items() if each in events or order.maintenance_id in covered},
+        fleet_rules=known.fleet_rules,
+        machine_counts=known.machine_counts,
     )
 
 

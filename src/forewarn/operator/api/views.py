@@ -45,7 +45,7 @@ from forewarn.service.control import ResumeEffects, Submission
 
 ORDER_ENTRIES = {OrderState.DONE: "order finished", OrderState.FAILED: "order failed"}
 # Reasons to wait whose cause is another maintenance, or the store as a whole.
-CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "host-busy", "store-held", "unresolved"})
+CAUSED_BY_OTHERS = frozenset({"machine", "update-domain", "queue", "budget", "host-busy", "store-held", "unresolved"})
 OUTSIDE_SCOPES = "it waits for something outside your scopes"
 
 S = TypeVar("S")
@@ -341,7 +341,7 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
     body = submission_out(plan, within)
-    body.id = body.created = body.not_before = body.earliest = None
+    body.id = body.created = body.not_before = body.earliest = body.not_after = None
     body.status = MaintenanceStatus.PLANNED
     event_count = sum(body.event_counts.values())
     body.event_counts = {Status.PLANNED: event_count}

@@ -79,6 +79,14 @@ def change_host(request: PageRequest) -> Redirect:
     return Redirect(f"/hosts/{quote(host)}?done={verb}")
 
 
+def set_budget(request: PageRequest) -> Redirect:
+    typed = {key: request.form.get(key, "").strip() for key in ("max_hosts_down", "max_machines_down")}
+    request.api.call(
+        "POST", "/v1/budget", {key: int(text) if text.isdecimal() else text for key, text in typed.items()}
+    )
+    return Redirect("/budget?done=budget")
+
+
 def hold_store(request: PageRequest) -> Redirect:
     request.api.call("POST", "/v1/store/hold", {"reason": request.form.get("reason", "").strip()})
     return Redirect("/store?done=store-hold")

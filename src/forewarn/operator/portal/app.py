@@ -118,6 +118,7 @@ DONE = {
     "hook-delete": "Deleted. The hook gets no more messages.",
     "cordon": "Cordoned. No machine is sent to this host until it is uncordoned.",
     "uncordon": "Uncordoned. Machines may be sent to this host again, unless it is in maintenance.",
+    "budget": "Set. Maintenance that waited for room goes on if there is room now.",
     "store-hold": "Held. Nothing starts and no order is handed out until an operator resumes the store.",
     "store-resume": "Resumed. What is due starts now.",
 }
@@ -145,6 +146,7 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
     ("/hooks", hook_pages.hooks),
     ("/hooks/{id}", hook_pages.hook),
     ("/store", pages.store),
+    ("/budget", pages.budget),
     ("/plan", plan_form.form),
 )
 ACTIONS: tuple[tuple[str, PageFunction], ...] = (
@@ -158,6 +160,7 @@ ACTIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/tokens/{id}/revoke", actions.revoke_token),
     ("/hooks", hook_pages.create_hook),
     ("/hooks/{id}/{verb}", hook_pages.change_hook),
+    ("/budget", actions.set_budget),
     ("/store/hold", actions.hold_store),
     ("/store/resume", actions.resume_store),
 )
@@ -186,7 +189,7 @@ class KeptForm(msgspec.Struct):
 def page_of_form(path: str) -> str:
     """Return the page that shows what a form with this path changes."""
     kind, _, rest = path[1:].partition("/")
-    if kind in ("plan", "tokens", "store"):
+    if kind in ("plan", "tokens", "store", "budget"):
         return f"/{kind}"
     kind, thing = "events" if kind == "orders" else kind, rest.partition("/")[0]
     if kind in ("events", "maintenances", "hooks", "hosts") and thing:

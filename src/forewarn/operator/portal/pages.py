@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.errors import ForewarnError, Invalid, Refused
+from forewarn.core.fleet_rules import MAX_LIMIT
 from forewarn.core.formatting import cut
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Status
 from forewarn.core.operator_model import Role
@@ -167,6 +168,15 @@ def store(request: PageRequest) -> RenderedPage:
         "may_hold": request.api.may("POST", "/v1/store/hold"),
     }
     return RenderedPage("store.html", variables)
+
+
+def budget(request: PageRequest) -> RenderedPage:
+    variables = {
+        "budget": request.api.get("/v1/budget"),
+        "may_change": request.api.may("POST", "/v1/budget"),
+        "max_limit": MAX_LIMIT,
+    }
+    return RenderedPage("budget.html", variables)
 
 
 def _list(request: PageRequest, template: str, path: str, limit: int, **query: Any) -> RenderedPage:

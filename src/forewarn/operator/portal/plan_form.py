@@ -44,6 +44,7 @@ FIELDS: Mapping[str, str] = {
     "return_machines": "",
     "not_before": "",
     "earliest": "",
+    "not_after": "",
     "duration": "",
     "description": "",
     "source": Source.PLATFORM,
@@ -113,6 +114,7 @@ def submit(request: PageRequest) -> RenderedPage | Redirect:
         "plan": plan,
         "not_before": not_before,
         "earliest": earliest,
+        "not_after": _requested_time(fields, "not_after"),
         "key": request.api.new_key(),
         "fingerprint": fingerprint,
         "problem": problem,
@@ -167,7 +169,7 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
             targets["update_domain"] = _number("update_domain", fields["update_domain"])
     body: dict[str, Any] = {
         **{name: fields[name] for name in ("type", "source", "on_failure", "description")},
-        **{name: _rfc3339(fields[name]) for name in ("not_before", "earliest") if fields[name]},
+        **{name: _rfc3339(fields[name]) for name in ("not_before", "earliest", "not_after") if fields[name]},
         "targets": targets,
         "emergency": bool(fields["emergency"]),
     }

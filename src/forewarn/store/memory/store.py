@@ -6,9 +6,22 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 
+from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.fleet_rules import FleetRules
-from forewarn.core.model import OPEN, Event, Host, Machine, Maintenance, Order, OrderState, Scope
+from forewarn.core.fleet_rules import MAX_NAMED_EVENTS, FleetRules, FleetUse
+from forewarn.core.model import (
+    OPEN,
+    OVER,
+    VISIBLE,
+    Event,
+    GroupBy,
+    Host,
+    Machine,
+    Maintenance,
+    Order,
+    OrderState,
+    Scope,
+)
 from forewarn.store import EventFirstSeen, Focus, Inventory, MachineIdentity, MachineLastSeen, StorePosition
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.memory.access import MemoryAccess
@@ -48,7 +61,13 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
             orders={} if focus.document_only else self._orders_for(focus, events, maintenance_ids),
             read_hosts=frozenset(focus.hosts),
-            fleet_rules=self._fleet_rules if focus.whole_maintenances and not focus.document_only else FleetRules(),
+            fleet_rules=self._fleet_rules if focus.reads_rules else FleetRules(),
+            fleet_use=self.fleet_use() if focus.reads_rules and self._fleet_rules.has_budget else FleetUse(),
+            machine_counts={
+                name: len(self._machines.get(name, ()))
+                for name in sorted(names)
+                if focus.reads_rules and name in self._scopes and is_share(self._scopes[name].max_unavailable)
+            },
             hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
             confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -63,6 +82,29 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             of_hosts = (self._orders[i] for each in self._host_order_ids_of.values() for i in each)
             ids |= {order.id: None for order in of_hosts if order.host in focus.hosts and order.state in of_states}
         return {i: self._orders[i] for i in ids if i in self._orders}
+
+    @locked
+    def fleet_use(self) -> FleetUse:
+        visible = [e for ids in self._open_of_scope.values() for i in ids if (e := self._events[i]).status in VISIBLE]
+        hosts = {
+            (event.maintenance_id, event.host or event.group)
+            for event in visible
+            if event.host or self._maintenances[event.maintenance_id].strategy.group_by == GroupBy.HOST
+        }
+        orders = (self._orders[i] for ids in self._host_order_ids_of.values() for i in ids)
+        hosts |= {(order.maintenance_id, order.host) for order in orders if self._is_down(order)}
+        return FleetUse(
+            machines=len({(event.scope, name) for event in visible for name in event.resources}),
+            hosts=frozenset(pair for pair in hosts if pair[1]),
+            events=tuple(sorted((e.id for e in visible), key=self._numbers.__getitem__)[:MAX_NAMED_EVENTS]),
+        )
+
+    def _is_down(self, order: Order) -> bool:
+        """Whether the work on a host may go on, or the turn of the host has begun."""
+        if order.state is not OrderState.PLANNED:
+            return order.state not in OVER
+        events = self._events_of_maintenance(order.maintenance_id)
+        return any(e.host == order.host and e.published is not None for e in events)
 
     @locked
     def fleet_rules(self) -> FleetRules:

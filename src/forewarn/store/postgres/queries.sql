@@ -373,6 +373,10 @@ SELECT count(*) AS machines FROM machines;
 -- Count the machines of the named scopes.
 SELECT count(*) AS machines FROM machines WHERE scope = ANY(%(scopes)s::text[]);
 
+-- name: machine_counts
+-- Count the machines of each named scope.
+SELECT scope, count(*) AS machines FROM machines WHERE scope = ANY(%(scopes)s::text[]) GROUP BY scope;
+
 -- name: event_numbers_of_machine
 -- Return the numbers of the newest events of a machine.
 SELECT e.number FROM event_machines m JOIN events e ON e.number = m.event_number
@@ -533,7 +537,8 @@ DELETE FROM machines WHERE scope = %(scope)s AND name = %(name)s;
 INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(created_by)s, %(not_before)s,
     %(earliest)s, %(duration_s)s, %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s,
     %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s, %(host_mode)s,
-    %(return_machines)s, %(to_host)s, %(not_after)s, %(drill_hold_s)s, %(continued_after)s)
+    %(return_machines)s, %(to_host)s, %(not_after)s, %(drill_hold_s)s, %(continued_after)s,
+    %(waits_for_budget)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
@@ -544,7 +549,7 @@ INSERT INTO maintenance_targets VALUES (%(maintenance_id)s, %(targets)s, %(strat
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.
 UPDATE maintenances SET paused = %(paused)s, cancelled = %(cancelled)s, status = %(status)s, wake_at = %(wake_at)s,
     version = %(version)s + 1, ended = %(ended)s, told = %(told)s,
-    continued_after = %(continued_after)s
+    continued_after = %(continued_after)s, waits_for_budget = %(waits_for_budget)s
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: wake_maintenance
@@ -781,6 +786,39 @@ ORDER BY id LIMIT %(limit)s;
 -- Return the rules of the fleet.
 SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations FROM fleet_rules WHERE one;
 
+-- name: machines_down
+-- Count the machines in published and Started events.
+SELECT count(DISTINCT m.scope || '/' || m.machine) AS machines
+FROM events e JOIN event_machines m ON m.event_number = e.number
+WHERE e.status IN ('Scheduled', 'Started');
+
+-- name: hosts_down
+-- Return the hosts that maintenances work on, empty, or take down because they group machines by host.
+SELECT e.maintenance_id, e.host FROM events e WHERE e.status IN ('Scheduled', 'Started') AND e.host <> ''
+UNION
+SELECT e.maintenance_id, e.group_name FROM events e
+JOIN maintenance_targets t ON t.maintenance_id = e.maintenance_id
+WHERE e.status IN ('Scheduled', 'Started') AND e.group_name <> '' AND t.strategy::jsonb ->> 'group_by' = 'host'
+UNION
+SELECT maintenance_id, host FROM orders
+WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
+UNION
+SELECT o.maintenance_id, o.host FROM orders o
+WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+
+-- name: events_down
+-- Return the oldest published and Started events.
+SELECT id FROM events WHERE status IN ('Scheduled', 'Started') ORDER BY number LIMIT %(limit)s;
+
+-- name: release
+-- Record that something is up again, if the fleet has a budget.
+UPDATE fleet_rules SET reservations = reservations + 1 WHERE one AND (max_hosts_down > 0 OR max_machines_down > 0);
+
+-- name: wake_waiting_for_budget
+-- Let the ticker work on the maintenances that wait for the budget of the fleet.
+UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE waits_for_budget AND ended IS NULL;
+
 -- name: update_fleet_rules
 -- Change the rules of the fleet. If their version changed, this changes no row, and the store raises Conflict.
 UPDATE fleet_rules SET windows = %(windows)s, no_go_times = %(no_go_times)s, max_hosts_down = %(max_hosts_down)s,
@@ -848,6 +886,16 @@ FROM (SELECT system_identifier || '/' || 'cluster'::regclass::oid AS identity,
 -- name: lock_maintenances
 -- Lock the maintenances in the order of their ids, and return their versions.
 SELECT id, version FROM maintenances WHERE id = ANY(%(ids)s::text[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_maintenances_and_waiting
+-- Lock these maintenances and those that wait for the budget of the fleet, as lock_maintenances does.
+SELECT id, version FROM maintenances WHERE id IN (
+    SELECT unnest(%(ids)s::text[]) UNION SELECT id FROM maintenances WHERE waits_for_budget)
+ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_budget
+-- Lock the rules of the fleet, if it has a budget: before anything else, so that changes that rely on what is down wait here.
+SELECT reservations FROM fleet_rules WHERE one AND (max_hosts_down > 0 OR max_machines_down > 0) FOR NO KEY UPDATE;
 
 -- name: add_change
 -- Announce a change. From here to the commit, one change at a time holds the lock: NOTIFY needs that anyway, and it keeps the

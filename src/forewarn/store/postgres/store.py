@@ -242,11 +242,14 @@ class PostgresStore(SqlStore):
             raise _AnotherServer
 
     def _prepare(self, writer: SqlSession, change: Change) -> None:
-        """Lock maintenances, then scopes, in one round trip, and check their versions."""
+        """Lock the budget, maintenances, then scopes, in one round trip, and check their versions."""
         known = {m.id: m.version for m in change.maintenances}
         ids = sorted({*known, *change.wakes})
         server = writer.query("server")
-        maintenances = writer.query("lock_maintenances", ids=writer.as_list(ids)) if ids else ()
+        if change.reservations is not None or change.frees_budget:
+            writer.query("lock_budget")
+        lock = "lock_maintenances_and_waiting" if change.frees_budget else "lock_maintenances"
+        maintenances = writer.query(lock, ids=writer.as_list(ids)) if ids or change.frees_budget else ()
         scopes = query_versions(writer, change)
         held = query_held(writer, change)
         self._recognise(server)

@@ -11,9 +11,10 @@ from itertools import groupby, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
-from forewarn.core.fleet_rules import FleetRules
+from forewarn.core.fleet_rules import MAX_NAMED_EVENTS, FleetRules, FleetUse
 from forewarn.core.model import (
     OPEN,
     Approval,
@@ -103,7 +104,7 @@ class SqlStore:
             server = reader.query("server") if self._servers_change else ()
             hold = () if focus.document_only else reader.query("clock_hold")
             holds = () if focus.document_only else reader.query("store_hold")
-            rules = reader.query("fleet_rules") if focus.whole_maintenances and not focus.document_only else ()
+            rules = reader.query("fleet_rules") if focus.reads_rules else ()
             hosts = reader.query("hosts_by_name", names=reader.as_list(focus.hosts)) if focus.hosts else ()
             machines = _machines(reader, focus)
             found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
@@ -123,6 +124,10 @@ class SqlStore:
             maintenances = (
                 () if focus.document_only else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
             )
+            scopes = list(scopes)
+            counts = _machine_counts(reader, scopes) if focus.reads_rules else ()
+            fleet_rules = next((reader.rows.fleet_rules.decode(row) for row in rules), FleetRules())
+            use = _FleetUseRows(reader) if fleet_rules.has_budget else None
             clock_hold = next((reader.rows.hold.decode(row) for row in hold), None)
             store_hold = next((reader.rows.store_hold.decode(row) for row in holds), None)
             return Snapshot(
@@ -133,7 +138,9 @@ class SqlStore:
                 events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
-                fleet_rules=next((reader.rows.fleet_rules.decode(row) for row in rules), FleetRules()),
+                fleet_rules=fleet_rules,
+                fleet_use=use.read() if use is not None else FleetUse(),
+                machine_counts={row["scope"]: row["machines"] for row in counts},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
                 store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -152,6 +159,10 @@ class SqlStore:
         with self._reading() as reader:
             (row,) = reader.query("fleet_rules")
             return reader.rows.fleet_rules.decode(row)
+
+    def fleet_use(self) -> FleetUse:
+        with self._reading() as reader:
+            return _FleetUseRows(reader).read()
 
     def scopes(self) -> dict[str, Scope]:
         with self._reading_fleet() as reader:
@@ -516,6 +527,24 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> tuple[dict[str
         read = listed if focus.open_events else reader.as_list([])
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
     return {row["id"]: row for row in found}, maintenance_ids, scopes
+
+
+class _FleetUseRows:
+    """The queries about what is down in the fleet; reading their rows may wait for the server."""
+
+    def __init__(self, reader: SqlSession) -> None:
+        self._machines, self._hosts = reader.query("machines_down"), reader.query("hosts_down")
+        self._events = reader.query("events_down", limit=MAX_NAMED_EVENTS)
+
+    def read(self) -> FleetUse:
+        (machines,) = (row["machines"] for row in self._machines)
+        hosts = frozenset((row["maintenance_id"], row["host"]) for row in self._hosts)
+        return FleetUse(machines=machines, hosts=hosts, events=tuple(row["id"] for row in self._events))
+
+
+def _machine_counts(reader: SqlSession, scopes: Iterable[Row]) -> Iterable[Row]:
+    names = [row["name"] for row in scopes if is_share(row["max_unavailable"])]
+    return reader.query("machine_counts", scopes=reader.as_list(names)) if names else ()
 
 
 def _with_approvals(reader: SqlSession, found: Mapping[str, Row], approved: Iterable[Row]) -> dict[str, Event]:

@@ -377,6 +377,10 @@ SELECT count(*) AS machines FROM machines;
 -- Count the machines of the named scopes.
 SELECT count(*) AS machines FROM machines WHERE scope IN (SELECT value FROM json_each(:scopes));
 
+-- name: machine_counts
+-- Count the machines of each named scope.
+SELECT scope, count(*) AS machines FROM machines WHERE scope IN (SELECT value FROM json_each(:scopes)) GROUP BY scope;
+
 -- name: event_numbers_of_machine
 -- Return the numbers of the newest events of a machine.
 SELECT e.number FROM event_machines m CROSS JOIN events e ON e.number = m.event_number
@@ -535,7 +539,8 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 -- Add a maintenance. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
     :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told, :host_mode,
-    :return_machines, :to_host, :not_after, :drill_hold_s, :continued_after)
+    :return_machines, :to_host, :not_after, :drill_hold_s, :continued_after,
+    :waits_for_budget)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
@@ -546,7 +551,7 @@ INSERT INTO maintenance_targets VALUES (:maintenance_id, :targets, :strategy);
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.
 UPDATE maintenances SET paused = :paused, cancelled = :cancelled, status = :status, wake_at = :wake_at,
     version = :version + 1, ended = :ended, told = :told,
-    continued_after = :continued_after
+    continued_after = :continued_after, waits_for_budget = :waits_for_budget
 WHERE id = :id AND version = :version;
 
 -- name: wake_maintenance
@@ -772,6 +777,39 @@ ORDER BY id LIMIT :limit;
 -- name: fleet_rules
 -- Return the rules of the fleet.
 SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations FROM fleet_rules WHERE one = 1;
+
+-- name: machines_down
+-- Count the machines in published and Started events.
+SELECT count(DISTINCT m.scope || '/' || m.machine) AS machines
+FROM events e INDEXED BY events_visible CROSS JOIN event_machines m ON m.event_number = e.number
+WHERE e.status IN ('Scheduled', 'Started');
+
+-- name: hosts_down
+-- Return the hosts that maintenances work on, empty, or take down because they group machines by host.
+SELECT e.maintenance_id, e.host FROM events e INDEXED BY events_visible WHERE e.status IN ('Scheduled', 'Started') AND e.host <> ''
+UNION
+SELECT e.maintenance_id, e.group_name FROM events e INDEXED BY events_visible
+CROSS JOIN maintenance_targets t ON t.maintenance_id = e.maintenance_id
+WHERE e.status IN ('Scheduled', 'Started') AND e.group_name <> '' AND json_extract(t.strategy, '$.group_by') = 'host'
+UNION
+SELECT maintenance_id, host FROM orders INDEXED BY orders_of_hosts_by_state
+WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
+UNION
+SELECT o.maintenance_id, o.host FROM orders o INDEXED BY orders_of_hosts_by_state
+WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e INDEXED BY events_of_hosts
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+
+-- name: events_down
+-- Return the oldest published and Started events.
+SELECT id FROM events INDEXED BY events_visible WHERE status IN ('Scheduled', 'Started') ORDER BY number LIMIT :limit;
+
+-- name: release
+-- Record that something is up again, if the fleet has a budget.
+UPDATE fleet_rules SET reservations = reservations + 1 WHERE one = 1 AND (max_hosts_down > 0 OR max_machines_down > 0);
+
+-- name: wake_waiting_for_budget
+-- Let the ticker work on the maintenances that wait for the budget of the fleet.
+UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE waits_for_budget = 1 AND ended IS NULL;
 
 -- name: update_fleet_rules
 -- Change the rules of the fleet. If their version changed, this changes no row, and the store raises Conflict.

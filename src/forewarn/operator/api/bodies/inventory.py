@@ -35,6 +35,7 @@ class ScopeIn(RequestBody):
     minimum_notice_s: dict[EventType, Whole] = {}
     windows: Annotated[list[Name], msgspec.Meta(max_length=MAX_WINDOW_NAMES)] = []
     approval_opens_window: bool = False
+    max_unavailable: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,9}%?)?$")] = ""
 
 
 class MachineIn(RequestBody):
@@ -91,6 +92,7 @@ class ScopeOut(ResponseBody):
     minimum_notice_s: dict[EventType, int]
     windows: list[str]
     approval_opens_window: bool
+    max_unavailable: str
     enabled: bool
     epoch: int
     incarnation: int

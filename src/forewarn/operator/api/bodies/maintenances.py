@@ -32,7 +32,7 @@ class MaintenanceIn(RequestBody):
     """A maintenance to schedule. With a `host_mode` the hosts of its targets are worked on, one after another.
 
     `evacuate` moves their machines away first, to `to_host` if it is given; `return_machines` brings them back. `in-place` shuts
-    them down and starts them again.
+    them down and starts them again. What has not started by `not_after` is cancelled.
     """
 
     type: EventType
@@ -47,6 +47,7 @@ class MaintenanceIn(RequestBody):
     host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    not_after: datetime | None = None
 
 
 class WaitingOut(ResponseBody, omit_defaults=True):
@@ -181,6 +182,7 @@ class MaintenanceOut(ResponseBody):
     created_by: str
     not_before: datetime | None
     earliest: datetime | None
+    not_after: datetime | None
     ended: datetime | None
     targets: TargetsOut | None
     progress: ProgressOut
@@ -224,6 +226,7 @@ class MaintenanceRow(ResponseBody):
     created_by: str
     not_before: datetime | None
     earliest: datetime | None
+    not_after: datetime | None
     ended: datetime | None
     targets: TargetsOut | None
     progress: ProgressOut
