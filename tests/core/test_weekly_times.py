@@ -46,7 +46,7 @@ def times(span: str, zone: str, day: str) -> list[str]:
 )
 def test_a_span_has_days_and_two_times(text: str, days: set[int], begin: int, end: int) -> None:
     span = parse_span(text)
-    assert (span.days, span.begin, span.end) == (days, begin, end)
+    assert (set(span.days), span.begin, span.end) == (days, begin, end)
 
 
 @pytest.mark.parametrize(

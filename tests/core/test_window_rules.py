@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ WEEKEND = Window(name="weekend", spans=("Sat,Sun 00:00-24:00",))
 FAIR = NoGoTime(name="fair", reason="the fair", start=at(30), end=at(90), scopes=("shop",))
 
 
-def world(*rules: Window | NoGoTime, **settings: object) -> World:
+def world(*rules: Window | NoGoTime, **settings: Any) -> World:
     """Return a world with these rules and one scope with two update domains."""
     made = World(
         scope(**settings),
@@ -66,6 +67,20 @@ def test_an_earliest_start_after_the_window_waits_for_the_next() -> None:
     made = world(AFTERNOON, windows=("afternoon",))
     (planned,) = made.submit("shop/web-0", earliest=at(200))
     assert made.waiting_for(planned.id)[0].until == at(45 + 7 * 1440)
+
+
+def test_another_notice_wakes_what_waits_for_its_window() -> None:
+    """Without notice a wave is published when its window opens, and not earlier."""
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0")
+    assert made.disable().wakes == (planned.maintenance_id,)
+    made.tick()
+    assert made.waiting_for(planned.id)[0].until == at(60)
+    assert made.enable().wakes == (planned.maintenance_id,)
+    made.tick()
+    assert made.waiting_for(planned.id)[0].until == at(45)
+    made.tick_at(45)
+    assert made.disable().wakes == ()
 
 
 def test_a_window_that_does_not_exist_is_never_open() -> None:
@@ -206,7 +221,7 @@ def test_other_windows_of_a_scope_wake_its_maintenances(settings: dict[str, obje
 # -- the invariant
 
 
-def start_at(moment: datetime, made: World, **facts: object) -> None:
+def start_at(moment: datetime, made: World, **facts: Any) -> None:
     """Check the invariants of a step in which an approved event of the scope shop starts at this moment."""
     snapshot = made.snapshot()
     known = event(needs_approval=False, **facts)

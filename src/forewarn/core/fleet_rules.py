@@ -60,8 +60,10 @@ class NoGoTime:
         check_text("reason", self.reason)
         require(bool(self.reason), f"no-go time {self.name} has no reason: say why nothing may start")
         once = self.start is not None and self.end is not None and self.start < self.end
+        weekly = self.start is None and self.end is None and bool(self.spans)
         require(
-            once != bool(self.spans), f"no-go time {self.name} needs a start before its end, or weekly spans: not both"
+            weekly or (once and not self.spans),
+            f"no-go time {self.name} needs a start before its end, or weekly spans: not both",
         )
         require(
             len(self.spans) <= MAX_SPANS, f"no-go time {self.name} has {len(self.spans)} spans: use at most {MAX_SPANS}"

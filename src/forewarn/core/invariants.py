@@ -300,13 +300,11 @@ def _limits(after: Snapshot, event: Event) -> StartLimits:
 
 
 def _certainly_in_window(after: Snapshot, event: Event, moments: tuple[datetime, ...]) -> bool:
-    """Whether no window holds the event back. The windows of a scope that was not read are not known."""
+    """Whether no window holds the event back."""
     if not event.one_domain_at_a_time:
         return True
-    scope = after.scopes.get(event.scope)
-    if scope is None:
-        return not after.fleet_rules.windows and not after.fleet_rules.no_go_times
-    limits, changed = _limits(after, event), scope.changed or min(moments)
+    scope, limits = after.scopes.get(event.scope), _limits(after, event)
+    changed = min(moments) if scope is None or scope.changed is None else scope.changed
     return all(limits.allow(max(moment, changed)) for moment in moments) and all(map(limits.allow, moments))
 
 
@@ -490,6 +488,9 @@ def _certainly_due(
     if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
         return False
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
+    # A decision that did not read all scopes of a wave does not know all its windows.
+    if after.fleet_rules.windows and len({e.scope for e in candidates if e.one_domain_at_a_time}) > 1:
+        return False
     return all(
         e.status is Status.SCHEDULED
         and _certainly_in_window(after, e, moments)

@@ -3,7 +3,7 @@
 The store wakes every open maintenance when a rule changes, so that the next tick decides by the new rules.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -68,7 +68,7 @@ def put_no_go_time(snapshot: Snapshot, no_go: NoGoTime, *, now: datetime, actor:
 
 def remove_no_go_time(snapshot: Snapshot, name: str, *, now: datetime, actor: Actor) -> Change:
     rules = snapshot.fleet_rules
-    find_no_go_time(rules, name)
+    find_no_go_time(rules.no_go_times, name)
     left = {each: row for each, row in rules.no_go_times.items() if each != name}
     return _change(replace(rules, no_go_times=left), "no-go time removed", name, now, actor)
 
@@ -79,10 +79,10 @@ def find_window(rules: FleetRules, name: str) -> Window:
     return rules.windows[name]
 
 
-def find_no_go_time(rules: FleetRules, name: str) -> NoGoTime:
-    if name not in rules.no_go_times:
+def find_no_go_time(no_go_times: Mapping[str, NoGoTime], name: str) -> NoGoTime:
+    if name not in no_go_times:
         raise NotFound(f"there is no no-go time {name!r}: `forewarn no-go list` shows them")
-    return rules.no_go_times[name]
+    return no_go_times[name]
 
 
 def refuse_unknown_windows(rules: FleetRules, scopes: Iterable[Scope]) -> None:

@@ -243,10 +243,10 @@ class Control(FleetUseCases, WindowUseCases, HookUseCases):
         )
 
     def enable(self, scope: str, actor: Actor) -> None:
-        self._decide(_only_scope(scope), lambda s, now: lifecycle.enable(s, scope, now=now, actor=actor))
+        self._decide(_in_scope(scope), lambda s, now: lifecycle.enable(s, scope, now=now, actor=actor))
 
     def disable(self, scope: str, actor: Actor) -> None:
-        self._decide(_only_scope(scope), lambda s, now: lifecycle.disable(s, scope, now=now, actor=actor))
+        self._decide(_in_scope(scope), lambda s, now: lifecycle.disable(s, scope, now=now, actor=actor))
 
     # -- what executors report
 
@@ -528,8 +528,8 @@ def _only(event_id: str) -> Focus:
     return Focus(events=(event_id,), whole_maintenances=False, open_events=False)
 
 
-def _only_scope(scope: str) -> Focus:
-    return Focus(scopes=(scope,), whole_maintenances=False, open_events=False)
+def _in_scope(scope: str) -> Focus:
+    return Focus(scopes=(scope,), whole_maintenances=False)
 
 
 def _focus_of(targets: Targets) -> Focus:
