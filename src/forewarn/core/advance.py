@@ -12,7 +12,7 @@ from forewarn.core.cancelling import cancel
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.deadline import deadline_ahead, is_past_deadline, missed_deadline, unstarted_events, unstarted_hosts
 from forewarn.core.draft import Draft
-from forewarn.core.host_orders import OVER, current_host, departures, events_of_host, is_read, machines_to_start
+from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
 from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, move_hosts
 from forewarn.core.model import (
     OPEN,
@@ -35,6 +35,7 @@ from forewarn.core.waiting import (
     current_wave,
     due,
     host_not_before,
+    host_planned_at,
     notice_end,
     obstacles,
     queue_key,
@@ -293,7 +294,9 @@ def _was_interrupted(draft: Draft, maintenance: Maintenance, order: Order) -> bo
     # An empty host has no events. Its order opened with its turn: at submission if `issued` does not tell it.
     known = draft.before.orders.get(order.id)
     opened = order.issued > maintenance.created or (known is not None and known.state is OrderState.OPEN)
-    return opened or any(e.published is not None for e in events_of_host(draft, order) if not e.returns)
+    # Events that missed their window were published too. Those of a host that was rescheduled do not count.
+    events = (e for e in draft.events_of(order.maintenance_id) if e.host == order.host and e.replaced_by != order.id)
+    return opened or any(e.published is not None for e in events if not e.returns)
 
 
 def _has_more_to_do(draft: Draft, maintenance: Maintenance) -> bool:
@@ -321,7 +324,8 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
             moments.append(maintenance.earliest)
         planned = [e for e in wave if e.status is Status.PLANNED]
         waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
-        moments += [reason.until for reason in waits if reason.until is not None]
+        # A time that has passed by a held clock wakes nothing: the end of the hold does.
+        moments += [reason.until for reason in waits if reason.until is not None and reason.until > draft.now]
         moments += _wake_for_host(draft, maintenance)
     return min(moments, default=None)
 
@@ -331,7 +335,8 @@ def _wake_for_host(draft: Draft, maintenance: Maintenance) -> list[datetime]:
     order = current_host(draft, maintenance) if maintenance.host_mode is not None else None
     if order is None or (order.state is not OrderState.PLANNED and order.state is not OrderState.DONE):
         return []
-    floor = host_not_before(draft, maintenance, order)
     if not is_read(draft, order):
         return [draft.now]
-    return [floor] if floor is not None and floor > draft.now else []
+    planned_at = None if departures(draft, order) else host_planned_at(draft, maintenance, order)
+    floors = [planned_at, host_not_before(draft, maintenance, order)]
+    return [floor for floor in floors if floor is not None and floor > draft.now]

@@ -47,17 +47,13 @@ def _failed(draft: Draft, event: Event) -> bool:
 
 
 def events_of_host(draft: Draft, order: Order) -> list[Event]:
-    return [e for e in draft.events_of(order.maintenance_id) if e.host == order.host]
+    """Return the events of the host, without those that were cancelled because the host was rescheduled."""
+    return [e for e in draft.events_of(order.maintenance_id) if e.host == order.host and not e.replaced_by]
 
 
 def departures(draft: Draft, order: Order) -> list[Event]:
-    """Return the events before the work on the host: their machines leave it, or are shut down on it.
-
-    An event that was planned again does not count: the event that replaces it does.
-    """
-    events = [e for e in events_of_host(draft, order) if not e.returns]
-    replaced = {e.replaces for e in events}
-    return [e for e in events if e.id not in replaced]
+    """Return the events before the work on the host: their machines leave it, or are shut down on it."""
+    return [e for e in events_of_host(draft, order) if not e.returns]
 
 
 def machines_to_return(draft: Draft, maintenance: Maintenance, order: Order) -> list[tuple[str, str]]:

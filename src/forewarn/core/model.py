@@ -317,7 +317,8 @@ class Event:
     `host` is the host whose maintenance it belongs to, if its maintenance works on hosts. `to_host` is where its machines must
     go, if an operator named a host, or the host itself if it brings them back. `group` names the machines that the strategy
     of the maintenance keeps together. A rescheduled event `replaces` an earlier one, was moved `reschedules` times, and starts
-    at `requested_not_before` or later.
+    at `requested_not_before` or later. `replaced_by` is the event that replaces a rescheduled one; if its host was
+    rescheduled, it is the order of the host.
     """
 
     id: str
@@ -352,6 +353,7 @@ class Event:
     replaces: str = ""
     reschedules: int = 0
     requested_not_before: datetime | None = None
+    replaced_by: str = ""
 
     @property
     def returns(self) -> bool:
@@ -471,7 +473,8 @@ class Order:
     """The work of one started event, or the work on one host in a maintenance.
 
     The order of an event has the event's id, so an event cannot have two orders. The order of a host has an id of its own, names
-    its `host` and its maintenance, and has a `position`: the hosts of a maintenance are worked on in this order.
+    its `host` and its maintenance, and has a `position`: the hosts of a maintenance are worked on in this order. A host that
+    was rescheduled `reschedules` times has its turn at `requested_not_before` or later.
     """
 
     id: str
@@ -488,6 +491,8 @@ class Order:
     maintenance_id: str = ""
     position: int = 0
     phase: Phase = Phase.NONE
+    reschedules: int = 0
+    requested_not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ def plan_again(draft: Draft, event: Event, reason: str, new_id: Callable[[], str
 
     Approvals are not carried over.
     """
-    cancel(draft, event, reason)
+    event_id = new_id()
+    cancel(draft, event, reason, replaced_by=event_id)
     planned = replace(
         event,
-        id=new_id(),
+        id=event_id,
         position=1 + max(e.position for e in draft.events_of(event.maintenance_id)),
         status=Status.PLANNED,
         needs_approval=True,

@@ -19,7 +19,7 @@ SCOPE_OPTIONS = (
     "windows", "approval_opens_window",
     "max_unavailable",
 )  # fmt: skip
-MACHINE_OPTIONS = ("ud", "host")
+MACHINE_OPTIONS = ("ud", "fd", "host", "labels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def setting(key: str, value: str) -> tuple[str, object]:
 
 
 def parse_fleet_lines(lines: Iterable[str]) -> Fleet:
-    """Parse lines `scope NAME KIND [setting=value …]` and `machine SCOPE/NAME [ud=N] [host=H]`."""
+    """Parse lines `scope NAME KIND [setting=value …]` and `machine SCOPE/NAME [ud=N] [fd=N] [host=H] [labels=rack:r1,…]`."""
     scopes, machines = {}, {}
     for line in lines:
         match line.split():
@@ -86,8 +86,14 @@ def parse_fleet_lines(lines: Iterable[str]) -> Fleet:
             case ["machine", key, *rest] if key.count("/") == 1:
                 options = _options(rest, MACHINE_OPTIONS)
                 scope, _, short = key.partition("/")
-                domain, host = int(options.get("ud", "0")), options.get("host", "")
-                machines[scope, short] = Machine(scope=scope, name=short, update_domain=domain, host=host)
+                machines[scope, short] = Machine(
+                    scope=scope,
+                    name=short,
+                    update_domain=int(options.get("ud", "0")),
+                    fault_domain=int(options.get("fd", "0")),
+                    host=options.get("host", ""),
+                    labels=dict(pair.split(":") for pair in options.get("labels", "").split(",") if pair),
+                )
             case _:
                 raise ValueError(f"{line!r} is neither `scope NAME KIND …` nor `machine SCOPE/NAME …`")
     return Fleet(scopes, machines)

@@ -80,6 +80,18 @@ def test_an_event_waits_for_its_window(service: RunningService) -> None:
     assert (published["status"], published["not_before"]) == ("Scheduled", hours(0.25))
 
 
+def test_a_maintenance_has_windows_of_its_own(service: RunningService) -> None:
+    """They are kept, shown, and must exist."""
+    service.request("PUT", "/v1/windows/soon", {"when": times_from(1, 2)})
+    request = {"type": "Reboot", "targets": {"scope": "shop"}, "strategy": {"windows": ["soon"]}}
+    made = service.post("/v1/maintenances", request, 201)
+    assert made["strategy"]["windows"] == ["soon"]
+    assert [each["code"] for each in made["waves"][0]["events"][0]["waiting_for"]] == ["window"]
+    assert service.request("DELETE", "/v1/windows/soon").status == 409
+    unknown = {**request, "strategy": {"windows": ["none"]}}
+    assert service.request("POST", "/v1/maintenances", unknown).status == 404
+
+
 def test_a_no_go_time_is_added_shown_and_removed(service: RunningService) -> None:
     """An owner sees the no-go times of the fleet and of the own scopes, without the names of other scopes."""
     fair = {"reason": "the fair", "start": hours(-1), "end": hours(1), "scopes": ["shop", "blog"]}
