@@ -20,6 +20,7 @@ OWN_REASONS = {
     "host-not-empty",
     "host-work",
     "in-doubt",
+    "no-go",
     "no-target",
     "notice",
     "order-failed",
@@ -27,6 +28,7 @@ OWN_REASONS = {
     "requested-start",
     "ticker",
     "wave",
+    "window",
 }
 
 

@@ -75,7 +75,7 @@ def fleet_out(stated: fleet.Fleet) -> bodies.Fleet:
 
 
 def scope_in(name: str, body: bodies.ScopeIn) -> Scope:
-    return Scope(**{**msgspec.structs.asdict(body), "name": name})
+    return Scope(**{**msgspec.structs.asdict(body), "windows": tuple(body.windows), "name": name})
 
 
 def machine_in(scope: str, name: str, body: bodies.MachineIn) -> Machine:
