@@ -35,12 +35,17 @@ def list_machines(
     host: Annotated[
         str | None, typer.Option(help="Only machines on this host.", autocompletion=completion.hosts)
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Only machines with these labels, like rack=a3,!gpu; may be repeated.", metavar="SELECTOR"),
+    ] = None,
     match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List machines by name, and when each was last seen."""
-    page = session.api.page("/v1/machines", {"scope": scope, "host": host, "q": match}, limit=limit, cursor=cursor)
+    query = {"scope": scope, "host": host, "labels": ",".join(label or ()) or None, "q": match}
+    page = session.api.page("/v1/machines", query, limit=limit, cursor=cursor)
     session.refuse_unknown(page, scope=scope, host=host)
     session.show_page(page, COLUMNS, lambda machines: [_row(machine) for machine in machines], empty="no machines")
 

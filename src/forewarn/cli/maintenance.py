@@ -97,11 +97,34 @@ def schedule(
             help="Every machine of this scope; may be repeated.", metavar="SCOPE", autocompletion=completion.scopes
         ),
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Machines with these labels, like rack=a3,!gpu, of the fleet or of each --scope; may be repeated.",
+            metavar="SELECTOR",
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Machines with a name like this, web-* or shop/web-*, of the fleet or of each --scope; may be repeated.",
+            metavar="PATTERN",
+        ),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every machine of the fleet.", show_default=False)] = False,
     update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the one scope.")] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Every machine on this host; may be repeated.", metavar="HOST", autocompletion=completion.hosts
+            help="Every machine on this host, or on hosts like kvm-*; may be repeated.",
+            metavar="HOST",
+            autocompletion=completion.hosts,
+        ),
+    ] = None,
+    host_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Every machine on hosts with these labels, like rack=a3; may be repeated.", metavar="SELECTOR"
         ),
     ] = None,
     evacuate: Annotated[
@@ -206,8 +229,10 @@ def schedule(
 ) -> None:
     """Show the plan, ask for confirmation, and schedule it."""
     hosts = list(dict.fromkeys(host or []))
-    host_mode = _host_mode(hosts, evacuate=evacuate, in_place=in_place, to=to, return_=return_)
-    targets = _targets(machine or [], scope or [], update_domain, hosts)
+    host_labels = ",".join(host_label or ())
+    host_mode = _host_mode([*hosts, *(host_label or ())], evacuate=evacuate, in_place=in_place, to=to, return_=return_)
+    chosen = {"labels": ",".join(label or ()), "names": name or [], "everything": all_, "host_labels": host_labels}
+    targets = _targets(machine or [], scope or [], update_domain, hosts, chosen)
     types = [each for each, rules in EVENT_TYPES.items() if host_mode is None or host_mode in rules.host_modes]
     if type_ is None and host_mode is None:
         raise usage("--type: say what happens to the machines, or work on hosts with --evacuate or --in-place")
@@ -253,7 +278,7 @@ def schedule(
     refuse_without_notice(plan["warnings"], no_notice_ok=no_notice_ok)
     refuse_without_host(plan["warnings"], no_host_ok=no_host_ok)
     otherwise = "nothing was scheduled: the plan was not confirmed; --yes schedules without a question"
-    confirm("Schedule this?", yes=yes, otherwise=otherwise)
+    confirm("Schedule this for EVERY machine of the fleet?" if all_ else "Schedule this?", yes=yes, otherwise=otherwise)
     maintenance = session.api.post("/v1/maintenances", request, creating=True)
     if plan_text.shape(maintenance) != plan_text.shape(plan):
         session.out.aside(
@@ -342,22 +367,31 @@ def continue_(session: Session, maintenance: Id) -> None:
     _apply(session, maintenance, "continue")
 
 
-def _targets(machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
+def _targets(
+    machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str], chosen: dict[str, Any]
+) -> dict[str, Any]:
     for option, given in (("--machine", machines), ("--scope", scopes), ("--host", hosts)):
         for name in given:
             if "," in name:
                 raise usage(f"{option}: {name!r} is a list: write one name per {option}, and repeat the option")
-    if sum((bool(machines), bool(scopes), bool(hosts))) != 1:
-        raise usage("choose the machines in exactly one way: --machine M, --scope S or --host H; each may be repeated")
+    selected = {key: value for key, value in chosen.items() if value}
+    of_scopes = bool(scopes or selected.keys() & {"labels", "names"})
+    ways = (bool(machines), of_scopes, bool(hosts or "host_labels" in selected), "everything" in selected)
+    if sum(ways) != 1:
+        raise usage(
+            "choose the machines in exactly one way: --machine M; --scope S, --label L and --name N, alone or together;"
+            " --host H and --host-label L; or --all"
+        )
     if update_domain is not None and len(scopes) != 1:
         raise usage("--update-domain: it needs exactly one --scope, the scope that contains the update domain")
     if machines:
         return {"machines": machines}
-    if hosts:
-        return {"hosts": hosts}
+    if hosts or not scopes:
+        return {"hosts": hosts, **selected} if hosts else selected
     if len(scopes) > 1:
-        return {"scopes": scopes}
-    return {"scope": scopes[0]} if update_domain is None else {"scope": scopes[0], "update_domain": update_domain}
+        return {"scopes": scopes, **selected}
+    domain = {} if update_domain is None else {"update_domain": update_domain}
+    return {"scope": scopes[0], **domain, **selected}
 
 
 def _host_mode(hosts: list[str], *, evacuate: bool, in_place: bool, to: str | None, return_: bool) -> HostMode | None:
@@ -366,7 +400,7 @@ def _host_mode(hosts: list[str], *, evacuate: bool, in_place: bool, to: str | No
     if (to or return_) and not evacuate:
         raise usage("--to and --return need --evacuate, which moves the machines away before the work on their host")
     if (evacuate or in_place) and not hosts:
-        raise usage(f"{'--evacuate' if evacuate else '--in-place'}: name the hosts with --host H")
+        raise usage(f"{'--evacuate' if evacuate else '--in-place'}: name the hosts with --host H or --host-label L")
     if to in hosts:
         raise usage(f"--to: {to} is one of the hosts to evacuate: choose another host")
     return HostMode.EVACUATE if evacuate else HostMode.IN_PLACE if in_place else None

@@ -33,7 +33,7 @@ def summary(maintenance: Json) -> str:
 def _host_summary(maintenance: Json) -> str:
     """Return `Evacuation of 2 hosts by Freeze, one after the other, then the work on each`."""
     what = "Evacuation of" if maintenance["host_mode"] == "evacuate" else "In-place maintenance of"
-    hosts = maintenance["targets"]["count"] if maintenance["targets"] else len(maintenance["hosts"])
+    hosts = len(maintenance["hosts"])
     turns = ", one after the other" if hosts > 1 else ""
     back = "; then the machines come back" if maintenance["return_machines"] else ""
     return f"{what} {count(hosts, 'host')} by {maintenance['type']}{turns}{back}"

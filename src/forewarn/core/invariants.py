@@ -421,7 +421,8 @@ def _check_strategy(before: Snapshot, after: Snapshot, changed: Iterable[Event])
         last = max((end for end in ends if end is not None), default=None)
         published = [e.published for e in wave if e.published is not None and e.status is Status.SCHEDULED]
         trusted = [before.hold.trusted] if before.hold is not None else []
-        if last is not None and published and min(published + trusted) - last < timedelta(seconds=strategy.bake_s):
+        bake = timedelta(seconds=strategy.bake_s)
+        if bake and last is not None and published and min(published + trusted) - last < bake:
             raise _broken(8, f"wave {number} of maintenance {maintenance.id} would not wait for the bake time")
 
 
@@ -548,7 +549,7 @@ def _certainly_due(
     if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
         return False
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
-    # A decision that did not read all scopes of a wave does not know all its windows.
+    # A decision about one scope of a wave does not read the windows of its other scopes.
     if after.fleet_rules.windows and len({e.scope for e in candidates if e.one_domain_at_a_time}) > 1:
         return False
     return all(

@@ -74,7 +74,7 @@ def plan(
     """
     works_on_hosts = request.host_mode is not None
     known_hosts = snapshot.hosts if works_on_hosts else None
-    machines = target_machines(request.targets, snapshot.machines, known_hosts)
+    machines = target_machines(request.named_targets, snapshot.machines, known_hosts)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
     refuse_other_windows(snapshot, request.strategy.windows, {m.scope for m in machines}, now)
     maintenance = Maintenance(
@@ -108,7 +108,7 @@ def plan(
             maintenance_id=maintenance.id,
             position=position,
         )
-        for position, host in enumerate(dict.fromkeys(request.targets.hosts), start=1)
+        for position, host in enumerate(dict.fromkeys(request.named_targets.hosts), start=1)
     ]
     return maintenance, [], orders
 

@@ -22,7 +22,7 @@ from forewarn.core.waiting import wave_reasons
 ASSUMED_WORK_S = 300
 # What one wave may take: more steps mean that something wakes the maintenance again and again.
 MAX_STEPS_PER_WAVE = 1_000
-_PREVIEW = Actor("preview")
+_PREVIEW = Actor("reader")
 # The order of an event whose machines are shut down for the work on their host is planned.
 _AT_WORK = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING})
 # Reasons that say nothing about a calendar: the ticker comes next, or other events of the wave wait.
@@ -81,7 +81,7 @@ def forecast(snapshot: Snapshot, maintenance_id: str, now: datetime) -> Forecast
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """When a wave started, and the codes of what it waited for."""
+    """When a wave started, and the codes of what it waited for if nobody approves."""
 
     start: datetime | None = None
     codes: frozenset[str] = frozenset()
@@ -168,7 +168,7 @@ class _Run:
             mine = self._mine(draft)
             if not any(event.status in OPEN for event in mine):
                 break
-            if any(event.status in UNSTARTED for event in mine):
+            if not self._at_once and any(event.status in UNSTARTED for event in mine):
                 codes |= {reason.code for reason in wave_reasons(draft, draft.maintenances[self._maintenance.id])}
             self._act(draft)
             if self._state(draft, moving) != before:

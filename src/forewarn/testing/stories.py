@@ -46,6 +46,7 @@ SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
     "not_after", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
     "windows",
+    "scopes", "label", "name", "host_label",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -168,17 +169,27 @@ class Player:
     # -- acts of operators
 
     def _do_schedule(self, type_: str, *targets: str, **options: str) -> Iterable[str]:
-        flags = {each for each in targets if each in ("user", "emergency", "return")}
+        flags = {each for each in targets if each in ("user", "emergency", "return", "all")}
         unknown = [each for each in targets if each not in flags and "/" not in each]
         unknown += [key for key in options if key not in SCHEDULE_OPTIONS]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is neither a machine nor one of {', '.join(SCHEDULE_OPTIONS)}")
         machines = tuple(_key(each) for each in targets if "/" in each)
-        hosts = tuple(options["host"].split(",")) if "host" in options else ()
+        hosts, scopes, patterns = (tuple(options.get(each, "").split(",")) for each in ("host", "scopes", "name"))
         domain = int(options["ud"]) if "ud" in options else None
         request = MaintenanceRequest(
             type=EventType(type_),
-            targets=Targets(machines=machines, hosts=hosts, scope=options.get("scope", ""), update_domain=domain),
+            targets=Targets(
+                machines=machines,
+                hosts=hosts if "host" in options else (),
+                scope=options.get("scope", ""),
+                update_domain=domain,
+                scopes=scopes if "scopes" in options else (),
+                labels=options.get("label", ""),
+                names=patterns if "name" in options else (),
+                everything="all" in flags,
+                host_labels=options.get("host_label", ""),
+            ),
             source=Source.USER if "user" in flags else Source.PLATFORM,
             emergency="emergency" in flags,
             not_before=self._moment(options.get("not_before")),
@@ -225,7 +236,6 @@ class Player:
             spans=tuple(filter(None, options.get("when", "").split("; "))),
             zone=options.get("zone", "UTC"),
             scopes=tuple(filter(None, options.get("scopes", "").split(","))),
-            labels=options.get("labels", ""),
         )
         self.service.control.put_no_go_time(no_go, self._operator)
 

@@ -1,6 +1,7 @@
 """The bodies that the API builds from stored objects."""
 
 from forewarn.core.model import Targets
+from forewarn.operator.api.bodies import TargetsOut
 from forewarn.operator.api.views import CAUSED_BY_OTHERS, maintenance_row, targets_out
 from tests.support.records import maintenance
 from tests.support.waiting_codes import CODES
@@ -20,6 +21,7 @@ OWN_REASONS = {
     "host-work",
     "in-doubt",
     "no-go",
+    "no-target",
     "notice",
     "order-failed",
     "paused",
@@ -44,6 +46,24 @@ def test_a_list_shows_the_first_targets_and_counts_all() -> None:
     assert len(targets_out(machines, None).machines) == 100
     domain = targets_out(Targets(scope="shop", update_domain=0), None)
     assert (domain.scopes, domain.update_domain, domain.count) == (["shop"], 0, 1)
+
+
+def test_an_owner_sees_labels_and_patterns_of_their_scopes() -> None:
+    """Not those of hosts, and no pattern that names scopes of others."""
+    chosen = Targets(scopes=("blog", "shop"), labels="rack=a3", names=("web-*", "sh*/db", "blog/x"))
+    shown = targets_out(chosen, None, 2)
+    assert (shown.labels, shown.names, shown.scopes, shown.count) == (
+        "rack=a3",
+        ["web-*", "sh*/db"],
+        ["blog", "shop"],
+        2,
+    )
+    owners = targets_out(chosen, ("shop",))
+    assert (owners.labels, owners.names, owners.scopes) == ("rack=a3", ["web-*", "sh*/db"], ["shop"])
+    hosts = Targets(hosts=("kvm-*",), host_labels="rack=a3")
+    assert targets_out(hosts, None).host_labels == "rack=a3"
+    assert targets_out(hosts, ("shop",)) == TargetsOut(count=0)
+    assert targets_out(Targets(everything=True), ("shop",)).everything
 
 
 def test_a_maintenance_without_stored_targets_has_none() -> None:

@@ -92,6 +92,30 @@ def test_the_target_that_is_filled_in_counts(operator: PortalClient) -> None:
     assert "1 machine in 1 event" in page
 
 
+def test_labels_and_patterns_choose_the_targets() -> None:
+    """Machines of the fleet or of scopes, hosts, or everything; the preview repeats what was typed."""
+    labels = '\n[[hosts]]\nname = "rack1-a"\nlabels = { rack = "a3" }\n'
+    with running_service(FLEET + labels) as running:
+        operator = PortalClient(running)
+        plan = {key: value for key, value in MAINTENANCE.items() if key != "scope"}
+        for typed, shown in (
+            ({"labels": "rack=a3"}, "labels rack=a3"),
+            ({"scope": "shop", "names": "web-0 db"}, "no machine of shop has a name like db"),
+            ({"scope": "shop", "names": "web-*", "labels": "!rack"}, "scope shop , labels !rack , names web-*"),
+            ({"hosts": "rack1-*", "host_labels": "rack=a3"}, "hosts rack1-* , host labels rack=a3"),
+            ({"everything": "yes"}, "Targets every machine of the fleet"),
+        ):
+            page = page_text(operator.post("/plan", {**plan, **typed}))
+            assert shown in page
+        chosen = page_text(operator.post("/plan", {**plan, "labels": "rack=a3"}))
+        assert "2 machines in 2 events" in chosen
+        machines = page_text(operator.get("/machines?labels=rack=a3"))
+        assert "web-0" in machines
+        assert "web-1" not in machines
+        wrong = operator.get("/machines?labels=,")
+        assert (wrong.status, "a part is empty" in page_text(wrong)) == (400, True)
+
+
 def test_the_filled_in_target_is_selected_when_the_form_returns(operator: PortalClient) -> None:
     """Whatever was selected: after a refusal, after Change, and from a link that only names hosts."""
     typed = {**MAINTENANCE, "scope": "", "target": "scope", "hosts": "rack1-a"}
@@ -237,7 +261,7 @@ def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
 @pytest.mark.parametrize(
     "typed, text",
     [
-        ({"scope": ""}, "choose a scope, hosts or machines"),
+        ({"scope": ""}, "choose scopes, labels, hosts, machines or every machine"),
         ({"scope": "nowhere"}, "there is no scope"),
         ({"update_domain": "x"}, "is not a whole number"),
         ({"update_domain": "1_0"}, "is not a whole number"),
@@ -249,7 +273,12 @@ def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
         ({"not_before": "tomorrow"}, "not_before"),
         ({"type": "Explode"}, "type"),
         ({"target": "machines", "scope": "", "machines": "web-9"}, "there is no machine web-9"),
-        ({"target": "nothing"}, "choose a scope"),
+        ({"target": "nothing"}, "choose scopes"),
+        ({"labels": "rack=z9"}, "no machine of shop has labels like rack=z9"),
+        ({"labels": "rack=a3,"}, "a part is empty"),
+        ({"scope": "", "names": "x-*"}, "no machine has a name like x-*"),
+        ({"everything": "yes"}, "scope and everything are filled in"),
+        ({"scope": "", "labels": "gpu", "hosts": "rack1-a"}, "scope and hosts are filled in"),
         ({"emergency": "yes", "not_before": "2031-01-01T00:00"}, "an emergency starts at once"),
         ({"description": "x" * 2_000}, "description"),
         ({"duration": "31d"}, "duration_s"),

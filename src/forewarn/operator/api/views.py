@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -197,7 +198,7 @@ class EventBodies:
 
     def _all_within(self, reason: Waiting) -> bool:
         """Whether the reason concerns the owner's scopes alone. A host may carry machines of every scope."""
-        if reason.code.startswith("host-"):
+        if reason.code.startswith("host-") or reason.code == "no-target":
             return False
         events = (self._snapshot.events.get(event_id) for event_id in reason.events)
         return not reason.orders and all(
@@ -251,7 +252,10 @@ def _is_held(maintenance: Maintenance, events: Counted, hosts: Counted) -> bool:
 
 
 def targets_out(targets: Targets, within: Collection[str] | None, most: int | None = None) -> bodies.TargetsOut:
-    """Show the first `most` names. An owner sees the machines and scopes of their own, and no hosts."""
+    """Show the first `most` names. An owner sees the machines and scopes of their own, and no hosts.
+
+    An owner does not see patterns that name scopes of others.
+    """
     machines = targets.machines if within is None else [key for key in targets.machines if key[0] in within]
     named = targets.scopes or ((targets.scope,) if targets.scope else ())
     scopes = [scope for scope in named if within is None or scope in within]
@@ -262,7 +266,16 @@ def targets_out(targets: Targets, within: Collection[str] | None, most: int | No
         scopes=scopes[:most],
         update_domain=targets.update_domain,
         hosts=hosts[:most],
+        labels=targets.labels,
+        names=[each for each in targets.names if within is None or _names_own(each, within)][:most],
+        everything=targets.everything,
+        host_labels=targets.host_labels if within is None else "",
     )
+
+
+def _names_own(pattern: str, within: Iterable[str]) -> bool:
+    scope, slash, _ = pattern.rpartition("/")
+    return not slash or any(fnmatchcase(own, scope) for own in within)
 
 
 def maintenance_out(

@@ -29,7 +29,9 @@ ALMOST_EQUAL = timedelta(minutes=1)
 CHANGED = "The plan has changed since the last preview, and nothing was saved. This is the new preview."
 NOT_ACCEPTED = "Nothing was saved: tick the box that accepts the warnings, or change the plan."
 MACHINE_KINDS = {"restart": "Restart a machine", "redeploy": "Redeploy a machine"}
-TARGETS = ("scope", "hosts", "machines")
+TARGETS = ("scope", "hosts", "machines", "everything")
+# Each of these chooses among the machines or hosts of its target, or among all.
+SELECTORS: Mapping[str, str] = {"labels": "scope", "names": "scope", "host_labels": "hosts"}
 FIELDS: Mapping[str, str] = {
     "kind": "",
     "machine": "",
@@ -37,8 +39,12 @@ FIELDS: Mapping[str, str] = {
     "target": "scope",
     "scope": "",
     "update_domain": "",
+    "labels": "",
+    "names": "",
     "hosts": "",
+    "host_labels": "",
     "machines": "",
+    "everything": "",
     "host_mode": "",
     "to_host": "",
     "return_machines": "",
@@ -71,7 +77,7 @@ def form(
         raise Forbidden(f"a token with the role {request.api.caller.role} cannot plan: log in with another token")
     if values["kind"] not in kinds:
         values["kind"] = next(iter(kinds))
-    filled = [target for target in TARGETS if values[target]]
+    filled = _filled(values)
     if len(filled) == 1:
         values["target"] = filled[0]
     variables = {
@@ -169,12 +175,17 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
             raise Unprocessable("machine: write it as scope/name, like shop/web-0")
         return f"/v1/scopes/{scope}/machines/{name}/{kind}", None
     target = _target(fields)
-    named = fields[target].replace(",", " ").split()
+    named = _names(fields[target])
     targets: dict[str, Any] = {target: named}
+    if target == "everything":
+        targets = {target: True}
     if target == "scope":
         targets = {"scope": named[0]} if len(named) == 1 else {"scopes": named}
+        targets |= {"labels": fields["labels"], "names": _names(fields["names"])}
         if fields["update_domain"]:
             targets["update_domain"] = _number("update_domain", fields["update_domain"])
+    if target == "hosts":
+        targets["host_labels"] = fields["host_labels"]
     body: dict[str, Any] = {
         **{name: fields[name] for name in ("type", "source", "on_failure", "description")},
         **{name: rfc3339(fields[name]) for name in ("not_before", "earliest", "not_after") if fields[name]},
@@ -199,11 +210,20 @@ def _strategy(fields: Mapping[str, str]) -> dict[str, Any]:
     return strategy | ({"bake_s": _seconds("bake", fields["bake"])} if fields["bake"] else {})
 
 
+def _filled(fields: Mapping[str, str]) -> list[str]:
+    chosen = {target for selector, target in SELECTORS.items() if fields[selector]}
+    return [target for target in TARGETS if fields[target] or target in chosen]
+
+
+def _names(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
 def _target(fields: Mapping[str, str]) -> str:
     """Return the target that is filled in, whichever is selected. Nothing that was typed is silently ignored."""
-    filled = [target for target in TARGETS if fields[target]]
+    filled = _filled(fields)
     if not filled or fields["target"] not in TARGETS:
-        raise Unprocessable("targets: choose a scope, hosts or machines, and name them")
+        raise Unprocessable("targets: choose scopes, labels, hosts, machines or every machine")
     if len(filled) > 1:
         raise Unprocessable(f"targets: {' and '.join(filled)} are filled in, but only one is allowed: clear the others")
     if fields["update_domain"] and filled != ["scope"]:

@@ -18,10 +18,13 @@ from forewarn.core.model import (
     Source,
     Status,
 )
+from forewarn.core.selectors import MAX_PATTERNS
 from forewarn.operator.api.bodies.common import (
     MAX_LIST,
     Domain,
+    HostPattern,
     MachineName,
+    MachinePattern,
     Name,
     Problem,
     RequestBody,
@@ -31,13 +34,21 @@ from forewarn.operator.api.bodies.common import (
 
 
 class TargetsIn(RequestBody):
-    """Exactly one of machines, a scope (with or without an update domain), scopes, hosts."""
+    """Exactly one of machines, a scope (with or without an update domain), scopes, hosts, everything.
+
+    `labels` (a selector like `rack=a3,!gpu`) and `names` (patterns, of which one must match) choose among the machines of the
+    scope or scopes, or of the whole fleet. `hosts` may be patterns; `host_labels` chooses among them, or among all hosts.
+    """
 
     machines: Annotated[list[MachineName], msgspec.Meta(max_length=MAX_LIST)] = []
     scope: Annotated[str, msgspec.Meta(max_length=64)] = ""
     update_domain: Domain | None = None
     scopes: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
-    hosts: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
+    hosts: Annotated[list[HostPattern], msgspec.Meta(max_length=MAX_LIST)] = []
+    labels: Text = ""
+    names: Annotated[list[MachinePattern], msgspec.Meta(max_length=MAX_PATTERNS)] = []
+    everything: bool = False
+    host_labels: Text = ""
 
 
 class StrategyIn(RequestBody):
@@ -155,9 +166,11 @@ class WaveOut(ResponseBody):
 
 
 class TargetsOut(ResponseBody, omit_defaults=True):
-    """The requested targets: machines, scopes (of one scope perhaps only an update domain), or hosts.
+    """The requested targets: machines, scopes (of one scope perhaps only an update domain), hosts, or everything.
 
-    `count` is the number of names. A list of maintenances shows the first 20. An owner sees machines and scopes of their own.
+    `labels` and `names` chose among the machines of the scopes or of the fleet, `host_labels` among the hosts. `count` is the
+    number of machines, scopes and hosts that are named. A list of maintenances shows the first 20. An owner sees machines and
+    scopes of their own, and the labels.
     """
 
     count: int
@@ -165,6 +178,10 @@ class TargetsOut(ResponseBody, omit_defaults=True):
     scopes: list[str] = []
     update_domain: int | None = None
     hosts: list[str] = []
+    labels: str = ""
+    names: list[str] = []
+    everything: bool = False
+    host_labels: str = ""
 
 
 class ProgressOut(ResponseBody):
@@ -187,7 +204,7 @@ class HostWorkOut(ResponseBody):
     """The work on one host of a maintenance; hosts come one after another. A rescheduled host has a `requested_not_before`.
 
     `machines` are on the host now, until its work is over; `targets` are the hosts that each may go to, in a plan. A plan has no
-    `order_id`.
+    `order_id`. `executor` is the setting `host_executor` of the node that answers: with `external`, other tools take the order.
     """
 
     host: str
@@ -202,6 +219,7 @@ class HostWorkOut(ResponseBody):
     waiting_for: list[WaitingOut]
     reschedules: int
     requested_not_before: datetime | None
+    executor: str = ""
     targets: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
 
 
