@@ -134,7 +134,7 @@ def scope_limit(scope: Scope, machines: int) -> int | None:
     return parse_amount(scope.max_unavailable).of(machines) if scope.max_unavailable else None
 
 
-def _machines_down(draft: Draft) -> int:
+def machines_down(draft: Draft) -> int:
     """Return how many machines of the fleet are down, with what the draft has changed so far."""
     changed = sum(len(draft.unavailable_in(scope)) - len(draft.was_unavailable_in(scope)) for scope in draft.put_scopes)
     return draft.before.fleet_use.machines + changed
@@ -214,7 +214,7 @@ def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
         needed = {(event.scope, name) for event in bound for name in event.resources}
         unavailable = {scope: draft.unavailable_in(scope) for scope in {event.scope for event in bound}}
         more = sum(name not in unavailable[scope] for scope, name in needed)
-        down = _machines_down(draft)
+        down = machines_down(draft)
         if down + more > limit:
             allowed = f"max_machines_down allows {count(limit, 'machine')} of the fleet at once"
             if len(needed) > limit:

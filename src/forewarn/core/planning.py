@@ -26,9 +26,10 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.strategy import PlannedEvent, PlannedWave, Splitter, planned_waves
+from forewarn.core.window_split import refuse_other_windows, split_by_window
 
 # Each splits a planned wave that another rule does not let start as a whole. They are applied in this order.
-SPLITTERS: tuple[Splitter, ...] = (split_by_budget,)
+SPLITTERS: tuple[Splitter, ...] = (split_by_window, split_by_budget)
 
 
 def target_machines(
@@ -73,8 +74,9 @@ def plan(
     """
     works_on_hosts = request.host_mode is not None
     known_hosts = snapshot.hosts if works_on_hosts else None
-    machines = target_machines(request.targets, snapshot.machines, known_hosts)
+    machines = target_machines(request.named_targets, snapshot.machines, known_hosts)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
+    refuse_other_windows(snapshot, request.strategy.windows, {m.scope for m in machines}, now)
     maintenance = Maintenance(
         id=new_id(),
         type=request.type,
@@ -106,7 +108,7 @@ def plan(
             maintenance_id=maintenance.id,
             position=position,
         )
-        for position, host in enumerate(dict.fromkeys(request.targets.hosts), start=1)
+        for position, host in enumerate(dict.fromkeys(request.named_targets.hosts), start=1)
     ]
     return maintenance, [], orders
 
@@ -200,9 +202,9 @@ def publication(
     now_in: Callable[[str], datetime],
 ) -> dict[str, Publication]:
     """Return what publication now would fix on each event of a wave: one NotBefore, the latest that any of them needs."""
-    requested = maintenance.not_before
     notices = {}
     for event in events:
+        requested = event.requested_not_before or maintenance.not_before
         scope, now = scopes[event.scope], now_in(event.scope)
         # A disabled scope gets no minimum notice: NotBefore is the requested one, or now.
         notice_s = scope.notice_s(event.type) if scope.enabled else 0

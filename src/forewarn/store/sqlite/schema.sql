@@ -145,6 +145,7 @@ CREATE TABLE events (
     replaces         TEXT NOT NULL DEFAULT '',
     reschedules      INTEGER NOT NULL DEFAULT 0,
     requested_not_before TEXT,
+    replaced_by      TEXT NOT NULL DEFAULT '',
     UNIQUE (maintenance_id, position),
     CHECK (CASE status
            WHEN 'Planned'   THEN ended IS NULL
@@ -239,6 +240,8 @@ CREATE TABLE orders (
     maintenance_id TEXT NOT NULL DEFAULT '',
     position       INTEGER NOT NULL DEFAULT 0,
     phase          TEXT NOT NULL DEFAULT '' CHECK (phase = '' OR phase = 'stop' OR phase = 'start'),
+    reschedules    INTEGER NOT NULL DEFAULT 0,
+    requested_not_before TEXT,
     CHECK (state <> 'in-doubt' OR (node <> '' AND deadline IS NULL)),
     CHECK ((host = '') = (maintenance_id = '')),
     CHECK (host <> '' OR (state <> 'cancelled' AND state <> 'abandoned' AND (state <> 'planned' OR phase = 'start')))
