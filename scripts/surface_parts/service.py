@@ -240,6 +240,7 @@ def play_maintenance(play: Play) -> None:
     call("pause", "POST", f"/v1/maintenances/{rolling}/pause")
     play.guest("127.0.0.10", "POST", json.dumps({"StartRequests": [{"EventId": first}, {"EventId": host_shop}]}))
     play.record_state("paused, approved")
+    call("continue without a pause", "POST", f"/v1/maintenances/{rolling}/continue")
     call("resume", "POST", f"/v1/maintenances/{rolling}/resume")
     play.record_state("first started")
     call("cancel what started", "POST", verb.format(first, "cancel"))
@@ -305,8 +306,8 @@ def play_commands(play: Play) -> None:
     for words in (
         "status", "scope list", "scope show shop", "machine list", "machine show shop/web-1", "maintenance list", "event list",
         "event list --all", f"event show {event}", f"event why {event}", "order list", "order list --state all", "audit list",
-        "token list", "clock show", "clock advance 1s", "clock confirm", f"fleet check {fleet}", f"fleet diff {fleet}",
-        f"fleet apply {fleet} --dry-run",
+        "token list", "budget show", "clock show", "clock advance 1s", "clock confirm", f"fleet check {fleet}",
+        f"fleet diff {fleet}", f"fleet apply {fleet} --dry-run",
         "scope set shop --approval all", "token create x --role viewer", f"{scheduled} --dry-run", f"{scheduled} --yes",
         f"{scheduled} --yes --no-notice-ok", f"db status --store sqlite:{home}/store.db", "db migrate --store sqlite:new.db",
         f"db backup --store sqlite:{home}/store.db backup.db", "db restore --store sqlite:new.db backup.db --yes",

@@ -1,6 +1,7 @@
 """Commands that change events, orders, machines, scopes and the fleet."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,37 @@ def test_pause_resume_and_cancel(cli: CommandLine, planned: dict[str, Any]) -> N
     again = cli.run("event", "cancel", first_event(planned)["id"])
     assert again.returncode == FAILED
     assert "Cancelled" in again.stderr
+
+
+def test_an_event_is_rescheduled(cli: CommandLine, planned: dict[str, Any]) -> None:
+    """The command names both events; a time is needed."""
+    event = first_event(planned)["id"]
+    assert cli.run("event", "reschedule", event).returncode == USAGE
+    shown = cli.output("event", "reschedule", event[:8], "--not-before", "+3h")
+    assert f"replaces event {event}" in shown
+    assert "rescheduled" in cli.output("event", "why", event)
+    cli.output("maintenance", "cancel", planned["id"])
+
+
+def test_a_maintenance_that_pauses_after_a_wave_is_continued(cli: CommandLine) -> None:
+    """The plan shows the strategy; `status` and `show` name the command, and it continues."""
+    options = ["--type", "Reboot", "--scope", "quiet", "--group-by", "scope", "--pause-after", "1", "--bake", "5m"]
+    failing = ["--on-failure", "continue", "--max-failures", "50%", "--canary", "1", "--max-parallel", "2"]
+    plan = cli.output("maintenance", "schedule", *options, *failing, "--dry-run")
+    text = "by scope, 2 at once, canary 1, bake time 5m, holds at 50% failures, pauses after wave 1"
+    assert f"strategy: {text}" in plan
+    assert "CALENDAR" in plan.upper()
+    assert "if nothing is approved and the work of each event takes 5m" in plan
+    made = cli.json("maintenance", "schedule", *options, *failing, "--yes", "--no-notice-ok")
+    command = f"forewarn maintenance continue {made['id']}"
+    assert text in cli.output("maintenance", "show", made["id"])
+    assert cli.run("maintenance", "continue", made["id"]).returncode == FAILED
+    cli.output("order", "finish", first_event(made)["id"])
+    cli.output("clock", "advance", "1s")
+    assert command in cli.output("maintenance", "show", made["id"])
+    assert f"forewarn maintenance continue {made['id'][:8]}" in cli.output("status")
+    assert cli.output("maintenance", "continue", made["id"]).endswith("is Running\n")
+    cli.output("maintenance", "cancel", made["id"])
 
 
 @pytest.mark.parametrize(("verb", "becomes"), [("finish", "Completed"), ("abandon", "Failed")])
@@ -297,3 +329,55 @@ def test_a_large_removal_asks_first(cli: CommandLine, tmp_path: Path) -> None:
     assert cli.json("fleet", "export")["machines"] == []
     cli.output("fleet", "apply", str(export))
     assert cli.output("fleet", "export") == before
+
+
+def test_the_budget_of_the_fleet_is_set_and_shown(cli: CommandLine) -> None:
+    """Only the named limits change; 0 removes one."""
+    assert cli.json("budget", "set", "--max-hosts-down", "3", "--max-machines-down", "70")["max_machines_down"] == 70
+    text = cli.output("budget", "set", "--max-machines-down", "0")
+    assert re.search(r"max hosts down +3\n", text)
+    assert re.search(r"max machines down +no limit\n", text)
+    assert cli.output("budget", "show") == text
+    assert cli.run("budget", "set", "--max-hosts-down", "-1").returncode == USAGE
+    cli.output("budget", "set", "--max-hosts-down", "0")
+
+
+def test_the_budget_of_a_scope_is_set_and_shown(cli: CommandLine) -> None:
+    """A number, a share, or nothing."""
+    assert "10%" in cli.output("scope", "set", "quiet", "--max-unavailable", "10%")
+    assert cli.json("scope", "show", "quiet")["max_unavailable"] == "10%"
+    assert "no limit" in cli.output("scope", "set", "quiet", "--max-unavailable", "")
+    refused = cli.run("scope", "set", "quiet", "--max-unavailable", "few")
+    assert refused.returncode == FAILED
+    assert "max_unavailable" in refused.stderr
+
+
+def test_windows_and_no_go_times_are_added_shown_and_removed(cli: CommandLine) -> None:
+    """A scope takes a window by its name; a window in use stays."""
+    text = cli.output("window", "add", "always", "--when", "Mon-Thu 00:00-24:00", "--when", "Fri-Sun 00:00-24:00")
+    assert re.search(r"when +Mon-Thu 00:00-24:00, Fri-Sun 00:00-24:00\n", text)
+    assert re.search(r"state +open\n", text)
+    cli.output("window", "add", "nights", "--when", "daily 22:00-05:00", "--zone", "Europe/Berlin")
+    assert [each["name"] for each in cli.json("window", "list")["items"]] == ["always", "nights"]
+    assert "Europe/Berlin" in cli.output("window", "list")
+    assert cli.json("window", "show", "nights")["zone"] == "Europe/Berlin"
+    refused = cli.run("window", "extend", "always", "--until", "+1h")
+    assert (refused.returncode, "extend it to a later time" in refused.stderr) == (FAILED, True)
+    chosen = cli.output("scope", "set", "quiet", "--window", "always", "--window", "nights", "--approval-opens-window")
+    assert re.search(r"windows +always, nights\n", chosen)
+    assert "used by scope quiet" in cli.run("window", "remove", "nights").stderr
+    assert "at any time" in cli.output("scope", "set", "quiet", "--window", "", "--no-approval-opens-window")
+    for name in ("always", "nights"):
+        assert "is removed" in cli.output("window", "remove", name)
+    once = cli.output(
+        "no-go", "add", "fair", "--start", "+1h", "--end", "+2h", "--reason", "the fair", "--scope", "quiet"
+    )
+    assert re.search(r"binds +quiet\n", once)
+    weekly = cli.output("no-go", "add", "hours", "--when", "Mon 08:00-18:00", "--reason", "busy")
+    assert re.search(r"binds +the whole fleet\n", weekly)
+    assert [each["name"] for each in cli.json("no-go", "list")["items"]] == ["fair", "hours"]
+    assert "the fair" in cli.output("no-go", "list")
+    assert cli.run("no-go", "add", "x", "--start", "+1h", "--reason", "r").returncode == USAGE
+    assert cli.run("no-go", "add", "x", "--reason", "r").returncode == USAGE
+    for name in ("fair", "hours"):
+        assert "is removed" in cli.output("no-go", "remove", name)

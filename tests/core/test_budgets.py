@@ -1,14 +1,22 @@
 """Budgets: what counts as unavailable, what waits for room, and who can make room."""
 
-import pytest
+from itertools import count
 
-from forewarn.core.budgets import scope_limit
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.core.budgets import scope_limit, set_budget, split_by_budget
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import apply_difference, difference
-from forewarn.core.model import EventType, OnFailure, Source, Status, Targets
+from forewarn.core.fleet_rules import FleetRules
+from forewarn.core.host_waiting import waiting_for_hosts
+from forewarn.core.model import EventType, Host, HostMode, OnFailure, OrderState, Source, Status, Strategy, Targets
 from forewarn.core.needs_operator import needs_operator
+from forewarn.core.strategy import PlannedEvent
 from forewarn.core.transitions import Verb
-from tests.support.builders import OPERATOR, START, World, machine, scope, shop, two_scopes
+from tests.support.builders import OPERATOR, START, World, machine, maintenance, request, scope, shop, two_scopes
 
 CAPACITY = "max_unavailable allows 1 machine of shop at once"
 
@@ -31,7 +39,7 @@ def test_a_published_event_has_reserved_its_share() -> None:
     (second,) = world.submit("shop/web-1")
     (reason,) = world.waiting_for(second.id)
     assert (reason.code, reason.events) == ("budget", (first.id,))
-    assert reason.message == f"{CAPACITY}: 1 in use, and this wave needs 1 more"
+    assert reason.message == f"{CAPACITY}: 1 in use, and 1 more needed"
     assert (world.status(second.id), world.maintenance(second.id).wake_at) == (Status.PLANNED, None)
     change = world.cancel_event(first.id)
     assert second.maintenance_id in change.wakes
@@ -69,12 +77,24 @@ def test_other_events_count_but_never_wait(options: dict[str, object]) -> None:
     assert (reason.code, reason.events) == ("budget", (other.id,))
 
 
-def test_machines_that_are_unavailable_already_need_no_room() -> None:
-    """A wave for the same machines takes nothing more down, although an emergency has exceeded the budget."""
+def test_a_machine_in_two_events_counts_once() -> None:
+    """A wave for a machine that is unavailable fits beside it, but not into a budget that an emergency has exceeded."""
     world = one_at_a_time()
-    world.submit("shop/web-0", "shop/web-1", emergency=True)
-    (again,) = world.submit("shop/web-1", type=EventType.FREEZE)
-    assert world.status(again.id) is Status.SCHEDULED
+    (first,) = world.submit("shop/web-0")
+    (again,) = world.submit("shop/web-0", type=EventType.FREEZE)
+    assert (world.status(first.id), world.status(again.id)) == (Status.SCHEDULED, Status.SCHEDULED)
+    world.submit("shop/web-1", emergency=True)
+    (third,) = world.submit("shop/web-1", type=EventType.FREEZE)
+    assert world.codes(third.id) == ["budget"]
+
+
+def test_what_is_published_beside_a_waiting_wave_makes_no_room_for_it() -> None:
+    """A user's event for the machine of the wave counts as well: only what ends makes room, and wakes the wave."""
+    world = one_at_a_time()
+    world.submit("shop/web-0")
+    (waiting,) = world.submit("shop/web-1")
+    world.submit("shop/web-1", source=Source.USER)
+    assert world.codes(waiting.id) == ["budget"]
 
 
 def test_a_wave_waits_for_the_budget_of_each_of_its_scopes() -> None:
@@ -94,8 +114,7 @@ def test_a_failed_event_keeps_its_share_until_it_is_resolved() -> None:
     world.tick()
     (reason,) = world.waiting_for(second.id)
     assert reason.message == (
-        f"{CAPACITY}: 1 in use, and this wave needs 1 more; event {first.id} keeps its share until its failure is"
-        " resolved"
+        f"{CAPACITY}: 1 in use, and 1 more needed; event {first.id} keeps its share until its failure is resolved"
     )
     assert needs_operator(world.snapshot(), first.maintenance_id, world.now) == (reason,)
     world.resolve_failure(first.id, Verb.ABANDON)
@@ -134,3 +153,203 @@ def test_a_wave_larger_than_the_budget_needs_an_operator() -> None:
     assert reason.message == f"{CAPACITY}, and this wave has 2: it cannot be published before the budget is raised"
     assert reason.events == (second.id,)
     assert needs_operator(world.snapshot(), second.maintenance_id, world.now) == (reason,)
+
+
+# -- the fleet
+
+
+def limited(world: World, **limits: int) -> World:
+    """Set the budgets of the fleet."""
+    given = {"max_hosts_down": None, "max_machines_down": None, **limits}
+    world.save(set_budget(world.snapshot(), **given, now=world.now, actor=OPERATOR))
+    return world
+
+
+def test_the_budget_of_the_fleet_is_set_in_part() -> None:
+    """What is not given stays; the audit names what changed, and setting the same again changes nothing."""
+    world = limited(shop(), max_hosts_down=2)
+    change = set_budget(world.snapshot(), max_hosts_down=None, max_machines_down=7, now=world.now, actor=OPERATOR)
+    assert change.fleet_rules == FleetRules(max_hosts_down=2, max_machines_down=7, version=1)
+    assert [(entry.action, entry.detail) for entry in change.audit] == [("budget changed", "max_machines_down 0 -> 7")]
+    assert set_budget(world.snapshot(), max_hosts_down=2, max_machines_down=0, now=world.now, actor=OPERATOR).empty
+
+
+def test_a_wave_waits_for_the_machines_of_other_scopes() -> None:
+    """It says how many are down and which events use the budget; the end of one of these wakes it in the store."""
+    world = limited(two_scopes(), max_machines_down=1)
+    (first,) = world.submit("ship/web-0")
+    events, change = world.submit_request(request("shop/web-0"))
+    (reason,) = world.waiting_for(events[0].id)
+    assert (reason.code, reason.events) == ("budget", (first.id,))
+    assert reason.message == "max_machines_down allows 1 machine of the fleet at once: 1 in use, and 1 more needed"
+    (waiting,) = change.maintenances
+    assert (waiting.waits_for_budget, waiting.wake_at) == (True, None)
+    world.cancel_event(first.id)
+    assert world.maintenance(events[0].id).wake_at == world.now
+    world.tick()
+    found = world.maintenance(events[0].id)
+    assert (world.status(events[0].id), found.waits_for_budget) == (Status.SCHEDULED, False)
+
+
+def test_a_change_relies_on_what_is_down_if_it_takes_from_the_budget_or_waits_for_it() -> None:
+    """Then it names the number of reservations that it read; other changes do not depend on it."""
+    world = limited(two_scopes(), max_machines_down=1)
+    _, taking = world.submit_request(request("ship/web-0"))
+    assert taking.reservations == 0
+    _, waiting = world.submit_request(request("shop/web-0"))
+    assert waiting.reservations == 1
+    _, users = world.submit_request(request("shop/web-1", source=Source.USER))
+    assert users.reservations is None
+    assert world.snapshot().fleet_rules.reservations == 2
+    _, free = two_scopes().submit_request(request("ship/web-0"))
+    assert free.reservations is None
+
+
+def test_one_tick_gives_each_part_of_the_budget_once() -> None:
+    """A tick that publishes one wave counts its machines when it decides about the next."""
+    world = limited(two_scopes(), max_machines_down=1)
+    (emergency,) = world.submit("ship/web-1", emergency=True)
+    waiting = [world.submit(name)[0] for name in ("ship/web-0", "shop/web-0")]
+    world.finish(emergency.id)
+    world.tick()
+    assert sorted(world.status(event.id) for event in waiting) == [Status.PLANNED, Status.SCHEDULED]
+
+
+def test_a_paused_maintenance_does_not_wait_for_the_budget() -> None:
+    """It is not woken for nothing; when it is resumed, the next tick examines it."""
+    world = limited(two_scopes(), max_machines_down=1)
+    (first,) = world.submit("ship/web-0")
+    (second,) = world.submit("shop/web-0")
+    world.pause(second.maintenance_id)
+    assert not world.maintenance(second.id).waits_for_budget
+    world.cancel_event(first.id)
+    assert world.maintenance(second.id).wake_at is None
+
+
+def test_a_wave_larger_than_the_budget_of_the_fleet_needs_an_operator() -> None:
+    """It is woken by a change of the budget only."""
+    world = limited(two_scopes(), max_machines_down=2)
+    world.submit("ship/web-1")
+    wave = world.submit("ship/web-0", "shop/web-0")
+    assert world.maintenance(wave[0].id).waits_for_budget
+    limited(world, max_machines_down=1)
+    world.tick()
+    (reason,) = world.waiting_for(wave[0].id)
+    assert reason.message == (
+        "max_machines_down allows 1 machine of the fleet at once, and this wave has 2: it cannot be published before the"
+        " budget is raised"
+    )
+    assert needs_operator(world.snapshot(), wave[0].maintenance_id, world.now) == (reason,)
+    assert not world.maintenance(wave[0].id).waits_for_budget
+
+
+def by_host() -> World:
+    """Return machines on three hosts, of which one may be down."""
+    machines = [machine(f"shop/web-{n}", host=f"kvm-{n}") for n in range(3)]
+    return limited(World(scope(), machines=machines), max_hosts_down=1)
+
+
+def test_a_maintenance_that_goes_from_host_to_host_takes_hosts_down() -> None:
+    """Its groups are hosts; maintenance that groups otherwise is not bound by the budget of hosts."""
+    world, strategy = by_host(), Strategy(group_by="host", max_parallel=1)
+    (first,) = world.submit("shop/web-0", strategy=strategy)
+    (second,) = world.submit("shop/web-1", strategy=strategy)
+    (other,) = world.submit("shop/web-2")
+    (reason,) = world.waiting_for(second.id)
+    assert reason.message == "max_hosts_down allows 1 host of the fleet at once: 1 in use, and 1 more needed"
+    assert world.status(other.id) is Status.SCHEDULED
+    (again,) = world.submit("shop/web-0", type=EventType.FREEZE, strategy=strategy)
+    assert world.status(again.id) is Status.SCHEDULED  # its host is down already
+    world.cancel_event(first.id)
+    world.cancel_event(again.id)
+    world.tick()
+    assert world.status(second.id) is Status.SCHEDULED
+
+
+def test_a_wave_of_more_hosts_than_the_budget_needs_an_operator() -> None:
+    """The budget was lowered after planning."""
+    world = limited(by_host(), max_hosts_down=2)
+    world.submit("shop/web-0", strategy=Strategy(group_by="host"))
+    wave = world.submit("shop/web-1", "shop/web-2", strategy=Strategy(group_by="host", max_parallel=2))
+    assert world.maintenance(wave[0].id).waits_for_budget
+    limited(world, max_hosts_down=1)
+    world.tick()
+    (reason,) = world.waiting_for(wave[0].id)
+    assert reason.message.startswith("max_hosts_down allows 1 host of the fleet at once, and this wave has 2:")
+    assert reason.events == tuple(event.id for event in wave)
+    assert needs_operator(world.snapshot(), wave[0].maintenance_id, world.now) == (reason,)
+
+
+def test_the_work_on_an_empty_host_waits_for_the_budget() -> None:
+    """In both modes; an emergency does not wait."""
+    for mode in HostMode:
+        world = by_host()
+        world.hosts += ("kvm-8", "kvm-9")
+        type_ = EventType.REDEPLOY if mode is HostMode.EVACUATE else EventType.REBOOT
+        world.save(Change(at=START, hosts=(Host(name="kvm-8", listed=True), Host(name="kvm-9", listed=True))))
+        (first,) = world.submit("shop/web-0", strategy=Strategy(group_by="host"))
+        on_host = {"type": type_, "host_mode": mode, "targets": Targets(hosts=("kvm-9",))}
+        _, change = world.submit_request(request(**on_host))
+        (order,) = change.orders
+        assert (order.state, change.maintenances[0].waits_for_budget) == (OrderState.PLANNED, True)
+        (reason,) = waiting_for_hosts(world.snapshot(), order.maintenance_id, world.now)["kvm-9"]
+        assert reason.code == "budget"
+        _, urgent = world.submit_request(request(**{**on_host, "targets": Targets(hosts=("kvm-8",))}, emergency=True))
+        assert urgent.orders[0].state is OrderState.OPEN
+        world.cancel_event(first.id)
+        world.tick()
+        assert world.order(order.id).state is OrderState.PLANNED  # the emergency has the budget
+        world.cancel_maintenance(urgent.orders[0].maintenance_id)
+        world.tick()
+        assert world.order(order.id).state is OrderState.OPEN
+
+
+# -- splitting at planning
+
+
+@given(
+    waves=st.lists(
+        st.tuples(
+            st.sampled_from(["kvm-1", "kvm-2", "kvm-3", ""]), st.sampled_from(["shop", "ship"]), st.integers(1, 6)
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    unavailable=st.sampled_from(["", "1", "3", "40%"]),
+    max_hosts_down=st.integers(0, 2),
+    max_machines_down=st.integers(0, 4),
+    by_host=st.booleans(),
+)
+def test_a_split_wave_fits_and_loses_no_machine(
+    waves: list[tuple[str, str, int]], unavailable: str, max_hosts_down: int, max_machines_down: int, by_host: bool
+) -> None:
+    """Every part fits into every budget; a wave that fits already is not split."""
+    rules = FleetRules(max_hosts_down=max_hosts_down, max_machines_down=max_machines_down)
+    scopes = {"shop": scope("shop", max_unavailable=unavailable), "ship": scope("ship")}
+    snapshot = Snapshot(scopes=scopes, fleet_rules=rules, machine_counts={"shop": 10})
+    names = count()
+    wave = [
+        PlannedEvent(group, name, 0, tuple(machine(f"{name}/m{next(names):02}") for _ in range(size)))
+        for group, name, size in waves
+    ]
+    strategy = Strategy(group_by="host" if by_host else "scope", max_parallel=9)
+    parts = split_by_budget(snapshot, maintenance(strategy=strategy), wave)
+    keys = [m.key for part in parts for event in part for m in event.machines]
+    assert sorted(keys) == sorted(m.key for event in wave for m in event.machines)
+    limits = {"": 99, "1": 1, "3": 3, "40%": 4}[unavailable], max_machines_down or 99, max_hosts_down or 99
+    fits = []
+    for part in [*parts, wave]:
+        machines = [m for event in part for m in event.machines]
+        hosts = {event.group for event in part if by_host} - {""}
+        found = sum(m.scope == "shop" for m in machines), len(machines), len(hosts)
+        fits.append(all(number <= limit for number, limit in zip(found, limits, strict=True)))
+    assert all(fits[:-1])
+    assert not fits[-1] or parts == [wave]
+
+
+def test_machines_that_are_shut_down_in_place_are_not_split() -> None:
+    """The work on their host needs all of them shut down together: such a wave waits, and an operator must decide."""
+    wave = [PlannedEvent("", "shop", 0, (machine("shop/web-0"), machine("shop/web-1")))]
+    snapshot = Snapshot(scopes={"shop": scope(max_unavailable="1")})
+    assert split_by_budget(snapshot, maintenance(host_mode=HostMode.IN_PLACE), wave) == [wave]
+    assert len(split_by_budget(snapshot, maintenance(host_mode=HostMode.EVACUATE), wave)) == 2

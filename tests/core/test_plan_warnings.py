@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.core import lifecycle
 from forewarn.core.change import Snapshot
-from forewarn.core.model import Actor, EventType, Host, HostMode, Source, Targets
+from forewarn.core.model import Actor, EventType, Host, HostMode, Order, Source, Targets
 from forewarn.core.placement import Hosts
 from forewarn.core.plan_warnings import MAX_ALREADY_OPEN, PlanWarning, plan_warnings, target_warnings
 from tests.support.builders import START, World, at, guid, machine, maintenance, request, scope, shop, two_scopes
@@ -40,6 +40,21 @@ def test_an_ordinary_plan_has_no_warnings() -> None:
     world = shop(2, enabled=True)
     assert warned(world, targets=Targets(scope="shop"), not_before=at(60), earliest=at(90)) == ()
     assert warned(world, "shop/web-0", source=Source.USER) == ()
+
+
+def test_waves_that_only_approvals_could_start_before_the_deadline() -> None:
+    """Each wave is counted with its notice and the duration of the work."""
+    world = shop(3, enabled=True)
+    every = Targets(scope="shop")
+    assert warned(world, targets=every, not_after=at(46)) == ()
+    assert warned(world, targets=every, not_after=at(46), duration_s=60) == (
+        PlanWarning(
+            "misses-deadline",
+            "without approvals 1 of 3 wave(s) cannot start before not_after (2030-01-01 12:46:00Z),"
+            " and what has not started by then is cancelled",
+        ),
+    )
+    assert warned(world, "shop/web-0", source=Source.USER, emergency=False, not_after=at(16)) == ()
 
 
 def test_a_scope_that_has_never_polled_gets_no_notice() -> None:
@@ -134,9 +149,10 @@ def test_machines_that_can_go_nowhere_are_named() -> None:
 @pytest.mark.parametrize(("cordoned", "warnings"), [(None, 0), (START, 1)])
 def test_machines_cannot_return_to_a_host_that_is_cordoned_already(cordoned: datetime | None, warnings: int) -> None:
     """The maintenance uncordons only what it cordoned."""
-    planned = maintenance(targets=Targets(hosts=("a", "b")), host_mode=HostMode.EVACUATE, return_machines=True)
+    planned = maintenance(targets=Targets(hosts=("?",)), host_mode=HostMode.EVACUATE, return_machines=True)
     before = Snapshot(hosts={"a": Host(name="a", cordoned=cordoned)})
-    found = plan_warnings(before, Snapshot(maintenances={planned.id: planned}), planned.id, START)
+    orders = {host: Order(id=host, issued=START, host=host, maintenance_id=planned.id) for host in ("a", "b")}
+    found = plan_warnings(before, Snapshot(maintenances={planned.id: planned}, orders=orders), planned.id, START)
     assert [each.code for each in found] == ["no-return"] * warnings
 
 

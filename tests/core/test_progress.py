@@ -75,6 +75,15 @@ def test_the_end_counts_notice_and_work_of_every_wave_that_is_left() -> None:
     assert end_of(started, SECOND, minutes=4) == at(8 + 15 + 5)
 
 
+def test_an_end_is_not_known_if_the_deadline_comes_first() -> None:
+    """The last wave would be cancelled. A wave that has started is not."""
+    assert end_of(FIRST, SECOND, not_after=at(36)) == at(40)
+    assert end_of(FIRST, SECOND, not_after=at(35)) is None
+    assert end_of(FIRST, not_after=at(15)) is None
+    started = WaveProgress(wave=1, running=2, notice_s=900, published=at(0), not_before=at(15), started=at(3))
+    assert end_of(started, minutes=4, not_after=at(4)) == at(8)
+
+
 def test_a_wave_that_ended_replaces_the_requested_duration() -> None:
     """The longest so far counts; a wave that was cancelled or whose events were abandoned says nothing."""
     ended = WaveProgress(wave=1, done=2, notice_s=900, started=at(15), completed=at(22))

@@ -111,6 +111,8 @@ class Account:
         self._keep_maintenances(change)
         for event in change.events:
             was = before.get(event.id)
+            if was is None:
+                self._planned(event)
             if event.status is Status.STARTED and (was is None or was.status is not Status.STARTED):
                 self._started(at_ms, change, event, before, known, life)
             elif event.status is Status.SCHEDULED and (was is None or was.status is not Status.SCHEDULED):
@@ -209,8 +211,9 @@ class Account:
             known = self.maintenances.get(maintenance_id)
             if known is not None and known.ended is None:
                 self.maintenances[maintenance_id] = replace(known, version=known.version + 1)
-        for known in [m for m in self.maintenances.values() if change.releases_hold and m.ended is None]:
-            self.maintenances[known.id] = replace(known, version=known.version + 1)
+        for known in [m for m in self.maintenances.values() if m.ended is None]:
+            woken = change.releases_hold or change.fleet_rules or (change.frees_budget and known.waits_for_budget)
+            self.maintenances[known.id] = replace(known, version=known.version + 1) if woken else known
 
     # -- events
 
@@ -226,6 +229,13 @@ class Account:
             self.complain(f"the approval of event {event_id} by {machine or 'an operator'} was recorded twice")
         self.approvals[event_id].add(machine)
         self._approved_at[event_id, machine] = self._wall(at_ms)
+
+    def _planned(self, event: Event) -> None:
+        deadline, requested = self.maintenances[event.maintenance_id].not_after, event.requested_not_before
+        if deadline is not None and requested is not None and requested >= deadline:
+            self.complain(f"event {event.id} was rescheduled past the deadline of its maintenance")
+        if event.replaces and self.events[event.replaces].replaced_by != event.id:
+            self.complain(f"event {event.id} replaces {event.replaces}, which did not end for it")
 
     def _published(self, at_ms: int, event: Event) -> None:
         scope = self.scopes[event.scope]
@@ -275,6 +285,19 @@ class Account:
         self._check_early(at_ms, event, life)
         if event.started is None or (maintenance.earliest is not None and event.started < maintenance.earliest):
             self.complain(f"event {event.id} started before the earliest start of its maintenance")
+        if (
+            event.started is not None
+            and maintenance.not_after is not None
+            and event.started >= maintenance.not_after
+            and not event.returns
+        ):
+            self.complain(f"event {event.id} started after the deadline of its maintenance")
+        if (
+            event.started is not None
+            and event.requested_not_before is not None
+            and event.started < event.requested_not_before
+        ):
+            self.complain(f"event {event.id} started before the time it was rescheduled to")
         if held.paused or held.cancelled:
             self.complain(
                 f"event {event.id} started while its maintenance was {'paused' if held.paused else 'cancelled'}"
@@ -364,10 +387,13 @@ class Account:
         now = decided if self._trusted is None else min(decided, self._trusted)
         if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
             return False
+        if maintenance.not_after is not None and maintenance.not_after <= decided:
+            return False
         events = [e for e in self.events.values() if e.maintenance_id == maintenance.id]
         candidates = [e for e in events if e.status in VISIBLE or (e.status is Status.PLANNED and e.born_approved)]
         return all(
             e.status is Status.SCHEDULED
+            and (e.requested_not_before is None or e.requested_not_before <= now)
             and (self.may_start_early(e, decided) or _notice_has_ended(e, maintenance.observed_published_at, now))
             for e in candidates
         )

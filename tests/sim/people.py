@@ -1,6 +1,7 @@
 """Guests that poll, approve and fall asleep, and operators that submit, steer and resolve failures, through any node."""
 
 import json
+import random
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
@@ -16,11 +17,14 @@ from forewarn.core.model import (
     OrderState,
     Source,
     Status,
+    Strategy,
     Targets,
 )
+from forewarn.core.needs_operator import needs_operator
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.protocol import Request as HttpRequest
 from forewarn.service.decisions import Once, RepeatedRequest
+from forewarn.service.placement import with_target_hosts
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared
@@ -34,6 +38,16 @@ UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
 NOT_TAKEN = (OrderState.PLANNED, OrderState.OPEN)
 ENDED = (OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED)
 RUNNING = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
+# Half of the maintenances have the default strategy.
+STRATEGIES = (
+    *(6 * [Strategy()]),
+    Strategy(group_by="host", max_parallel=2),
+    Strategy(group_by="host", canary=1, bake_s=120),
+    Strategy(bake_s=300),
+    Strategy(bake_s=120, pause_after=1),
+    Strategy(pause_after=1),
+    Strategy(max_failures="1"),
+)
 ROLLING = (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
 
 
@@ -138,6 +152,8 @@ class Operator:
         self._shared = shared
         self._universe = shared.universe
         self._keys = 0
+        # A source of its own, so that strategies leave everything else that a seed draws as it is.
+        self._strategies = random.Random(shared.universe.seed)
 
     def turn(self) -> None:
         choose = self._universe.choose
@@ -145,6 +161,14 @@ class Operator:
         choose.choices(acts, weights=(5, 3, 2))[0](choose.choice(self._shared.nodes))
         if self._clock_held() and choose.random() < 0.2:
             self.confirm_clock(choose.choice(self._shared.nodes))
+        if self._strategies.random() < 0.3:
+            self._continue_all(self._strategies.choice(self._shared.nodes))
+
+    def _continue_all(self, node: Node) -> None:
+        """Let all maintenances continue that pause after a wave; those that do not are refused."""
+        for maintenance in self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING)):
+            if node.alive and maintenance.continued_after < maintenance.strategy.pause_after:
+                node.request(lambda: node.control.continue_maintenance(maintenance.id, OPERATOR))  # noqa: B023
 
     # -- the clock
 
@@ -161,8 +185,15 @@ class Operator:
     def _schedule(self, node: Node) -> None:
         open_ones = self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING))
         if len(open_ones) < MAX_OPEN_MAINTENANCES and self._shared.database.memory.inventory().machines:
-            self._keys += 1
-            self._submit(node, self._request(), f"key-{self._keys}")
+            if self._shared.database.memory.fleet_rules().max_machines_down and self._universe.chance(0.6):
+                # Another operator wants a part of the same budget at about the same time.
+                other = self._universe.choose.choice(self._shared.nodes)
+                self._universe.later(self._universe.choose.randrange(1_000), lambda: self._submit_new(other))
+            self._submit_new(node)
+
+    def _submit_new(self, node: Node) -> None:
+        self._keys += 1
+        self._submit(node, self._request(), f"key-{self._keys}")
 
     def _submit(self, node: Node, request: MaintenanceRequest, key: str) -> None:
         """Submit with one idempotency key through any node until one answers: it must become one maintenance."""
@@ -197,12 +228,23 @@ class Operator:
             case "scope":
                 scope = choose.choice(sorted({scope for scope, _ in machines}))
                 earliest = start if choose.random() < 0.3 else None
+                not_after = start + timedelta(seconds=choose.choice([600, 2_000])) if choose.random() < 0.3 else None
+                strategy = self._strategies.choice(STRATEGIES)
                 return MaintenanceRequest(
-                    type=rolling, targets=Targets(scope=scope), earliest=earliest, on_failure=on_failure
+                    type=rolling,
+                    targets=Targets(scope=scope),
+                    earliest=earliest,
+                    not_after=not_after,
+                    on_failure=OnFailure.CONTINUE if strategy.max_failures else on_failure,
+                    strategy=strategy,
                 )
             case "host":
+                hosts, strategy = (choose.choice(HOSTS[:2]),), self._strategies.choice(STRATEGIES)
                 return MaintenanceRequest(
-                    type=rolling, targets=Targets(hosts=(choose.choice(HOSTS[:2]),)), on_failure=on_failure
+                    type=rolling,
+                    targets=Targets(hosts=HOSTS[:2] if strategy.group_by == "host" else hosts),
+                    on_failure=OnFailure.CONTINUE if strategy.max_failures else on_failure,
+                    strategy=strategy,
                 )
             case "work on hosts":
                 return self._work_on_hosts(start, on_failure)
@@ -247,15 +289,17 @@ class Operator:
             old = choose.choice(store.events(EventQuery(limit=500)).events)
             node.request(lambda: control.cancel_event(old.id, OPERATOR))
             return
+        later = self._universe.wall() + timedelta(seconds=choose.choice([60, 1_200, 2_400]))
         verb, act = choose.choices(
             (
                 ("approves", lambda: control.approve_event(event.id, OPERATOR)),
                 ("pauses", lambda: control.pause_maintenance(event.maintenance_id, OPERATOR)),
                 ("resumes", lambda: control.resume_maintenance(event.maintenance_id, OPERATOR)),
                 ("cancels", lambda: control.cancel_event(event.id, OPERATOR)),
+                ("reschedules", lambda: control.reschedule_event(event.id, later, OPERATOR)),
                 ("cancels all of", lambda: control.cancel_maintenance(event.maintenance_id, OPERATOR)),
             ),
-            weights=(4, 4, 4, 1, 1),
+            weights=(4, 4, 4, 1, 2, 1),
         )[0]
         self._universe.log(f"an operator {verb} {event.id[:8].lstrip('0')} through {node.name}")
         node.request(act)
@@ -298,8 +342,9 @@ class Operator:
         return any(event.id == event_id for event in events)
 
     def finish_all(self, node: Node) -> None:
-        """At the end of the run, resume everything that is paused and finish everything that failed or is in doubt."""
+        """At the end of the run, resume what is paused, finish what failed or is in doubt, uncordon hosts, skip stuck ones."""
         self.confirm_clock(node)
+        self._continue_all(node)
         for maintenance in self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING)):
             if maintenance.paused:
                 node.request(lambda: node.control.resume_maintenance(maintenance.id, OPERATOR))  # noqa: B023
@@ -308,9 +353,20 @@ class Operator:
                 node.request(lambda: node.control.resolve_failure(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
         for order in self._host_orders(UNRESOLVED):
             node.request(lambda: node.control.resolve_host(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
+        for host in self._shared.database.memory.hosts().values():
+            if host.cordoned is not None:
+                node.request(lambda: node.control.uncordon_host(host.name, OPERATOR))  # noqa: B023
         for order in self._host_orders(NOT_TAKEN):
-            if self._is_stuck(order):
+            if self._is_stuck(order) or self._is_stranded(order):
                 node.request(lambda: node.control.skip_host(order.maintenance_id, order.host, OPERATOR))  # noqa: B023
+
+    def _is_stranded(self, order: Order) -> bool:
+        """Whether the machines can go to no host, because each of several maintenances has cordoned where another must go."""
+        store = self._shared.database.memory
+        focus = Focus(maintenances=(order.maintenance_id,), hosts=(order.host,))
+        snapshot = with_target_hosts(store, store.snapshot(focus))
+        reasons = needs_operator(snapshot, order.maintenance_id, self._universe.wall())
+        return any(reason.code == "no-target" for reason in reasons)
 
     def _is_stuck(self, order: Order) -> bool:
         """Whether the machines of the host have left it, and another machine is on it."""

@@ -34,6 +34,7 @@ class Faults:
     fail_after: float = 0.0
     conflict: float = 0.0
     slow: float = 0.0
+    slow_commit: float = 0.0
     crash: float = 0.0
     slow_s: int = 20
     notification_lost: float = 0.0
@@ -95,6 +96,7 @@ class Faults:
 
 class Universe:
     def __init__(self, seed: int, *, faults: Faults | None = None) -> None:
+        self.seed = seed
         self.choose = random.Random(seed)
         self.faults = faults if faults is not None else Faults.drawn(self.choose)
         # Whether work may be repeated. Otherwise only the state folder of the node that began it knows of it.

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
-from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
+from forewarn.core.fleet_rules import FleetRules, FleetUse, NoGoTime, Window
 from forewarn.core.model import (
     ApprovalMode,
     ClockHold,
     EventType,
     HoldCause,
     Host,
+    HostMode,
     MaintenanceStatus,
     OnFailure,
     OrderState,
@@ -24,6 +25,8 @@ from forewarn.core.model import (
     Source,
     Status,
     StoreHold,
+    Strategy,
+    Targets,
 )
 from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, HookShape, Role
 from forewarn.store import MAX_DELIVERIES, AuditQuery, EventQuery, Focus, OrderQuery, Store
@@ -773,6 +776,29 @@ def test_hosts_come_back_as_given(store: Store) -> None:
     assert store.hosts()["kvm-07"] == replace(later, version=2)
 
 
+def test_selectors_read_the_labels_of_machines_and_of_their_hosts(store: Store) -> None:
+    """In the order of their keys, of some scopes or all, after a key; a host without a row has no labels."""
+    machines = [
+        machine("web-1", host="kvm-01", update_domain=3),
+        machine("web-0", host="kvm-07", labels={"env": UNICODE}),
+        machine("web-0", scope="blog", host="kvm-07"),
+        machine("web-2"),
+    ]
+    store.apply(change(scopes=[scope(), scope("blog")], machines=machines, hosts=[FULL_HOST]))
+    of_host = FULL_HOST.labels
+    blog: tuple[object, ...] = ("blog", "web-0", 0, "kvm-07", {}, of_host)
+    shop = [
+        ("shop", "web-0", 0, "kvm-07", {"env": UNICODE}, of_host),
+        ("shop", "web-1", 3, "kvm-01", {}, {}),
+        ("shop", "web-2", 0, "", {}, {}),
+    ]
+    assert [tuple(m) for m in store.labelled_machines(None)] == [blog, *shop]
+    assert [tuple(m) for m in store.labelled_machines(("shop",))] == shop
+    assert [m.key for m in store.labelled_machines(None, ("shop", "web-0"))] == [("shop", "web-1"), ("shop", "web-2")]
+    assert [m.key for m in store.labelled_machines(("blog", "shop"), ("shop", "web-1"))] == [("shop", "web-2")]
+    assert list(store.labelled_machines(())) == []
+
+
 def test_a_snapshot_of_a_host_has_its_machines_and_their_scopes(store: Store) -> None:
     """A decision about a host reads its row, the machines on it and the scopes of those."""
     machines = [machine("web-0", host="kvm-07"), machine("web-1", host="kvm-08")]
@@ -931,3 +957,76 @@ def test_a_snapshot_counts_the_machines_of_scopes_that_limit_a_share(store: Stor
     focus = Focus(scopes=("ship", "shop", "blog"))
     assert store.snapshot(focus).machine_counts == {"ship": 2, "shop": 1}
     assert store.snapshot(replace(focus, whole_maintenances=False)).machine_counts == {}
+
+
+def test_what_is_down_in_the_fleet_is_counted(store: Store) -> None:
+    """Machines in published and started events count once each; hosts while their work may go on or their turn has begun."""
+    assert store.fleet_use() == FleetUse()
+    by_host = replace(maintenance("M2", targets=Targets(scope="shop")), strategy=Strategy(group_by="host"))
+    by_rack = replace(maintenance("M3", targets=Targets(scope="shop")), strategy=Strategy(group_by="label:rack"))
+    hosts = maintenance("M1", host_mode=HostMode.EVACUATE, targets=Targets(hosts=("kvm-1",)))
+    states = {
+        "kvm-1": OrderState.PLANNED,
+        "kvm-2": OrderState.PLANNED,
+        "kvm-3": OrderState.FAILED,
+        "kvm-4": OrderState.DONE,
+    }
+    store.apply(
+        change(
+            scopes=[scope(), scope("ship")],
+            maintenances=[hosts, by_host, by_rack],
+            events=[
+                event("E1", "M1", status=Status.COMPLETED, host="kvm-1"),
+                event("E2", "M1", status=Status.PLANNED, host="kvm-2", position=1),
+                event("E3", "M1", status=Status.COMPLETED, host="kvm-4", position=2),
+                event("E4", "M2", group="kvm-7", resources=("web-0", "web-1")),
+                event("E5", "M2", status=Status.PLANNED, group="kvm-8", position=1),
+                event("E6", "M3", status=Status.STARTED, group="a3", resources=("web-1",)),
+                event("E7", "M3", scope="ship", group="a3", resources=("web-1",), position=1),
+            ],
+            orders=[
+                order("E6"),
+                *(
+                    host_order(f"H{n}", host=host, state=state, position=n)
+                    for n, (host, state) in enumerate(states.items())
+                ),
+            ],
+        )
+    )
+    down = frozenset({("M1", "kvm-1"), ("M1", "kvm-3"), ("M2", "kvm-7")})
+    use = FleetUse(machines=3, hosts=down, events=("E4", "E6", "E7"))
+    assert store.fleet_use() == use
+    assert store.snapshot(Focus()).fleet_use == FleetUse()
+    store.apply(replace(change(), fleet_rules=FleetRules(max_machines_down=9)))
+    assert store.snapshot(Focus()).fleet_use == use
+    assert store.snapshot(Focus(whole_maintenances=False)).fleet_use == FleetUse()
+
+
+@pytest.mark.parametrize("budget", [0, 1])
+@pytest.mark.parametrize("what", ["event", "host"])
+def test_what_is_up_again_wakes_those_that_wait_for_the_budget(store: Store, budget: int, what: str) -> None:
+    """In the same transaction, and with a new number of reservations: whoever begins to wait meanwhile decides again."""
+    waiting = replace(maintenance("M2"), waits_for_budget=True)
+    others = [maintenance("M3"), ended(replace(waiting, id="M4"), at(1))]
+    store.apply(
+        change(
+            scopes=[scope()],
+            maintenances=[maintenance("M1"), waiting, *others],
+            events=[event("E1", "M1"), event("E2", "M1", status=Status.PLANNED, position=1)],
+            orders=[host_order("H1", maintenance_id="M1")],
+        )
+    )
+    store.apply(replace(change(), fleet_rules=FleetRules(max_hosts_down=budget)))
+    for each in store.due(at(9), 9):
+        known = store.maintenance(each)
+        assert known is not None
+        store.apply(change(maintenances=[replace(known, wake_at=None)]))
+    planned = event("E2", "M1", status=Status.CANCELLED, position=1, published=None, not_before=None)
+    store.apply(change(events=[planned], orders=[host_order("H1", state=OrderState.OPEN)]))
+    assert (store.due(at(9), 9), store.fleet_rules().reservations) == ([], 0)
+    if what == "event":
+        freed = change(events=[event("E1", "M1", status=Status.CANCELLED)])
+    else:
+        freed = change(orders=[host_order("H1", state=OrderState.DONE)])
+    store.apply(replace(freed, at=at(5)))
+    assert (store.due(at(9), 9), store.fleet_rules().reservations) == (["M2"], budget)

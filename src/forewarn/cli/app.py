@@ -3,6 +3,7 @@
 A command imports its own module and not those of the others: importing all of them takes longer than most commands run.
 """
 
+import gc
 import io
 import logging
 import os
@@ -149,8 +150,9 @@ def agent() -> None:
 # Each is a function above, or a module of this package: with an `app`, or with a function of the same name.
 FUNCTIONS = {"serve": serve, "demo": demo, "agent": agent}
 WORDS = (
-    "status", "fleet", "scope", "host", "machine", "maintenance", "event", "order", "audit", "token", "hook", "clock", "db",
-    "scenario", "serve", "emulate", "record", "conform", "demo", "agent",
+    "status", "fleet", "scope", "host", "machine", "maintenance", "event", "order", "audit", "token", "hook", "budget", "clock",
+    "window", "no-go",
+    "db", "scenario", "serve", "emulate", "record", "conform", "demo", "agent",
 )  # fmt: skip
 
 
@@ -174,7 +176,7 @@ def _add(app: StrictTyper, word: str) -> None:
     if word in FUNCTIONS:
         app.command()(FUNCTIONS[word])
         return
-    module = import_module(f"forewarn.cli.{word}")
+    module = import_module(f"forewarn.cli.{word.replace('-', '_')}")
     if hasattr(module, "app"):
         app.add_typer(module.app)
     elif word == "status":
@@ -190,7 +192,10 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any name can be printed
     try:
-        build(*sys.argv[1:2])()
+        command_line = build(*sys.argv[1:2])
+        if sys.argv[1:2] not in (["serve"], ["emulate"]):  # these import more, and collect once they are ready
+            gc.enable()
+        command_line()
     except (InvalidFleet, InvalidSettings) as error:
         _fail(error, 2, error.problems)
     except NotReachable as error:

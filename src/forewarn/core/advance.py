@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from forewarn.core.budgets import waits_for_fleet
 from forewarn.core.cancelling import cancel
 from forewarn.core.constraints import publication_waits, start_waits
+from forewarn.core.deadline import deadline_ahead, is_past_deadline, missed_deadline, unstarted_events, unstarted_hosts
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
 from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, move_hosts
@@ -27,17 +29,20 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.planning import publication
+from forewarn.core.replanning import plan_again
 from forewarn.core.transitions import OrderVerb, Verb, order_after, status_after
 from forewarn.core.waiting import (
     current_wave,
     due,
     host_not_before,
+    host_planned_at,
     notice_end,
     obstacles,
     queue_key,
     ready,
     stopped,
 )
+from forewarn.core.window_rules import closing_time, first_start, why_missed
 
 # States in which the deadline of an order counts. An order of a host that is planned has one once machines were shut down for it.
 TIMED = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING})
@@ -47,6 +52,8 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_
     """Move these maintenances as far as time, approvals and finished orders allow."""
     for maintenance_id in maintenance_ids:
         _fail_late_orders(draft, maintenance_id, order_timeout_s)
+        _cancel_past_deadline(draft, maintenance_id)
+        _plan_missed_wave_again(draft, maintenance_id, new_id)
         move_hosts(draft, maintenance_id, order_timeout_s, new_id)
         _note_published(draft, maintenance_id)
         _publish(draft, maintenance_id)
@@ -100,6 +107,20 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
         cancel_rest(draft, maintenance, f"the order of {first} failed")
 
 
+def _cancel_past_deadline(draft: Draft, maintenance_id: str) -> None:
+    maintenance = draft.maintenances[maintenance_id]
+    if not is_past_deadline(draft, maintenance):
+        return
+    deadline = f"{maintenance.not_after:%Y-%m-%dT%H:%M:%SZ}"
+    reason = f"it had not started by the deadline of its maintenance, {deadline}"
+    draft.note("deadline passed", maintenance_id=maintenance_id, detail=deadline)
+    hosts = unstarted_hosts(draft, maintenance)
+    for event in unstarted_events(draft, maintenance):
+        cancel(draft, event, reason)
+    for order in hosts:
+        drop_host(draft, order, OrderVerb.CANCEL, reason)
+
+
 def _orders_of(draft: Draft, maintenance_id: str) -> list[Order]:
     """Return the orders of the events and of the hosts of a maintenance."""
     of_events = [draft.orders[e.id] for e in draft.events_of(maintenance_id) if e.id in draft.orders]
@@ -133,6 +154,16 @@ def _is_in_place(draft: Draft, maintenance_id: str) -> bool:
     return draft.maintenances[maintenance_id].host_mode is HostMode.IN_PLACE
 
 
+def _plan_missed_wave_again(draft: Draft, maintenance_id: str, new_id: Callable[[], str]) -> None:
+    """Cancel a published wave whose window has closed. It is announced again, under new ids, for the next window."""
+    maintenance = draft.maintenances[maintenance_id]
+    wave = [e for e in current_wave(draft, maintenance) if e.status is Status.SCHEDULED]
+    if wave and (reason := why_missed(draft, maintenance, wave)):
+        for event in wave:
+            plan_again(draft, event, reason, new_id)
+        draft.put_maintenance(replace(maintenance, observed_published_at=None))
+
+
 def _note_published(draft: Draft, maintenance_id: str) -> None:
     """Record that the wave was read as published: guests can see it, and its minimum notice counts from now."""
     maintenance = draft.maintenances[maintenance_id]
@@ -150,6 +181,7 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
         return
     draft.put_maintenance(replace(maintenance, observed_published_at=None))
     publications = publication(maintenance, wave, draft.scopes, draft.now_in)
+    in_window = first_start(draft, maintenance, wave)
     one_per_scope = {event.scope: event for event in wave}
     sequences = {scope: _next_sequence(draft, event) for scope, event in one_per_scope.items()}
     for event in wave:
@@ -160,7 +192,7 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
             sequence=sequences[event.scope],
             approval_mode=draft.scopes[event.scope].approval,
             published=fixed.published,
-            not_before=fixed.not_before,
+            not_before=max(fixed.not_before, in_window or fixed.not_before),
             minimum_notice_s=fixed.minimum_notice_s,
             needs_approval=fixed.needs_approval,
         )
@@ -214,8 +246,25 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
     if ended is not None and maintenance.ended is None:
         draft.note("maintenance ended", maintenance_id=maintenance_id, detail=status)
     draft.put_maintenance(
-        replace(maintenance, status=status, ended=ended, wake_at=_wake_at(draft, maintenance)), refreshed=True
+        replace(
+            maintenance,
+            status=status,
+            ended=ended,
+            wake_at=_wake_at(draft, maintenance),
+            waits_for_budget=ended is None and _waits_for_budget(draft, maintenance),
+        ),
+        refreshed=True,
     )
+
+
+def _waits_for_budget(draft: Draft, maintenance: Maintenance) -> bool:
+    """Whether the maintenance waits until something in the fleet is up again."""
+    if stopped(draft, maintenance):
+        return False
+    order = current_host(draft, maintenance) if maintenance.host_mode is not None else None
+    planned = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
+    waiting = order is not None and order.state is OrderState.PLANNED and not departures(draft, order)
+    return waits_for_fleet(draft, maintenance, planned, order if waiting else None)
 
 
 def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> MaintenanceStatus:
@@ -228,6 +277,8 @@ def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> M
     if Status.ABANDONED in statuses or OrderState.ABANDONED in hosts:
         return MaintenanceStatus.FAILED
     if any(_was_interrupted(draft, maintenance, order) for order in draft.host_orders_of(maintenance.id)):
+        return MaintenanceStatus.FAILED
+    if missed_deadline(draft, maintenance):
         return MaintenanceStatus.FAILED
     if maintenance.cancelled:
         return MaintenanceStatus.CANCELLED
@@ -243,7 +294,9 @@ def _was_interrupted(draft: Draft, maintenance: Maintenance, order: Order) -> bo
     # An empty host has no events. Its order opened with its turn: at submission if `issued` does not tell it.
     known = draft.before.orders.get(order.id)
     opened = order.issued > maintenance.created or (known is not None and known.state is OrderState.OPEN)
-    return opened or any(e.published is not None for e in departures(draft, order))
+    # Events that missed their window were published too. Those of a host that was rescheduled do not count.
+    events = (e for e in draft.events_of(order.maintenance_id) if e.host == order.host and e.replaced_by != order.id)
+    return opened or any(e.published is not None for e in events if not e.returns)
 
 
 def _has_more_to_do(draft: Draft, maintenance: Maintenance) -> bool:
@@ -259,15 +312,20 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         if draft.before.store_hold is None and order.state in TIMED and order.deadline is not None
     ]
     moments += [draft.now for order in draft.host_orders_of(maintenance.id) if machines_to_start(draft, order)]
+    wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
+    closing = closing_time(draft, maintenance, wave) if any(e.published for e in wave) else None
+    moments += [closing] if closing is not None else []
+    deadline = deadline_ahead(draft, maintenance)
+    moments += [deadline] if deadline is not None else []
     if not stopped(draft, maintenance):
-        wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
         unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]
         moments += [notice_end(maintenance, e) or draft.now_in(e.scope) for e in unready]
         if wave and maintenance.earliest is not None and maintenance.earliest > draft.now:
             moments.append(maintenance.earliest)
         planned = [e for e in wave if e.status is Status.PLANNED]
         waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
-        moments += [reason.until for reason in waits if reason.until is not None]
+        # A time that has passed by a held clock wakes nothing: the end of the hold does.
+        moments += [reason.until for reason in waits if reason.until is not None and reason.until > draft.now]
         moments += _wake_for_host(draft, maintenance)
     return min(moments, default=None)
 
@@ -277,7 +335,8 @@ def _wake_for_host(draft: Draft, maintenance: Maintenance) -> list[datetime]:
     order = current_host(draft, maintenance) if maintenance.host_mode is not None else None
     if order is None or (order.state is not OrderState.PLANNED and order.state is not OrderState.DONE):
         return []
-    floor = host_not_before(draft, maintenance, order)
     if not is_read(draft, order):
         return [draft.now]
-    return [floor] if floor is not None and floor > draft.now else []
+    planned_at = None if departures(draft, order) else host_planned_at(draft, maintenance, order)
+    floors = [planned_at, host_not_before(draft, maintenance, order)]
+    return [floor for floor in floors if floor is not None and floor > draft.now]

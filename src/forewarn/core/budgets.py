@@ -1,23 +1,132 @@
-"""Budgets: how many machines of a scope may be unavailable at once, across all maintenances.
+"""Budgets: how many machines of a scope, and how many machines and hosts of the fleet, may be down at once.
 
-Owns what counts as unavailable, and when a planned wave finds room. A machine is unavailable while it is in a Started event,
-or in a published one: its agent may have drained it. Budgets hold back the publication of Platform Freeze, Reboot and
-Redeploy. Other events and emergencies count, but never wait. These predicates change nothing.
+Owns what counts as down, and when a planned wave finds room. A machine counts while it is in a Started event, or in a published
+one: its agent may have drained it. A host counts while a maintenance works on it or empties it. Budgets hold back the
+publication of Platform Freeze, Reboot and Redeploy, and the work on an empty host. Other events and emergencies count, but
+never wait. These predicates change nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from forewarn.core.amounts import parse_amount
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
+from forewarn.core.fleet_rules import MAX_LIMIT, MAX_NAMED_EVENTS
 from forewarn.core.formatting import count
-from forewarn.core.model import VISIBLE, Event, Maintenance, OrderState, Scope
+from forewarn.core.hosts import IN_MAINTENANCE
+from forewarn.core.model import (
+    VISIBLE,
+    Actor,
+    AuditEntry,
+    Event,
+    GroupBy,
+    HostMode,
+    Maintenance,
+    Order,
+    OrderState,
+    Scope,
+)
 from forewarn.core.reason import Waiting
+from forewarn.core.strategy import PlannedWave
 
-# A reason names at most this many events.
-MAX_NAMED = 10
 _UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
+
+
+def budget_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Return the budgets that have no room for a planned wave."""
+    return [shortage.reason for shortage in _shortages(draft, maintenance, wave)]
+
+
+def host_budget_waits(draft: Draft, maintenance: Maintenance, order: Order) -> list[Waiting]:
+    """Return the budget that has no room for the work on a host, unless the host is down already."""
+    if maintenance.emergency:
+        return []
+    return [shortage.reason for shortage in _host_shortages(draft, maintenance, {order.host}, ())]
+
+
+def budgets_only_an_operator_frees(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Return the budgets that have no room for a planned wave until an operator acts.
+
+    Only failed orders and orders in doubt use them, or they are smaller than the wave.
+    """
+    return [shortage.reason for shortage in _shortages(draft, maintenance, wave) if shortage.is_stuck]
+
+
+def waits_for_fleet(draft: Draft, maintenance: Maintenance, wave: list[Event], order: Order | None) -> bool:
+    """Whether a planned wave, or the work on a host, waits until something in the fleet is up again."""
+    if not draft.before.fleet_rules.has_budget:
+        return False
+    if order is not None and host_budget_waits(draft, maintenance, order):
+        return True
+    return any(not shortage.is_stuck for shortage in _fleet_shortages(draft, maintenance, wave))
+
+
+def set_budget(
+    snapshot: Snapshot, *, max_hosts_down: int | None, max_machines_down: int | None, now: datetime, actor: Actor
+) -> Change:
+    """Change the budgets of the fleet; None leaves one as it is, 0 removes it."""
+    known = snapshot.fleet_rules
+    hosts = known.max_hosts_down if max_hosts_down is None else max_hosts_down
+    machines = known.max_machines_down if max_machines_down is None else max_machines_down
+    changes = [
+        ("max_hosts_down", known.max_hosts_down, hosts),
+        ("max_machines_down", known.max_machines_down, machines),
+    ]
+    detail = ", ".join(f"{key} {before} -> {after}" for key, before, after in changes if before != after)
+    if not detail:
+        return Change(at=now)
+    rules = replace(known, max_hosts_down=hosts, max_machines_down=machines)
+    entry = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="budget changed", detail=detail)
+    return Change(at=now, fleet_rules=rules, audit=(entry,))
+
+
+# -- planning
+
+
+def split_by_budget(snapshot: Snapshot, maintenance: Maintenance, wave: PlannedWave) -> list[PlannedWave]:
+    """Split a planned wave that is larger than a budget, and events of it that are. Machines are shut down in place together.
+
+    Each part takes from every scope as many machines as its budget allows. Then it is split where it exceeds the fleet's.
+    """
+    if maintenance.host_mode is HostMode.IN_PLACE:
+        return [wave]
+    layers: dict[int, PlannedWave] = defaultdict(list)
+    filled: dict[str, tuple[int, int]] = {}
+    for event in wave:
+        limit = scope_limit(snapshot.scopes[event.scope], snapshot.machine_counts.get(event.scope, 0))
+        most = min(limit or len(event.machines), snapshot.fleet_rules.max_machines_down or len(event.machines))
+        machines = sorted(event.machines, key=lambda machine: machine.name)
+        for first in range(0, len(machines), most):
+            part = replace(event, machines=tuple(machines[first : first + most]))
+            layer, used = filled.get(event.scope, (0, 0))
+            if limit is not None and used + len(part.machines) > limit:
+                layer, used = layer + 1, 0
+            layers[layer].append(part)
+            filled[event.scope] = layer, used + len(part.machines)
+    return [part for _, layer in sorted(layers.items()) for part in _within_fleet(snapshot, maintenance, layer)]
+
+
+def _within_fleet(snapshot: Snapshot, maintenance: Maintenance, wave: PlannedWave) -> Iterator[PlannedWave]:
+    """Yield the parts of a wave, in order, each within the budgets of the fleet."""
+    rules, by_host = snapshot.fleet_rules, maintenance.strategy.group_by == GroupBy.HOST
+    part: PlannedWave = []
+    machines, hosts = 0, set[str]()
+    for event in wave:
+        host = {event.group} - {""} if by_host else set()
+        too_many_machines = machines + len(event.machines) > (rules.max_machines_down or MAX_LIMIT)
+        too_many_hosts = len(hosts | host) > (rules.max_hosts_down or MAX_LIMIT)
+        if part and (too_many_machines or too_many_hosts):
+            yield part
+            part, machines, hosts = [], 0, set()
+        part.append(event)
+        machines, hosts = machines + len(event.machines), hosts | host
+    yield part
+
+
+# -- what is down
 
 
 def scope_limit(scope: Scope, machines: int) -> int | None:
@@ -25,17 +134,39 @@ def scope_limit(scope: Scope, machines: int) -> int | None:
     return parse_amount(scope.max_unavailable).of(machines) if scope.max_unavailable else None
 
 
-def budget_waits(draft: Draft, _: Maintenance, wave: list[Event]) -> list[Waiting]:
-    """Return the budgets that have no room for a planned wave."""
-    return [shortage.reason for shortage in _shortages(draft, wave)]
+def machines_down(draft: Draft) -> int:
+    """Return how many machines of the fleet are down, with what the draft has changed so far."""
+    changed = sum(len(draft.unavailable_in(scope)) - len(draft.was_unavailable_in(scope)) for scope in draft.put_scopes)
+    return draft.before.fleet_use.machines + changed
 
 
-def budgets_only_an_operator_frees(draft: Draft, wave: list[Event]) -> list[Waiting]:
-    """Return the budgets that have no room for a planned wave until an operator acts.
+def _hosts_down(draft: Draft) -> set[str]:
+    """Return the hosts of the fleet that are down, with what the draft has changed so far."""
+    others = {host for maintenance, host in draft.before.fleet_use.hosts if maintenance not in draft.maintenances}
+    return others.union(*(_hosts_taken_down(draft, maintenance) for maintenance in draft.maintenances.values()))
 
-    Only failed orders and orders in doubt use them, or they are smaller than the wave.
-    """
-    return [shortage.reason for shortage in _shortages(draft, wave) if shortage.is_stuck]
+
+def _hosts_taken_down(draft: Draft, maintenance: Maintenance) -> set[str]:
+    """Return the hosts that a maintenance works on or empties, or whose machines it groups by their host."""
+    if maintenance.host_mode is None and maintenance.strategy.group_by != GroupBy.HOST:
+        return set()
+    events = draft.events_of(maintenance.id)
+    begun = {event.host for event in events if event.published is not None}
+    hosts = hosts_of(maintenance, (event for event in events if event.status in VISIBLE))
+    return hosts | {
+        order.host
+        for order in draft.host_orders_of(maintenance.id)
+        if order.state in IN_MAINTENANCE or (order.state is OrderState.PLANNED and order.host in begun)
+    }
+
+
+def hosts_of(maintenance: Maintenance, events: Iterable[Event]) -> set[str]:
+    """Return the hosts that these events take down as a whole."""
+    by_host = maintenance.strategy.group_by == GroupBy.HOST
+    return {event.host or (event.group if by_host else "") for event in events} - {""}
+
+
+# -- what finds no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +177,78 @@ class _Shortage:
     is_stuck: bool
 
 
-def _shortages(draft: Draft, wave: Iterable[Event]) -> list[_Shortage]:
+def _shortages(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[_Shortage]:
+    return [*_scope_shortages(draft, wave), *_fleet_shortages(draft, maintenance, wave)]
+
+
+def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]:
     bound: dict[str, list[Event]] = defaultdict(list)
     for event in wave:
         if event.one_domain_at_a_time and draft.scopes[event.scope].max_unavailable:
             bound[event.scope].append(event)
-    found = (_scope_shortage(draft, draft.scopes[name], events) for name, events in sorted(bound.items()))
-    return [shortage for shortage in found if shortage is not None]
+    for name, events in sorted(bound.items()):
+        scope, unavailable = draft.scopes[name], draft.unavailable_in(name)
+        limit = scope_limit(scope, draft.before.machine_counts.get(name, 0)) or 0
+        needed = {machine for event in events for machine in event.resources}
+        more = len(needed - unavailable)
+        if len(unavailable) + more <= limit:
+            continue
+        allowed = f"max_unavailable allows {count(limit, 'machine')} of {name} at once"
+        if len(needed) > limit:
+            yield _too_large(allowed, len(needed), events)
+            continue
+        users = [event for event in draft.events_in(name) if event.status in VISIBLE]
+        users.sort(key=lambda event: not _is_unresolved(draft, event))
+        unresolved = [event for event in users if _is_unresolved(draft, event)]
+        reason = _in_use(allowed, len(unavailable), more, _ids(users))
+        if unresolved:
+            keeps = f"event {unresolved[0].id} keeps its share until its failure is resolved"
+            reason = replace(reason, message=f"{reason.message}; {keeps}")
+        yield _Shortage(reason, is_stuck=len(unresolved) == len(users))
 
 
-def _scope_shortage(draft: Draft, scope: Scope, events: list[Event]) -> _Shortage | None:
-    """Return the shortage for the planned events of a wave in one scope."""
-    limit = scope_limit(scope, draft.before.machine_counts.get(scope.name, 0)) or 0
-    needed = {name for event in events for name in event.resources}
-    users = [event for event in draft.events_in(scope.name) if event.status in VISIBLE]
-    unavailable = {name for event in users for name in event.resources}
-    more = len(needed - unavailable)
-    if not more or len(unavailable) + more <= limit:
-        return None
-    allowed = f"max_unavailable allows {count(limit, 'machine')} of {scope.name} at once"
-    if len(needed) > limit:
-        message = f"{allowed}, and this wave has {len(needed)}: it cannot be published before the budget is raised"
-        return _Shortage(Waiting(code="budget", message=message, events=_ids(events)), is_stuck=True)
-    users.sort(key=lambda event: not _is_unresolved(draft, event))
-    message = f"{allowed}: {len(unavailable)} in use, and this wave needs {more} more"
-    if unresolved := [event.id for event in users if _is_unresolved(draft, event)]:
-        message += f"; event {unresolved[0]} keeps its share until its failure is resolved"
-    reason = Waiting(code="budget", message=message, events=_ids(users))
-    return _Shortage(reason, is_stuck=len(unresolved) == len(users))
+def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> Iterator[_Shortage]:
+    limit = draft.before.fleet_rules.max_machines_down
+    bound = [event for event in wave if event.one_domain_at_a_time]
+    if limit and bound:
+        needed = {(event.scope, name) for event in bound for name in event.resources}
+        unavailable = {scope: draft.unavailable_in(scope) for scope in {event.scope for event in bound}}
+        more = sum(name not in unavailable[scope] for scope, name in needed)
+        down = machines_down(draft)
+        if down + more > limit:
+            allowed = f"max_machines_down allows {count(limit, 'machine')} of the fleet at once"
+            if len(needed) > limit:
+                yield _too_large(allowed, len(needed), bound)
+            else:
+                yield _Shortage(_in_use(allowed, down, more, draft.before.fleet_use.events), is_stuck=False)
+    yield from _host_shortages(draft, maintenance, hosts_of(maintenance, bound), bound)
+
+
+def _host_shortages(
+    draft: Draft, maintenance: Maintenance, hosts: Collection[str], wave: Iterable[Event]
+) -> Iterator[_Shortage]:
+    """Yield the shortage of hosts. Hosts that the maintenance itself has taken down already need no room: their turn goes on."""
+    limit = draft.before.fleet_rules.max_hosts_down
+    if not limit or _hosts_taken_down(draft, maintenance).issuperset(hosts):
+        return
+    down = _hosts_down(draft)
+    more = len(set(hosts) - down)
+    if len(down) + more > limit:
+        allowed = f"max_hosts_down allows {count(limit, 'host')} of the fleet at once"
+        if len(hosts) > limit:
+            yield _too_large(allowed, len(hosts), wave)
+        else:
+            yield _Shortage(_in_use(allowed, len(down), more, draft.before.fleet_use.events), is_stuck=False)
+
+
+def _too_large(allowed: str, needed: int, events: Iterable[Event]) -> _Shortage:
+    message = f"{allowed}, and this wave has {needed}: it cannot be published before the budget is raised"
+    return _Shortage(Waiting(code="budget", message=message, events=_ids(events)), is_stuck=True)
+
+
+def _in_use(allowed: str, used: int, more: int, events: tuple[str, ...]) -> Waiting:
+    message = f"{allowed}: {used} in use, and {more} more needed"
+    return Waiting(code="budget", message=message, events=events)
 
 
 def _is_unresolved(draft: Draft, event: Event) -> bool:
@@ -81,5 +256,5 @@ def _is_unresolved(draft: Draft, event: Event) -> bool:
     return order is not None and order.state in _UNRESOLVED
 
 
-def _ids(events: list[Event]) -> tuple[str, ...]:
-    return tuple(event.id for event in events[:MAX_NAMED])
+def _ids(events: Iterable[Event]) -> tuple[str, ...]:
+    return tuple(event.id for event in events)[:MAX_NAMED_EVENTS]

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from forewarn.core.fleet_rules import FleetRules
+from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
+    ENDED,
+    OVER,
     Approval,
     AuditEntry,
     ClockHold,
@@ -18,6 +20,7 @@ from forewarn.core.model import (
     StoreHold,
 )
 from forewarn.core.operator_model import Hook, Receipt, Token
+from forewarn.core.placement import Hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,8 @@ class Snapshot:
     `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that. Of a host
     in `read_hosts`, every machine is present, and every order that is not over, also if its maintenance is absent. The
     `fleet_rules` are present if whole maintenances are. So are the `machine_counts` of the scopes that limit a share of
-    their machines.
+    their machines, and the `fleet_use` if the fleet has a budget. `target_hosts` are the hosts that evacuated
+    machines may be sent to, if the caller requested them.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -46,6 +50,8 @@ class Snapshot:
     read_hosts: frozenset[str] = frozenset()
     fleet_rules: FleetRules = field(default_factory=FleetRules)
     machine_counts: Mapping[str, int] = field(default_factory=dict)
+    fleet_use: FleetUse = field(default_factory=FleetUse)
+    target_hosts: Hosts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +66,9 @@ class Change:
     holds, the store keeps the earlier. `releases_hold` must be the stored hold; releasing it wakes every open
     maintenance. `store_hold` replaces no hold that is not resumed yet; `resumes_store` must be the stored hold, and
     resuming wakes every open maintenance too. `fleet_rules` carry the version at which they were read; changing them
-    wakes every open maintenance. `reservations` must be the stored number; the store adds one. `begins_work` says that
-    an event starts or an order is handed out: the store refuses such a change while it is held.
+    wakes every open maintenance. `reservations` must be the stored number; the store adds one. If the fleet has a budget,
+    the store also adds one for a change that `frees_budget`, and wakes the maintenances that wait for the budget.
+    `begins_work` says that an event starts or an order is handed out: the store refuses such a change while it is held.
     """
 
     at: datetime
@@ -90,6 +97,13 @@ class Change:
     fleet_rules: FleetRules | None = None
     reservations: int | None = None
     begins_work: bool = False
+
+    @property
+    def frees_budget(self) -> bool:
+        """Whether machines or hosts that were down are up again."""
+        return any(e.status in ENDED and e.published is not None for e in self.events) or any(
+            order.host and order.state in OVER for order in self.orders
+        )
 
     @property
     def empty(self) -> bool:

@@ -8,16 +8,21 @@ back is not due, so it holds up no other wave in the queue of a scope. If time a
 from collections.abc import Callable
 
 from forewarn.core.budgets import budget_waits
+from forewarn.core.deadline import deadline_passed
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance
 from forewarn.core.reason import Waiting
+from forewarn.core.requested_start import announced_later, started_later
+from forewarn.core.strategy import bake
+from forewarn.core.target_waits import stranded
+from forewarn.core.window_rules import hold_back_publication, hold_back_start
 
 Constraint = Callable[[Draft, Maintenance, list[Event]], list[Waiting]]
 
 # A planned wave is published when none of these holds it back.
-BEFORE_PUBLICATION: tuple[Constraint, ...] = (budget_waits,)
+BEFORE_PUBLICATION: tuple[Constraint, ...] = (hold_back_publication, announced_later, bake, stranded, budget_waits)
 # A published wave that is ready starts when none of these holds it back.
-BEFORE_START: tuple[Constraint, ...] = ()
+BEFORE_START: tuple[Constraint, ...] = (hold_back_start, started_later, deadline_passed, stranded)
 
 
 def publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:

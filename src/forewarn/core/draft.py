@@ -52,6 +52,7 @@ class Draft:
         self._audit: list[AuditEntry] = []
         self._refreshed: set[str] = set()
         self._woken: set[str] = set()
+        self.put_scopes: set[str] = set()  # the scopes with events that were written
         self._ids_of_scope: dict[str, list[str]] = defaultdict(list)
         self._ids_of_maintenance: dict[str, list[str]] = defaultdict(list)
         for event in snapshot.events.values():
@@ -79,6 +80,15 @@ class Draft:
     def events_of(self, maintenance_id: str) -> list[Event]:
         """Return all events of a maintenance, including the ended ones."""
         return [self.events[i] for i in self._ids_of_maintenance[maintenance_id]]
+
+    def unavailable_in(self, scope: str) -> set[str]:
+        """Return the machines of a scope in events that guests see: they are down, or may be drained."""
+        return {name for e in self.events_in(scope) if e.status in VISIBLE for name in e.resources}
+
+    def was_unavailable_in(self, scope: str) -> set[str]:
+        """Return the machines that were unavailable before the draft."""
+        known = (self.before.events.get(i) for i in self._ids_of_scope[scope])
+        return {name for e in known if e is not None and e.status in VISIBLE for name in e.resources}
 
     def host(self, name: str) -> Host:
         """Return the host, also one without a row."""
@@ -109,6 +119,7 @@ class Draft:
     # -- writing
 
     def put(self, event: Event) -> None:
+        self.put_scopes.add(event.scope)
         if event.id not in self.events:
             self._index(event)
         self.events[event.id] = event
@@ -190,9 +201,12 @@ class Draft:
             read_hosts=self.before.read_hosts,
             fleet_rules=self.before.fleet_rules,
             machine_counts=self.before.machine_counts,
+            fleet_use=self.before.fleet_use,
         )
         check_invariants(self.before, after, self.now)
         orders = _changed(self.before.orders, self.orders)
+        maintenances = self._changed_maintenances(orders)
+        rules = self.before.fleet_rules
         return Change(
             at=self.now,
             # Approvals are inserted rows: they rely on no version and raise none.
@@ -201,12 +215,13 @@ class Draft:
             machines=tuple(_changed(self.before.machines, self.machines)),
             removed_machines=tuple(self._removed_machines),
             hosts=tuple(self._changed_hosts(orders)),
-            maintenances=tuple(self._changed_maintenances(orders)),
+            maintenances=tuple(maintenances),
             events=tuple(e for e in _changed(self.before.events, self.events) if not self._only_approved(e)),
             approvals=tuple(self._approvals),
             orders=tuple(orders),
             wakes=tuple(sorted(self._wakes(moved))),
             audit=tuple(self._audit),
+            reservations=rules.reservations if self._relies_on_fleet_use(moved, orders, maintenances) else None,
             begins_work=any(e.status is Status.STARTED for e in moved) or any(map(self._is_handed_out, orders)),
         )
 
@@ -222,6 +237,16 @@ class Draft:
         changed = {host.name: host for host in _changed(self.before.hosts, self.hosts)}
         opened = [o.host for o in orders if o.host in self.hosts and o.state is OrderState.OPEN]
         return list({**changed, **{name: self.hosts[name] for name in opened}}.values())
+
+    def _relies_on_fleet_use(
+        self, moved: Iterable[Event], orders: Iterable[Order], maintenances: Iterable[Maintenance]
+    ) -> bool:
+        """Whether the draft takes a part of the fleet's budget, or begins to wait for it."""
+        return self.before.fleet_rules.has_budget and (
+            any(e.one_domain_at_a_time and e.status in VISIBLE for e in moved)
+            or any(order.host and order.state is OrderState.OPEN for order in orders)
+            or any(maintenance.waits_for_budget for maintenance in maintenances)
+        )
 
     def _is_handed_out(self, order: Order) -> bool:
         """Whether an executor gets the order because of this change."""

@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from forewarn.core.model import check_name, check_text, require
+from forewarn.core.weekly_times import parse_span, zone_named
 
 MAX_WINDOWS = 200
 MAX_NO_GO_TIMES = 1_000
 MAX_SPANS = 32
+MAX_LIMIT = 1_000_000
+# What is down in the fleet is shown with at most this many events.
+MAX_NAMED_EVENTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +36,14 @@ class Window:
         require(
             1 <= len(self.spans) <= MAX_SPANS, f"window {self.name} has {len(self.spans)} spans: use 1 to {MAX_SPANS}"
         )
+        _check_times(self.spans, self.zone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoGoTime:
     """A time at which no maintenance starts: once, from `start` to `end`, or every week in `spans` on the clocks of `zone`.
 
-    It binds the machines of `scopes` and those with the `labels` (a selector), or the whole fleet if both are empty.
+    It binds the machines of `scopes`, or the whole fleet without them. `labels` is not used yet.
     """
 
     name: str
@@ -55,20 +60,43 @@ class NoGoTime:
         check_text("reason", self.reason)
         require(bool(self.reason), f"no-go time {self.name} has no reason: say why nothing may start")
         once = self.start is not None and self.end is not None and self.start < self.end
+        weekly = self.start is None and self.end is None and bool(self.spans)
         require(
-            once != bool(self.spans), f"no-go time {self.name} needs a start before its end, or weekly spans: not both"
+            weekly or (once and not self.spans),
+            f"no-go time {self.name} needs a start before its end, or weekly spans: not both",
         )
         require(
             len(self.spans) <= MAX_SPANS, f"no-go time {self.name} has {len(self.spans)} spans: use at most {MAX_SPANS}"
         )
+        _check_times(self.spans, self.zone)
+
+
+def _check_times(spans: tuple[str, ...], zone: str) -> None:
+    """Raise Invalid for a span or a zone that does not exist."""
+    zone_named(zone)
+    for span in spans:
+        parse_span(span)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetUse:
+    """What is down in the fleet: the number of machines, and the hosts, each with the maintenance that takes it down.
+
+    A machine is down in an event that is published or Started. `events` are some of these events.
+    """
+
+    machines: int = 0
+    hosts: frozenset[tuple[str, str]] = frozenset()
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRules:
     """All rules. A limit of 0 limits nothing.
 
-    `version` grows when an operator changes a rule. `reservations` grows when a wave is published under a limit of the fleet:
-    two nodes that publish at once cannot both find room.
+    `version` grows when an operator changes a rule. While the fleet has a budget, `reservations` grows when a wave is published,
+    when one begins to wait for the budget, and when something is up again. Two nodes that publish at once cannot both find room,
+    and no wave begins to wait for what another node frees at the same time.
     """
 
     windows: Mapping[str, Window] = field(default_factory=dict)
@@ -88,4 +116,9 @@ class FleetRules:
             f"there are {len(self.no_go_times)} no-go times: at most {MAX_NO_GO_TIMES} are allowed",
         )
         for key, limit in (("max_hosts_down", self.max_hosts_down), ("max_machines_down", self.max_machines_down)):
-            require(0 <= limit <= 1_000_000, f"{key} is {limit}: use 0 (no limit) or a positive number")
+            require(0 <= limit <= MAX_LIMIT, f"{key} is {limit}: use 0 (no limit) or a positive number")
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the number of machines or hosts that are down at once is limited."""
+        return bool(self.max_hosts_down or self.max_machines_down)

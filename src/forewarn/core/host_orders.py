@@ -22,9 +22,8 @@ from forewarn.core.model import (
     Phase,
     Status,
 )
+from forewarn.core.model import OVER as OVER
 
-# The work on the host has ended, or will not be done.
-OVER = frozenset({OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED})
 # The work on the host may be under way, or may begin any moment.
 UNDER_WAY = frozenset({OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
 
@@ -48,7 +47,8 @@ def _failed(draft: Draft, event: Event) -> bool:
 
 
 def events_of_host(draft: Draft, order: Order) -> list[Event]:
-    return [e for e in draft.events_of(order.maintenance_id) if e.host == order.host]
+    """Return the events of the host, without those that were cancelled because the host was rescheduled."""
+    return [e for e in draft.events_of(order.maintenance_id) if e.host == order.host and not e.replaced_by]
 
 
 def departures(draft: Draft, order: Order) -> list[Event]:

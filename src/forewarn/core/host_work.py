@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from forewarn.core.budgets import host_budget_waits
 from forewarn.core.cancelling import cancel
 from forewarn.core.draft import Draft
 from forewarn.core.formatting import names
@@ -37,8 +38,9 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.planning import plan_events
+from forewarn.core.target_waits import no_target
 from forewarn.core.transitions import OrderVerb, order_after
-from forewarn.core.waiting import host_not_before, stopped
+from forewarn.core.waiting import host_not_before, host_planned_at, stopped
 
 # Without a time limit of orders, the work on a host whose machines are shut down must be taken within this time.
 DOWN_LIMIT_S = 3_600
@@ -67,7 +69,7 @@ def _move(
 ) -> bool:
     """Return whether the order or its events changed, so that more may be possible."""
     if order.state is OrderState.DONE and (keys := machines_to_return(draft, maintenance, order)):
-        if stopped(draft, maintenance):
+        if stopped(draft, maintenance) or no_target(draft, maintenance, order.host, order.host):
             return False
         _plan(draft, maintenance, order, [draft.machines[key] for key in keys], new_id, to_host=order.host)
         return True
@@ -81,7 +83,9 @@ def _move(
         return True
     on_host, busy = machines_on(draft, order.host), other_work(draft, order) is not None
     if not events and on_host:
-        may_plan = not busy and not stopped(draft, maintenance)
+        planned_at = host_planned_at(draft, maintenance, order)
+        may_plan = not busy and not stopped(draft, maintenance) and (planned_at is None or draft.now >= planned_at)
+        may_plan = may_plan and not no_target(draft, maintenance, order.host, maintenance.to_host)
         return may_plan and _plan_host(draft, maintenance, order, on_host, new_id)
     if any(e.status is not Status.PLANNED for e in events):
         cordon(draft, order.host, maintenance.id)  # the end of another maintenance may have uncordoned it
@@ -89,8 +93,14 @@ def _move(
         return _open_in_place(draft, maintenance, order, order_timeout_s)
     if any(e.status is not Status.COMPLETED for e in events) or on_host or busy or stopped(draft, maintenance):
         return False
+    return _may_begin(draft, maintenance, order) and _open(draft, order, order_timeout_s)
+
+
+def _may_begin(draft: Draft, maintenance: Maintenance, order: Order) -> bool:
+    """Whether the work on a host that is ready may begin now. A host whose events were published has its part of the budget."""
     floor = host_not_before(draft, maintenance, order)
-    return (floor is None or draft.trusted_in("") >= floor) and _open(draft, order, order_timeout_s)
+    in_time = floor is None or draft.trusted_in("") >= floor
+    return in_time and not host_budget_waits(draft, maintenance, order)
 
 
 def _plan_host(
@@ -125,7 +135,7 @@ def _plan(
         host=order.host,
         to_host=to_host,
     ):
-        draft.put(event)
+        draft.put(event if event.returns else replace(event, requested_not_before=order.requested_not_before))
 
 
 def several_domains(mode: HostMode | None, host: str, machines: Iterable[Machine], *, emergency: bool = False) -> str:
@@ -158,10 +168,7 @@ def _open_in_place(draft: Draft, maintenance: Maintenance, order: Order, order_t
     limit_s = (order_timeout_s or DOWN_LIMIT_S) if waiting else order_timeout_s
     free = other_work(draft, order) is None and not machines_in_the_way(draft, maintenance, order)
     if free and len(waiting) == len(events):
-        floor = host_not_before(draft, maintenance, order)
-        may_open = bool(events) or (
-            not stopped(draft, maintenance) and (floor is None or draft.trusted_in("") >= floor)
-        )
+        may_open = bool(events) or (not stopped(draft, maintenance) and _may_begin(draft, maintenance, order))
         return may_open and _open(draft, order, limit_s)
     if waiting and order.deadline is None:
         deadline = draft.now + timedelta(seconds=limit_s)
@@ -202,6 +209,8 @@ def reissued(order: Order, now: datetime, order_timeout_s: int) -> Order:
         maintenance_id=order.maintenance_id,
         position=order.position,
         phase=order.phase,
+        reschedules=order.reschedules,
+        requested_not_before=order.requested_not_before,
     )
 
 
@@ -217,6 +226,11 @@ def finish_host(draft: Draft, order: Order, *, reason: str, output: str = "") ->
     """Record that the work on a host is done, and uncordon the host if this maintenance cordoned it."""
     done = order_after(order, OrderVerb.FINISH)
     draft.put_order(replace(order, state=done, ended=draft.now, deadline=None, reason=reason, output=output))
+    lift_cordon(draft, order)
+
+
+def lift_cordon(draft: Draft, order: Order) -> None:
+    """Uncordon the host if this maintenance cordoned it."""
     known = draft.host(order.host)
     if known.cordoned is not None and known.cordoned_by == order.maintenance_id:
         draft.put_host(replace(known, cordoned=None, cordoned_by=""))

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.model import (
@@ -24,7 +25,9 @@ from forewarn.core.model import (
     OrderState,
     Phase,
     Status,
+    Strategy,
 )
+from forewarn.core.windows import StartLimits
 
 # 7. Statuses never go backwards, and ended statuses are final.
 _STEPS = {
@@ -55,7 +58,10 @@ _WORK_MAY_BEGIN = {OrderState.OPEN, OrderState.RUNNING}
 _WORK_IN_HAND = {OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 _WORK_MAY_GO_ON = {OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 # 3. The fields of an event that never change.
-_IDENTITY = ("maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources")
+_IDENTITY = (
+    "maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources", "replaces",
+    "requested_not_before",
+)  # fmt: skip
 
 
 def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
@@ -67,6 +73,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_approvals(event)
         _check_notice(before, event)
         _check_start(after, event)
+        _check_rescheduled(before, after, event)
     for order in after.orders.values():
         earlier = before.orders.get(order.id)
         if earlier is not order:
@@ -78,16 +85,20 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     _check_started_together(by_maintenance, started)
     _check_visible_long_enough(after, started)
     _check_trusted(before, started)
+    _check_windows(after, started)
     _check_not_held(before, after, started)
     trusted = now if before.hold is None else min(now, before.hold.trusted)
-    _check_not_overtaken(after, by_scope, by_maintenance, started, trusted)
+    _check_not_overtaken(after, by_scope, by_maintenance, started, (trusted, now))
     for scope in {e.scope for e in changed}:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
     _check_guard(before, by_scope, started)
     _check_scope_budgets(before, after, by_scope, changed)
+    _check_fleet_budgets(before, after, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
+        _check_domains_of_waves(by_maintenance[maintenance_id])
+    _check_strategy(before, after, changed)
     _check_scopes(before, after)
 
 
@@ -151,7 +162,7 @@ def _check_notice(before: Snapshot, event: Event) -> None:
 
 
 def _check_start(after: Snapshot, event: Event) -> None:
-    """1. Approved, past NotBefore, or needing no approval; never before `earliest`. 11. One order per started event."""
+    """1. Approved, past NotBefore, or needing no approval; not before `earliest`, and before `not_after`. 11. It has an order."""
     if event.started is None:
         return
     maintenance = after.maintenances[event.maintenance_id]
@@ -161,18 +172,35 @@ def _check_start(after: Snapshot, event: Event) -> None:
     earliest = maintenance.earliest
     if earliest is not None and event.started < earliest:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
+    if maintenance.not_after is not None and event.started >= maintenance.not_after and not event.returns:
+        raise _broken(1, f"event {event.id} would start after the deadline of its maintenance")
+    if event.requested_not_before is not None and event.started < event.requested_not_before:
+        raise _broken(1, f"event {event.id} would start before the time it was rescheduled to")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
 
 
+def _check_rescheduled(before: Snapshot, after: Snapshot, event: Event) -> None:
+    """1. No event is rescheduled past the deadline. 3. It replaces an event that is cancelled and names it."""
+    if event.id in before.events:
+        return
+    deadline, requested = after.maintenances[event.maintenance_id].not_after, event.requested_not_before
+    if deadline is not None and requested is not None and requested >= deadline:
+        raise _broken(1, f"event {event.id} would be rescheduled past the deadline of its maintenance")
+    replaced = after.events.get(event.replaces)
+    if event.replaces and (
+        replaced is None or replaced.status is not Status.CANCELLED or replaced.replaced_by != event.id
+    ):
+        raise _broken(3, f"event {event.id} would replace event {event.replaces}, which does not end for it")
+
+
 def _check_order(known: Order | None, order: Order, event: Event | None) -> None:
     """11. Only a new attempt lets work begin again. An order in doubt names its node, and no time limit ends it."""
-    if known is not None and (known.host, known.maintenance_id, known.position) != (
-        order.host,
-        order.maintenance_id,
-        order.position,
-    ):
+    if known is not None and (known.host, known.maintenance_id) != (order.host, order.maintenance_id):
         raise _broken(11, f"order {order.id} would belong to another host or maintenance")
+    rescheduled = known is not None and order.reschedules > known.reschedules
+    if known is not None and known.position != order.position and not rescheduled:
+        raise _broken(11, f"the turn of order {order.id} would change, and nobody rescheduled its host")
     stopped = known is not None and (known.phase, order.phase) == (Phase.STOP, Phase.START)
     if known is not None and order.attempt != known.attempt:
         retried = order.attempt == known.attempt + 1 and order.state is OrderState.OPEN
@@ -267,10 +295,41 @@ def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
         maintenance = before.maintenances.get(event.maintenance_id)
         moments = [
             None if _may_start_early(event) else event.not_before,
+            event.requested_not_before,
             maintenance.earliest if maintenance is not None else None,
         ]
         if any(moment is not None and hold is not None and moment > hold.trusted for moment in moments):
             raise _broken(1, f"event {event.id} would start by a clock that jumped and that no operator confirmed")
+
+
+def _check_windows(after: Snapshot, started: Iterable[Event]) -> None:
+    """1. Platform Freeze/Reboot/Redeploy without emergency starts inside its windows, and in no no-go time."""
+    for event in started:
+        if event.one_domain_at_a_time and event.started is not None and not _limits(after, event).allow(event.started):
+            raise _broken(1, f"event {event.id} would start outside its window or in a no-go time")
+
+
+def _limits(after: Snapshot, event: Event) -> StartLimits:
+    """Return the windows and no-go times of one event, whatever the rest of its wave."""
+    rules, scope = after.fleet_rules, after.scopes.get(event.scope)
+    opened = scope is None or (scope.approval_opens_window and _is_approved(event))
+    choices = (
+        () if scope is None or opened else scope.windows,
+        after.maintenances[event.maintenance_id].strategy.windows,
+    )
+    return StartLimits(
+        tuple(tuple(rules.windows[name] for name in names if name in rules.windows) for names in choices if names),
+        tuple(n for n in rules.no_go_times.values() if not n.scopes or event.scope in n.scopes),
+    )
+
+
+def _certainly_in_window(after: Snapshot, event: Event, moments: tuple[datetime, ...]) -> bool:
+    """Whether no window holds the event back."""
+    if not event.one_domain_at_a_time:
+        return True
+    scope, limits = after.scopes.get(event.scope), _limits(after, event)
+    changed = min(moments) if scope is None or scope.changed is None else scope.changed
+    return all(limits.allow(max(moment, changed)) for moment in moments) and all(map(limits.allow, moments))
 
 
 def _check_not_held(before: Snapshot, after: Snapshot, started: Iterable[Event]) -> None:
@@ -330,6 +389,43 @@ def _check_domains(events: Iterable[Event]) -> None:
         raise _broken(6, f"update domains {sorted(domains)} of one scope would have started events at once")
 
 
+def _check_domains_of_waves(events: Iterable[Event]) -> None:
+    """6. The events of a wave start together, so a scope has one update domain in it."""
+    domains: dict[tuple[int, str], int] = {}
+    for event in events:
+        domain = domains.setdefault((event.wave, event.scope), event.update_domain)
+        if domain != event.update_domain and event.one_domain_at_a_time:
+            raise _broken(
+                6, f"wave {event.wave} would have update domains {domain} and {event.update_domain} of {event.scope}"
+            )
+
+
+def _check_strategy(before: Snapshot, after: Snapshot, changed: Iterable[Event]) -> None:
+    """8. No wave follows before the bake time, before an operator lets it continue, or at the limit of failures."""
+    moved: dict[str, list[Event]] = defaultdict(list)
+    for event in changed:
+        if event.status in VISIBLE and _status_before(before, event) is not event.status:
+            moved[event.maintenance_id].append(event)
+    for maintenance in (after.maintenances[each] for each in moved):
+        strategy, wave = maintenance.strategy, moved[maintenance.id]
+        if strategy == Strategy():
+            continue
+        number = max(e.wave for e in wave)
+        if maintenance.continued_after < strategy.pause_after < number:
+            raise _broken(8, f"wave {number} of maintenance {maintenance.id} would follow without an operator")
+        events = [e for e in after.events.values() if e.maintenance_id == maintenance.id]
+        failed = sum(e.status is Status.STARTED and after.orders[e.id].state is OrderState.FAILED for e in events)
+        if strategy.max_failures and failed >= parse_amount(strategy.max_failures).of(len(events)):
+            raise _broken(8, f"wave {number} of maintenance {maintenance.id} would move on after {failed} failures")
+        ends = [e.ended or after.orders[e.id].ended for e in events if e.wave < number and e.started is not None]
+        last = max((end for end in ends if end is not None), default=None)
+        published = [e.published for e in wave if e.published is not None and e.status is Status.SCHEDULED]
+        trusted = [before.hold.trusted] if before.hold is not None else []
+        bake = timedelta(seconds=strategy.bake_s)
+        if bake and last is not None and published and min(published + trusted) - last < bake:
+            raise _broken(8, f"wave {number} of maintenance {maintenance.id} would not wait for the bake time")
+
+
 def _check_guard(before: Snapshot, by_scope: dict[str, list[Event]], started: Iterable[Event]) -> None:
     """6. Rolling maintenance does not start while any event is started in another update domain of its scope."""
     for event in started:
@@ -358,6 +454,42 @@ def _check_scope_budgets(
             raise _broken(16, f"{len(new | known)} machines of {scope.name} would be unavailable, and {number} may be")
 
 
+def _check_fleet_budgets(before: Snapshot, after: Snapshot, changed: Iterable[Event]) -> None:
+    """16. What is published, and work on a host that begins, fits into the budgets of the fleet beside what was down before."""
+    rules, use = after.fleet_rules, before.fleet_use
+    if rules.max_machines_down:
+        bound = [e for e in changed if e.one_domain_at_a_time and _becomes_visible(before, e)]
+        new = {(e.scope, name) for e in bound for name in e.resources}
+        was = {(e.scope, name) for e in before.events.values() if e.status in VISIBLE for name in e.resources}
+        stays = {(e.scope, n) for e in after.events.values() if _stays_visible(before, e) for n in e.resources}
+        down = use.machines - len(was) + len(stays | new)
+        if not new <= stays and down > rules.max_machines_down:
+            raise _broken(16, f"{down} machines of the fleet would be down, and {rules.max_machines_down} may be")
+    if rules.max_hosts_down:
+        worked_on = _hosts_worked_on(after)
+        new_hosts = worked_on - _hosts_worked_on(before)
+        bound_hosts = {host for i, host in new_hosts if not after.maintenances[i].emergency}
+        stay = {host for i, host in use.hosts if i not in after.maintenances} | {h for _, h in worked_on - new_hosts}
+        if not bound_hosts <= stay and len(stay | bound_hosts) > rules.max_hosts_down:
+            many = len(stay | bound_hosts)
+            raise _broken(16, f"{many} hosts of the fleet would be down, and {rules.max_hosts_down} may be")
+
+
+def _hosts_worked_on(snapshot: Snapshot) -> set[tuple[str, str]]:
+    """Return the maintenances with the hosts that they take down: from the first published event to the end of the work."""
+    turns = {(e.maintenance_id, e.host) for e in snapshot.events.values() if e.published is not None and e.host}
+    visible = [e for e in snapshot.events.values() if e.status in VISIBLE]
+    hosts = {(e.maintenance_id, e.host) for e in visible if e.host}
+    by_host = {m.id for m in snapshot.maintenances.values() if m.strategy.group_by == "host"}
+    hosts |= {(e.maintenance_id, e.group) for e in visible if e.group and e.maintenance_id in by_host}
+    unended = {*_WORK_MAY_GO_ON, OrderState.FAILED}
+    for order in snapshot.orders.values():
+        pair = (order.maintenance_id, order.host)
+        if order.host and order.state in unended and (order.state is not OrderState.PLANNED or pair in turns):
+            hosts.add(pair)
+    return {(i, host) for i, host in hosts if i in snapshot.maintenances}
+
+
 def _becomes_visible(before: Snapshot, event: Event) -> bool:
     return event.status in VISIBLE and _status_before(before, event) not in VISIBLE
 
@@ -384,7 +516,7 @@ def _check_not_overtaken(
     by_scope: dict[str, list[Event]],
     by_maintenance: dict[str, list[Event]],
     started: Iterable[Event],
-    now: datetime,
+    moments: tuple[datetime, ...],
 ) -> None:
     """8. Due waves do not overtake each other in a scope."""
     positions: dict[str, tuple[datetime, str]] = {}
@@ -396,7 +528,9 @@ def _check_not_overtaken(
             position = positions[event.maintenance_id]
             if other.status is Status.SCHEDULED and _queue_position(after, other) < position:
                 maintenance = after.maintenances[other.maintenance_id]
-                if _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
+                held_at_deadline = after.hold is not None and maintenance.not_after is not None
+                events = by_maintenance[other.maintenance_id]
+                if not held_at_deadline and _certainly_due(after, maintenance, events, moments):
                     raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
 
 
@@ -407,13 +541,23 @@ def _queue_position(after: Snapshot, event: Event) -> tuple[datetime, str]:
     return since or maintenance.created, maintenance.id
 
 
-def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datetime) -> bool:
+def _certainly_due(
+    after: Snapshot, maintenance: Maintenance, events: Iterable[Event], moments: tuple[datetime, ...]
+) -> bool:
     """Whether the maintenance was due beyond doubt: all its visible events may start, none has started, it is not paused."""
+    now = min(moments)
     if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
         return False
+    if maintenance.not_after is not None and maintenance.not_after <= max(moments):
+        return False  # a later tick cancels it
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
+    # A decision about one scope of a wave does not read the windows of its other scopes.
+    if after.fleet_rules.windows and len({e.scope for e in candidates if e.one_domain_at_a_time}) > 1:
+        return False
     return all(
         e.status is Status.SCHEDULED
+        and _certainly_in_window(after, e, moments)
+        and (e.requested_not_before is None or e.requested_not_before <= now)
         and (
             not e.needs_approval
             or _is_approved(e)

@@ -15,6 +15,7 @@ from forewarn.core.cancelling import cancel
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import IllegalTransition, Invalid, MachineBusy, Refused, TooManyUserOperations
+from forewarn.core.formatting import full_time
 from forewarn.core.host_orders import current_host, is_read, machines_on
 from forewarn.core.host_verbs import retry_host
 from forewarn.core.host_work import reissued, repeated_phase, several_domains
@@ -36,7 +37,7 @@ from forewarn.core.model import (
 from forewarn.core.planning import plan
 from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal, status_after
 from forewarn.core.verb_steps import complete, find, machines_stopped, open_maintenance, wake
-from forewarn.core.waiting import order_failed, order_in_doubt
+from forewarn.core.waiting import awaits_continue, order_failed, order_in_doubt
 
 # -- operators and guests
 
@@ -53,6 +54,8 @@ def submit(
     """Plan a new maintenance, publish its first wave, and start the wave if no notice is due."""
     draft = Draft(snapshot, now, actor)
     maintenance, events, host_orders = plan(snapshot, request, now=now, created_by=actor.name, new_id=new_id)
+    if request.not_after is not None and request.not_after <= max([now, *(draft.now_in(e.scope) for e in events)]):
+        raise Refused(f"not_after has passed ({full_time(request.not_after)}): nothing of this maintenance could start")
     for order in host_orders:
         refusal = several_domains(
             request.host_mode, order.host, machines_on(draft, order.host), emergency=request.emergency
@@ -196,6 +199,23 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     return draft.change()
 
 
+def continue_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor) -> Change:
+    """Let a maintenance go on that its strategy stopped after a wave."""
+    draft = Draft(snapshot, now, actor)
+    maintenance = open_maintenance(draft, maintenance_id)
+    after = maintenance.strategy.pause_after
+    if after and maintenance.continued_after >= after:
+        return draft.change()
+    if not awaits_continue(draft, maintenance):
+        what = f"wave {after} has not ended" if after else "its strategy has no pause_after"
+        raise Refused(f"maintenance {maintenance_id} does not wait for an operator to continue: {what}")
+    draft.note("maintenance continued", maintenance_id=maintenance_id, detail=f"after wave {after}")
+    draft.put_maintenance(replace(maintenance, continued_after=after))
+    refresh(draft, maintenance_id)
+    wake(draft, maintenance_id)
+    return draft.change()
+
+
 def resolve_failure(
     snapshot: Snapshot, event_id: str, verb: Verb, *, now: datetime, actor: Actor, order_timeout_s: int
 ) -> Change:
@@ -305,6 +325,7 @@ def enable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Ch
     if not known.enabled:
         draft.put_scope(replace(known, enabled=True, epoch=known.epoch + 1))
         draft.note("scope enabled", scope=scope)
+        _wake_planned(draft, scope)
     return draft.change()
 
 
@@ -315,4 +336,12 @@ def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> C
     if known.enabled and snapshot.hold is None:  # a held clock does not show whether a day has passed
         draft.put_scope(replace(known, enabled=False))
         draft.note("scope disabled", scope=scope)
+        _wake_planned(draft, scope)
     return draft.change()
+
+
+def _wake_planned(draft: Draft, scope: str) -> None:
+    """Wake what is not published yet: how long before its window a wave is published depends on the notice it must give."""
+    for event in draft.events_in(scope):
+        if event.status is Status.PLANNED:
+            draft.wake(event.maintenance_id)

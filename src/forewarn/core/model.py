@@ -21,6 +21,8 @@ from forewarn.core.event_types import HostMode as HostMode
 from forewarn.core.event_types import ScopeKind as ScopeKind
 from forewarn.core.event_types import Source as Source
 
+# A name with one of these is a pattern of the shell.
+WILDCARDS = frozenset("*?[")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_ADDRESSES_PER_MACHINE = 16
 MAX_DOMAIN = 999
@@ -34,7 +36,9 @@ MAX_BAKE_S = 30 * 86_400
 MAX_GROUPS_AT_ONCE = 10_000
 MAX_WAVE = 100_000
 MAX_MACHINES_PER_SCOPE = 1_000
-MAX_MACHINES_PER_MAINTENANCE = 10_000
+MAX_WINDOW_NAMES = 20
+MAX_HOSTS_PER_MAINTENANCE = 10_000
+MAX_MACHINES_PER_MAINTENANCE = 100_000
 # Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
 MAX_OPEN_USER_EVENTS = 500
 
@@ -99,6 +103,10 @@ class OrderState(StrEnum):
     ABANDONED = "abandoned"
 
 
+# Of the order of a host: its work has ended, or will not be done.
+OVER = frozenset({OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED})
+
+
 class GroupBy(StrEnum):
     """What the machines of a group have in common. `label:KEY` is another way to form groups: the value of a label."""
 
@@ -126,10 +134,10 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_name(what: str, name: object) -> None:
-    require(
-        isinstance(name, str) and NAME.fullmatch(name) is not None,
-        f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
-    )
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        raise Invalid(
+            f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
+        )
 
 
 def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
@@ -139,11 +147,22 @@ def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     require(plain, f"{what} holds control characters or unpaired surrogates: use plain text")
 
 
+def check_window_names(windows: tuple[str, ...]) -> None:
+    require(len(windows) <= MAX_WINDOW_NAMES, f"{len(windows)} windows: at most {MAX_WINDOW_NAMES} are allowed")
+    require(len(set(windows)) == len(windows), "windows: a window is named twice")
+    for name in windows:
+        check_name("window", name)
+
+
 def check_labels(labels: Mapping[str, str]) -> None:
     require(len(labels) <= MAX_LABELS, f"{len(labels)} labels: at most {MAX_LABELS} are allowed")
     for key, value in labels.items():
         check_name("label", key)
         check_text(f"label {key}", value, MAX_LABEL_CHARS)
+
+
+def is_pattern(text: str) -> bool:
+    return not WILDCARDS.isdisjoint(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,16 +185,20 @@ class Machine:
         if self.labels:
             check_labels(self.labels)
         for key, value in (("update_domain", self.update_domain), ("fault_domain", self.fault_domain)):
-            require(0 <= value <= MAX_DOMAIN, f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
+            if not 0 <= value <= MAX_DOMAIN:  # no message is made for each of very many machines
+                raise Invalid(f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
         if self.host:
             check_name("host", self.host)
-        check_text("interface", self.interface, 64)
-        check_text("instance_id", self.instance_id, 128)
-        require(
-            len(self.addresses) <= MAX_ADDRESSES_PER_MACHINE,
-            f"{len(self.addresses)} addresses: at most {MAX_ADDRESSES_PER_MACHINE} are allowed",
-        )
-        object.__setattr__(self, "addresses", tuple(sorted({_address(a) for a in self.addresses})))
+        if self.interface:
+            check_text("interface", self.interface, 64)
+        if self.instance_id:
+            check_text("instance_id", self.instance_id, 128)
+        if self.addresses:
+            require(
+                len(self.addresses) <= MAX_ADDRESSES_PER_MACHINE,
+                f"{len(self.addresses)} addresses: at most {MAX_ADDRESSES_PER_MACHINE} are allowed",
+            )
+            object.__setattr__(self, "addresses", tuple(sorted({_address(a) for a in self.addresses})))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -256,6 +279,7 @@ class Scope:
             0 <= self.max_user_operations <= 1_000_000,
             f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
         )
+        check_window_names(self.windows)
         if self.max_unavailable:
             try:
                 parse_amount(self.max_unavailable)
@@ -304,7 +328,8 @@ class Event:
     `host` is the host whose maintenance it belongs to, if its maintenance works on hosts. `to_host` is where its machines must
     go, if an operator named a host, or the host itself if it brings them back. `group` names the machines that the strategy
     of the maintenance keeps together. A rescheduled event `replaces` an earlier one, was moved `reschedules` times, and starts
-    at `requested_not_before` or later.
+    at `requested_not_before` or later. `replaced_by` is the event that replaces a rescheduled one; if its host was
+    rescheduled, it is the order of the host.
     """
 
     id: str
@@ -339,6 +364,7 @@ class Event:
     replaces: str = ""
     reschedules: int = 0
     requested_not_before: datetime | None = None
+    replaced_by: str = ""
 
     @property
     def returns(self) -> bool:
@@ -354,21 +380,44 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, or hosts."""
+    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, hosts, or everything.
+
+    `labels` (a selector) and `names` (patterns, of which one must match) choose among the machines of the scopes, or of the
+    whole fleet. `hosts` may be patterns, and `host_labels` chooses among all hosts, or among those that the patterns match.
+    """
 
     machines: tuple[tuple[str, str], ...] = ()
     scope: str = ""
     update_domain: int | None = None
     scopes: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    labels: str = ""
+    names: tuple[str, ...] = ()
+    everything: bool = False
+    host_labels: str = ""
 
     def __post_init__(self) -> None:
-        given = [bool(self.machines), bool(self.scope), bool(self.scopes), bool(self.hosts)]
-        require(sum(given) == 1, "targets must be exactly one of machines, a scope, scopes, or hosts")
         require(
             self.update_domain is None or bool(self.scope),
             "update_domain needs a scope: name the scope that contains it",
         )
+        given = [bool(self.machines), self.on_hosts, self.everything, bool(self.scope), bool(self.scopes)]
+        if self.labels or self.names:
+            require(not any(given[:3]), "labels and names choose among scopes, or the whole fleet: leave out the rest")
+        require(
+            sum(given) == 1 or (not any(given) and bool(self.labels or self.names)),
+            "targets must be exactly one of machines, a scope, scopes, hosts, or everything, or be chosen by labels or names",
+        )
+
+    @property
+    def on_hosts(self) -> bool:
+        return bool(self.hosts or self.host_labels)
+
+    @property
+    def selects(self) -> bool:
+        """Whether the fleet decides which machines or hosts these are, and not names alone."""
+        chosen = self.labels or self.names or self.everything or self.host_labels
+        return bool(chosen) or any(is_pattern(host) for host in self.hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,6 +458,7 @@ class Strategy:
         )
         if self.max_failures:
             parse_amount(self.max_failures)
+        check_window_names(self.windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,7 +469,8 @@ class Maintenance:
     `targets` is None for a maintenance that was submitted before targets were kept. With a `host_mode` it works on the hosts
     of its targets, one after another. Evacuated machines go to `to_host`, if given; `return_machines` brings them back. What
     has not started by `not_after` is cancelled. A drill has a `drill_hold_s`: its events end so long after their start, and
-    nothing touches the machines. `continued_after` is the last wave after which an operator let it continue.
+    nothing touches the machines. `continued_after` is the last wave after which an operator let it continue. While it
+    `waits_for_budget`, the store wakes it when something in the fleet is up again.
     """
 
     id: str
@@ -448,6 +499,7 @@ class Maintenance:
     not_after: datetime | None = None
     drill_hold_s: int = 0
     continued_after: int = 0
+    waits_for_budget: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,7 +507,8 @@ class Order:
     """The work of one started event, or the work on one host in a maintenance.
 
     The order of an event has the event's id, so an event cannot have two orders. The order of a host has an id of its own, names
-    its `host` and its maintenance, and has a `position`: the hosts of a maintenance are worked on in this order.
+    its `host` and its maintenance, and has a `position`: the hosts of a maintenance are worked on in this order. A host that
+    was rescheduled `reschedules` times has its turn at `requested_not_before` or later.
     """
 
     id: str
@@ -472,6 +525,8 @@ class Order:
     maintenance_id: str = ""
     position: int = 0
     phase: Phase = Phase.NONE
+    reschedules: int = 0
+    requested_not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,7 +590,7 @@ def _check_source(type_: EventType, source: Source) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceRequest:
-    """A maintenance as an operator submits it."""
+    """A maintenance as an operator submits it. `resolved` are the names that the selectors of its targets choose."""
 
     type: EventType
     targets: Targets
@@ -550,6 +605,12 @@ class MaintenanceRequest:
     return_machines: bool = False
     to_host: str = ""
     strategy: Strategy = Strategy()
+    not_after: datetime | None = None
+    resolved: Targets | None = None
+
+    @property
+    def named_targets(self) -> Targets:
+        return self.resolved or self.targets
 
     def __post_init__(self) -> None:
         check_text("description", self.description)
@@ -570,27 +631,44 @@ class MaintenanceRequest:
                 self.not_before is None and self.earliest is None,
                 "an emergency starts at once: leave out not_before and earliest",
             )
-        for key, moment in (("not_before", self.not_before), ("earliest", self.earliest)):
+        self._check_times()
+
+    def _check_times(self) -> None:
+        starts = (("not_before", self.not_before), ("earliest", self.earliest))
+        for key, moment in (*starts, ("not_after", self.not_after)):
             require(
                 moment is None or moment.utcoffset() == timedelta(0),
                 f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z",
+            )
+        for key, moment in starts:
+            require(
+                moment is None or self.not_after is None or moment < self.not_after,
+                f"not_after must be later than {key}: nothing starts at not_after or later",
             )
 
     def _check_host_mode(self) -> None:
         evacuates = self.host_mode is HostMode.EVACUATE
         require(
-            evacuates or not self.return_machines, "return_machines needs host_mode evacuate: nothing leaves otherwise"
+            evacuates or not self.return_machines,
+            "machines come back only after an evacuation: evacuate the hosts, or do not ask for their return",
         )
-        require(evacuates or not self.to_host, "to_host needs host_mode evacuate: nothing leaves otherwise")
+        require(
+            evacuates or not self.to_host,
+            "machines go to a named host only in an evacuation: evacuate the hosts, or name no host to go to",
+        )
         if self.host_mode is None:
             return
-        require(bool(self.targets.hosts), f"host_mode {self.host_mode} needs hosts as targets")
-        require(self.source is Source.PLATFORM, f"host_mode {self.host_mode} needs source {Source.PLATFORM}")
+        work = f"work on hosts ({self.host_mode})"
+        require(self.targets.on_hosts, f"{work} needs hosts as targets")
+        require(self.source is Source.PLATFORM, f"{work} needs source {Source.PLATFORM}")
         allowed = [type_ for type_, rules in EVENT_TYPES.items() if self.host_mode in rules.host_modes]
-        require(self.type in allowed, f"host_mode {self.host_mode} needs type {' or '.join(allowed)}, not {self.type}")
+        require(self.type in allowed, f"{work} needs type {' or '.join(allowed)}, not {self.type}")
         if self.to_host:
-            check_name("to_host", self.to_host)
-            require(self.to_host not in self.targets.hosts, f"to_host {self.to_host} is one of the hosts to evacuate")
+            check_name("host", self.to_host)
+            require(
+                self.to_host not in self.named_targets.hosts,
+                f"machines cannot go to {self.to_host}: it is one of the hosts to evacuate",
+            )
 
     def _check_strategy(self) -> None:
         """A maintenance of one wave has no strategy. The hosts of a host maintenance are worked on one after another."""

@@ -9,12 +9,15 @@ from forewarn.core.draft import Draft
 from forewarn.core.host_orders import UNDER_WAY, current_host, departures
 from forewarn.core.host_waiting import host_reasons
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import Waiting, clock_held
+from forewarn.core.target_waits import stranded
 from forewarn.core.waiting import (
+    awaits_continue,
     blocking_failures,
-    clock_held,
+    blocking_hosts,
     current_wave,
     due,
+    not_continued,
     obstacles,
     order_progress,
     ready,
@@ -26,7 +29,7 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
     """Return why only an operator can move the maintenance: orders that failed or are in doubt, a held clock or store.
 
     Return nothing while an executor is at work, and while passing time or a guest's approval could start the next wave.
-    Return nothing for a pause either: an operator wanted it.
+    Return nothing for a pause either: an operator wanted it. A pause that the strategy makes after a wave counts.
     """
     draft = Draft(snapshot, now, Actor("reader"))
     maintenance = draft.maintenances[maintenance_id]
@@ -37,11 +40,16 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
         return ()
     # Machines that are shut down for the work on their host wait for that, whatever it waits for.
     progress = [reason for reason in progress if reason.code != "host-work"]
+    if awaits_continue(draft, maintenance):
+        return (*progress, not_continued(maintenance))
     wave = current_wave(draft, maintenance)
     # The events of a wave start together, so the first event shows whether the wave has started.
-    if not wave or wave[0].status is Status.STARTED or blocking_failures(draft, maintenance):
+    held = blocking_failures(draft, maintenance) or blocking_hosts(draft, maintenance)
+    if not wave or wave[0].status is Status.STARTED or held:
         return tuple(progress)
-    return () if maintenance.paused else _obstacles(draft, maintenance, wave)
+    if maintenance.paused:
+        return ()
+    return tuple(stranded(draft, maintenance, wave)) or _obstacles(draft, maintenance, wave)
 
 
 def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
@@ -50,8 +58,9 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     under_way = [order for order in orders if order.state in UNDER_WAY or order.state is OrderState.FAILED]
     current = current_host(draft, maintenance) if orders else None
     reasons = [host_reasons(draft, maintenance, order, current)[0] for order in under_way]
-    if current is not None and current.state is OrderState.PLANNED:
+    if current is not None and current.state in (OrderState.PLANNED, OrderState.DONE):
         found = host_reasons(draft, maintenance, current, current)
+        reasons += [reason for reason in found if reason.code == "no-target"]
         reasons += [reason for reason in found if reason.code == "host-busy" and reason.orders]
         # A host without events gets them in the next tick.
         if departures(draft, current):
@@ -62,7 +71,7 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
 def _obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> tuple[Waiting, ...]:
     """Return what holds back an unstarted wave until an operator acts; nothing if the wave is not due by the clock itself."""
     if planned := [e for e in wave if e.status is Status.PLANNED and not e.born_approved]:
-        return tuple(budgets_only_an_operator_frees(draft, planned))
+        return tuple(budgets_only_an_operator_frees(draft, maintenance, planned))
     if not all(startable(e) and ready(maintenance, e, draft.now_in(e.scope)) for e in wave):
         return ()
     if maintenance.earliest is not None and draft.now < maintenance.earliest:

@@ -5,7 +5,7 @@ portal ask for confirmation because of them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,14 +16,17 @@ from forewarn.core.host_orders import OVER
 from forewarn.core.model import OPEN, Event, Maintenance, Scope
 from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s
+from forewarn.core.progress import WaveProgress, wave_progress
 
 NO_NOTICE: Final = "no-notice"
 PAST_NOT_BEFORE: Final = "past-not-before"
 PAST_EARLIEST: Final = "past-earliest"
+MISSES_DEADLINE: Final = "misses-deadline"
 ALREADY_OPEN: Final = "already-open"
 NO_TARGET: Final = "no-target"
 NO_RETURN: Final = "no-return"
 HOST_BUSY: Final = "host-busy"
+UNREPORTED_MOVES: Final = "unreported-moves"
 MAX_ALREADY_OPEN = 20
 
 
@@ -42,8 +45,9 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
     return (
         *_without_notice(events, after.scopes),
         *_past_times(maintenance, now),
+        *_misses_deadline(maintenance, wave_progress(events, after.orders)),
         *_already_open(before, events),
-        *_no_return(before, maintenance),
+        *_no_return(before, after, maintenance),
         *_busy_hosts(before, after, maintenance_id),
     )
 
@@ -95,6 +99,25 @@ def _past_times(maintenance: Maintenance, now: datetime) -> list[PlanWarning]:
     return past
 
 
+# -- the deadline
+
+
+def _misses_deadline(maintenance: Maintenance, waves: Sequence[WaveProgress]) -> list[PlanWarning]:
+    """Return a warning if waves could not start before the deadline without approvals, as far as their notice tells it."""
+    first = waves[0].not_before if waves else None
+    if maintenance.not_after is None or first is None:
+        return []
+    step = timedelta(seconds=waves[0].notice_s + max(0, maintenance.duration_s))
+    late = sum(first + number * step >= maintenance.not_after for number in range(len(waves)))
+    if not late:
+        return []
+    text = (
+        f"without approvals {late} of {len(waves)} wave(s) cannot start before not_after"
+        f" ({full_time(maintenance.not_after)}), and what has not started by then is cancelled"
+    )
+    return [PlanWarning(MISSES_DEADLINE, text)]
+
+
 # -- hosts
 
 
@@ -110,10 +133,10 @@ def target_warnings(
     return [PlanWarning(NO_TARGET, message)]
 
 
-def _no_return(before: Snapshot, maintenance: Maintenance) -> list[PlanWarning]:
-    if maintenance.targets is None or not maintenance.return_machines:
+def _no_return(before: Snapshot, after: Snapshot, maintenance: Maintenance) -> list[PlanWarning]:
+    if not maintenance.return_machines:
         return []
-    rows = (before.hosts.get(name) for name in maintenance.targets.hosts)
+    rows = (before.hosts.get(order.host) for order in after.orders.values() if order.maintenance_id == maintenance.id)
     cordoned = [host.name for host in rows if host is not None and host.cordoned is not None]
     return [
         PlanWarning(

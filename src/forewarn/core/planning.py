@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 
+from forewarn.core.budgets import split_by_budget
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
@@ -25,9 +26,10 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.strategy import PlannedEvent, PlannedWave, Splitter, planned_waves
+from forewarn.core.window_split import refuse_other_windows, split_by_window
 
 # Each splits a planned wave that another rule does not let start as a whole. They are applied in this order.
-SPLITTERS: tuple[Splitter, ...] = ()
+SPLITTERS: tuple[Splitter, ...] = (split_by_window, split_by_budget)
 
 
 def target_machines(
@@ -72,8 +74,9 @@ def plan(
     """
     works_on_hosts = request.host_mode is not None
     known_hosts = snapshot.hosts if works_on_hosts else None
-    machines = target_machines(request.targets, snapshot.machines, known_hosts)
+    machines = target_machines(request.named_targets, snapshot.machines, known_hosts)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
+    refuse_other_windows(snapshot, request.strategy.windows, {m.scope for m in machines}, now)
     maintenance = Maintenance(
         id=new_id(),
         type=request.type,
@@ -92,6 +95,7 @@ def plan(
         return_machines=request.return_machines,
         to_host=request.to_host,
         strategy=request.strategy,
+        not_after=request.not_after,
     )
     if not works_on_hosts:
         return maintenance, plan_events(snapshot, maintenance, machines, new_id=new_id), []
@@ -104,7 +108,7 @@ def plan(
             maintenance_id=maintenance.id,
             position=position,
         )
-        for position, host in enumerate(dict.fromkeys(request.targets.hosts), start=1)
+        for position, host in enumerate(dict.fromkeys(request.named_targets.hosts), start=1)
     ]
     return maintenance, [], orders
 
@@ -198,9 +202,9 @@ def publication(
     now_in: Callable[[str], datetime],
 ) -> dict[str, Publication]:
     """Return what publication now would fix on each event of a wave: one NotBefore, the latest that any of them needs."""
-    requested = maintenance.not_before
     notices = {}
     for event in events:
+        requested = event.requested_not_before or maintenance.not_before
         scope, now = scopes[event.scope], now_in(event.scope)
         # A disabled scope gets no minimum notice: NotBefore is the requested one, or now.
         notice_s = scope.notice_s(event.type) if scope.enabled else 0

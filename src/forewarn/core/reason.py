@@ -1,7 +1,9 @@
-"""One reason why an event or a host has not moved on."""
+"""One reason why an event or a host has not moved on, and the reason that a held clock is."""
 
 from dataclasses import dataclass
 from datetime import datetime
+
+from forewarn.core.model import ClockHold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +19,11 @@ class Waiting:
     machines: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     orders: tuple[str, ...] = ()
+
+
+def clock_held(hold: ClockHold) -> Waiting:
+    return Waiting(
+        code="clock",
+        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ},"
+        " and no operator has confirmed it",
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from forewarn.core import host_verbs, lifecycle, order_verbs
+from forewarn.core import host_verbs, lifecycle, order_verbs, rescheduling
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
@@ -20,10 +20,12 @@ from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.hosts import known_host
 from forewarn.core.model import (
+    LABEL_GROUP,
     UNFINISHED,
     Actor,
     AuditEntry,
     Event,
+    HostMode,
     Maintenance,
     MaintenanceRequest,
     Order,
@@ -33,7 +35,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.operator_model import MAX_CALENDAR_TOKENS, MAX_CALENDAR_TOKENS_PER_SCOPE, Role, Token
 from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
-from forewarn.core.plan_warnings import PlanWarning, plan_warnings
+from forewarn.core.plan_warnings import UNREPORTED_MOVES, PlanWarning, plan_warnings
 from forewarn.core.reason import Waiting
 from forewarn.core.store_hold import hold_store, resume_store, starts_after_resuming
 from forewarn.core.transitions import Verb
@@ -41,6 +43,9 @@ from forewarn.core.waiting import waiting_for
 from forewarn.service.decisions import Decision, Once, waking_others
 from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
+from forewarn.service.placement import with_target_hosts
+from forewarn.service.selection import resolved_targets
+from forewarn.service.windows import WindowUseCases
 from forewarn.store import Focus, MaintenanceQuery
 
 # How many maintenances are read at once to see what resuming the store would start.
@@ -88,11 +93,13 @@ class HostObstacles(Protocol):
 
     def stops_us(self, host: str) -> str: ...
 
+    def unreported_moves(self) -> str: ...
+
     def obstacle(self, order: Order) -> str: ...
 
 
-class Control(FleetUseCases, HookUseCases):
-    """All use cases: those on the fleet and on hooks, and the rest here."""
+class Control(FleetUseCases, WindowUseCases, HookUseCases):
+    """All use cases: those on the fleet, on windows and on hooks, and the rest here."""
 
     # The ticker sets it.
     host_check: HostObstacles | None = None
@@ -106,35 +113,44 @@ class Control(FleetUseCases, HookUseCases):
     def submit_once(self, request: MaintenanceRequest, actor: Actor, once: Once | None) -> Submission:
         """Schedule a maintenance; with `once`, save the response with it."""
 
-        def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Submission]:
-            return self._submitted(snapshot, request, now, actor)
+        named = replace(request, resolved=resolved_targets(self._store, request))
 
-        return self._decide_once(_focus_of(request.targets), decide, once)
+        def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Submission]:
+            return self._submitted(snapshot, named, now, actor)
+
+        return self._decide_once(_focus_of(named.named_targets), decide, once)
 
     def plan(
         self, request: MaintenanceRequest, actor: Actor, *, read: Callable[[Focus], Snapshot] | None = None
     ) -> Submission:
         """Return what `submit_once` would lead to, without saving it; `read` may replace `Store.snapshot`."""
-        snapshot = (read or self._store.snapshot)(_focus_of(request.targets))
+        named = replace(request, resolved=resolved_targets(self._store, request))
+        snapshot = (read or self._store.snapshot)(_focus_of(named.named_targets))
         now = self._clock.now()
-        return self._submitted(snapshot, request, now, actor)[1]
+        return self._submitted(snapshot, named, now, actor)[1]
 
     def _submitted(
         self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
     ) -> tuple[Change, Submission]:
-        _refuse_unknown_scope(snapshot, request.targets)
+        _refuse_unknown_scope(snapshot, request.named_targets)
         if request.to_host and any(host.listed for host in self._store.hosts().values()):
             focus = Focus(hosts=(request.to_host,), whole_maintenances=False, open_events=False, document_only=True)
             known_host(self._store.snapshot(focus), request.to_host)
         if request.host_mode is not None and self.host_check is not None:
-            for host in request.targets.hosts:
+            for host in request.named_targets.hosts:
                 if reason := self.host_check.stops_us(host):
                     raise Refused(reason)
+        if request.strategy.group_by.startswith(LABEL_GROUP):
+            snapshot = replace(snapshot, hosts={**self._store.hosts(), **snapshot.hosts})  # machines inherit labels
+        snapshot = with_target_hosts(self._store, snapshot, needed=request.host_mode is HostMode.EVACUATE)
         maintenance_id, change = lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
         )
         after = _applied(snapshot, change)
         warnings = plan_warnings(snapshot, after, maintenance_id, now)
+        if request.host_mode is HostMode.EVACUATE and self.host_check is not None and not self.follows_inventory:
+            unreported = self.host_check.unreported_moves()
+            warnings += (PlanWarning(UNREPORTED_MOVES, unreported),) if unreported else ()
         return change, Submission(maintenance_id, after, now, warnings)
 
     def approve_event(self, event_id: str, actor: Actor) -> None:
@@ -142,6 +158,32 @@ class Control(FleetUseCases, HookUseCases):
 
     def cancel_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.cancel_event(s, event_id, now=now, actor=actor))
+
+    def reschedule_event(self, event_id: str, not_before: datetime, actor: Actor) -> str:
+        """Move an event that has not started; return the id of the event that replaces it."""
+        event, _ = self.event(event_id)
+        return self._decide_once(
+            Focus(maintenances=(event.maintenance_id,)),
+            lambda s, now: rescheduling.reschedule_event(
+                s,
+                event_id,
+                not_before,
+                now=now,
+                actor=actor,
+                new_id=self._new_id,
+                max_reschedules=self._max_reschedules,
+            ),
+            None,
+        )
+
+    def reschedule_host(self, maintenance_id: str, host: str, not_before: datetime, actor: Actor) -> None:
+        """Move a host of a maintenance whose machines have not begun to leave."""
+        self._decide(
+            Focus(maintenances=(maintenance_id,), hosts=(host,)),
+            lambda s, now: rescheduling.reschedule_host(
+                s, maintenance_id, host, not_before, now=now, actor=actor, max_reschedules=self._max_reschedules
+            ),
+        )
 
     def resolve_failure(self, event_id: str, verb: Verb, actor: Actor) -> None:
         """Retry, finish or abandon an event whose order failed or is in doubt."""
@@ -195,6 +237,13 @@ class Control(FleetUseCases, HookUseCases):
             lambda s, now: lifecycle.resume(s, maintenance_id, now=now, actor=actor),
         )
 
+    def continue_maintenance(self, maintenance_id: str, actor: Actor) -> None:
+        """Let a maintenance go on that its strategy stopped after a wave."""
+        self._decide(
+            Focus(maintenances=(maintenance_id,)),
+            lambda s, now: lifecycle.continue_maintenance(s, maintenance_id, now=now, actor=actor),
+        )
+
     # -- tokens
 
     def add_token(self, token: Token, actor: Actor, *, once: Once | None = None) -> None:
@@ -242,10 +291,10 @@ class Control(FleetUseCases, HookUseCases):
         )
 
     def enable(self, scope: str, actor: Actor) -> None:
-        self._decide(_only_scope(scope), lambda s, now: lifecycle.enable(s, scope, now=now, actor=actor))
+        self._decide(_in_scope(scope), lambda s, now: lifecycle.enable(s, scope, now=now, actor=actor))
 
     def disable(self, scope: str, actor: Actor) -> None:
-        self._decide(_only_scope(scope), lambda s, now: lifecycle.disable(s, scope, now=now, actor=actor))
+        self._decide(_in_scope(scope), lambda s, now: lifecycle.disable(s, scope, now=now, actor=actor))
 
     # -- what executors report
 
@@ -340,6 +389,7 @@ class Control(FleetUseCases, HookUseCases):
             hosts, machines = hosts_to_read(snapshot, focus.maintenances)
             if hosts:
                 snapshot = self._store.snapshot(replace(focus, hosts=hosts, machines=machines))
+            snapshot = with_target_hosts(self._store, snapshot)
             change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s, new_id=self._new_id)
             change = waking_others(self._store, change)
             if not change.empty:
@@ -385,6 +435,7 @@ class Control(FleetUseCases, HookUseCases):
                 break
             before = (open_ones[-1].created, open_ones[-1].id)
             snapshot = self._store.snapshot(Focus(maintenances=tuple(m.id for m in open_ones)))
+            snapshot = with_target_hosts(self._store, snapshot)
             found = starts_after_resuming(snapshot, now=now, order_timeout_s=self._order_timeout_s)
             starts |= {event.id: event for event in found}
         orders = self._store.orders({OrderState.OPEN, OrderState.RUNNING}, limit + 1)
@@ -419,6 +470,7 @@ class Control(FleetUseCases, HookUseCases):
         event, _ = self.event(event_id)
         # A wave waits for events in any of its scopes: read all of them.
         snapshot = self._store.snapshot(Focus(maintenances=(event.maintenance_id,)))
+        snapshot = with_target_hosts(self._store, snapshot)
         return waiting_for(snapshot, event_id, self._clock.now())
 
     def event(self, event_id: str) -> tuple[Event, Order | None]:
@@ -503,6 +555,9 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         store_hold=snapshot.store_hold,
         fleet_rules=snapshot.fleet_rules,
         machine_counts=snapshot.machine_counts,
+        fleet_use=snapshot.fleet_use,
+        read_hosts=snapshot.read_hosts,
+        target_hosts=snapshot.target_hosts,
     )
 
 
@@ -526,8 +581,8 @@ def _only(event_id: str) -> Focus:
     return Focus(events=(event_id,), whole_maintenances=False, open_events=False)
 
 
-def _only_scope(scope: str) -> Focus:
-    return Focus(scopes=(scope,), whole_maintenances=False, open_events=False)
+def _in_scope(scope: str) -> Focus:
+    return Focus(scopes=(scope,), whole_maintenances=False)
 
 
 def _focus_of(targets: Targets) -> Focus:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from forewarn.core import hosts
+from forewarn.core.budgets import set_budget
 from forewarn.core.change import Change
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.fleet import Fleet
@@ -18,6 +19,7 @@ from forewarn.core.fleet_difference import (
     refuse_large_removal,
 )
 from forewarn.core.model import OPEN, Actor, Machine, Scope
+from forewarn.core.window_verbs import refuse_unknown_windows
 from forewarn.service.decisions import Decisions, Once, too_many_conflicts, wake_hosts
 from forewarn.service.hooks import without_hooks_of
 from forewarn.store import Focus, Store
@@ -114,6 +116,13 @@ class FleetUseCases(Decisions):
     def uncordon_host(self, name: str, actor: Actor) -> None:
         self._decide(_on_host(name), lambda s, now: hosts.uncordon(s, name, now=now, actor=actor))
 
+    def set_budget(
+        self, actor: Actor, *, max_hosts_down: int | None = None, max_machines_down: int | None = None
+    ) -> None:
+        """Limit how many hosts and machines of the fleet are down at once; 0 for any number, None to leave it as it is."""
+        limits = {"max_hosts_down": max_hosts_down, "max_machines_down": max_machines_down}
+        self._decide(Focus(), lambda s, now: set_budget(s, **limits, now=now, actor=actor))
+
     def follow_inventory(
         self, compare: Callable[[Fleet, Mapping[tuple[str, str], int]], Difference], actor: Actor
     ) -> Difference:
@@ -152,6 +161,8 @@ class FleetUseCases(Decisions):
                 diff = compare(Fleet(current.scopes, current.machines, current.hosts))
                 if not diff.lines and (dry_run or once is None):
                     return diff
+                if any(scope.windows for scope in diff.scopes):
+                    refuse_unknown_windows(self._store.fleet_rules(), diff.scopes)
                 now = self._clock.now() if dry_run else self._now()
                 snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole_maintenances=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}

@@ -1,17 +1,18 @@
 """Read from the store where the machines of an event may go; `core.placement` holds the rules."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from itertools import groupby
 
+from forewarn.core.change import Snapshot
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.hosts import IN_MAINTENANCE
 from forewarn.core.model import Event, Host, HostMode, Machine, Order, OrderState
 from forewarn.core.placement import Hosts, targets
-from forewarn.store import MAX_PAGE, Focus, HostQuery, Store
+from forewarn.store import MAX_PAGE, Focus, HostCount, HostQuery, Store
 
 MAX_HOST_ORDERS = 10_000
 MAX_RUNNING_ORDERS = 1_000_000
@@ -65,6 +66,14 @@ class FleetHosts:
         leaving = [machine for machine in of_scope if machine.name in event.resources]
         emptied_next = self._planned[event.maintenance_id] if event.host else ()
         return targets(leaving, of_scope, replace(self._hosts, emptied_next=emptied_next), to_host=event.to_host)
+
+
+def with_target_hosts(store: Store, snapshot: Snapshot, *, needed: bool = False) -> Snapshot:
+    """Return the snapshot with the hosts that machines may be sent to, if `needed` or if a maintenance in it evacuates hosts."""
+    evacuates = (m.host_mode is HostMode.EVACUATE and m.ended is None for m in snapshot.maintenances.values())
+    if not needed and not any(evacuates):
+        return snapshot
+    return replace(snapshot, target_hosts=Hosts(rows=store.hosts(), in_maintenance=hosts_in_maintenance(store)))
 
 
 def closed(store: Store, host: str) -> str:
@@ -139,10 +148,13 @@ def _machines_of(store: Store, scope: str) -> list[Machine]:
 
 
 def _machines_on_hosts(store: Store) -> dict[str, int]:
-    counts: dict[str, int] = {}
+    return {each.name: each.machines for each in every_host(store)}
+
+
+def every_host(store: Store) -> Iterator[HostCount]:
+    """Iterate over the hosts that carry machines, that the fleet lists, or that are cordoned, by name."""
     after: str | None = ""
     while after is not None:
         page = store.hosts_page(HostQuery(after=after, limit=MAX_PAGE))
-        counts |= {each.name: each.machines for each in page}
+        yield from page
         after = page[-1].name if len(page) == MAX_PAGE else None
-    return counts

@@ -3,13 +3,13 @@
 Every store can be called from several threads at once.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.fleet_rules import FleetRules
+from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     AuditEntry,
     Event,
@@ -97,6 +97,21 @@ class MachineIdentity(NamedTuple):
     @classmethod
     def of(cls, m: Machine) -> "MachineIdentity":
         return cls(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+
+
+class LabelledMachine(NamedTuple):
+    """What a selector reads of a machine: its labels, and those of its host for the keys that it does not have."""
+
+    scope: str
+    name: str
+    update_domain: int
+    host: str
+    labels: Mapping[str, str]
+    host_labels: Mapping[str, str]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.scope, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +247,9 @@ class Store(Protocol):
     def scopes(self) -> dict[str, Scope]:
         """Return every scope by name."""
 
+    def fleet_use(self) -> FleetUse:
+        """Return what is down in the fleet."""
+
     def fleet_rules(self) -> FleetRules:
         """Return the rules that operators set for the whole fleet."""
 
@@ -240,6 +258,11 @@ class Store(Protocol):
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         """Iterate over the identities of all machines."""
+
+    def labelled_machines(
+        self, scopes: tuple[str, ...] | None, after: tuple[str, str] = ("", "")
+    ) -> Generator[LabelledMachine, None, None]:
+        """Iterate over the machines of these scopes, None for all, by key: those after the key `after`."""
 
     # Atomic and durable: when it returns, the change survives a crash; when it raises, nothing of it happened.
 
@@ -407,5 +430,8 @@ class SharedStore(Store, Protocol):
     def drop_lease(self, name: str, node: str) -> None:
         """Give up a lease that the node holds."""
 
-    def live_nodes(self, past_s: float = 0.0) -> set[str]:
-        """Return the nodes whose own lease, `node NAME`, has not ended, or ended at most `past_s` seconds ago."""
+    def live_nodes(self, past_s: float = 0.0, *, kind: str = "node") -> set[str]:
+        """Return the nodes whose own lease, `node NAME`, has not ended, or ended at most `past_s` seconds ago.
+
+        With another `kind`, return the names in the leases of that kind.
+        """

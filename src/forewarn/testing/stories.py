@@ -16,17 +16,20 @@ from forewarn.app.service import Service
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Invalid, Refused
+from forewarn.core.fleet_rules import NoGoTime, Window
 from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import (
     Actor,
     Event,
     EventType,
+    GroupBy,
     HostMode,
     MaintenanceRequest,
     OnFailure,
     OrderState,
     Source,
     Status,
+    Strategy,
     Targets,
 )
 from forewarn.core.order_verbs import Outcome, Unknown
@@ -41,6 +44,9 @@ MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
+    "not_after", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
+    "scopes", "label", "name", "host_label",
+    "windows",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -150,6 +156,10 @@ class Player:
         for scope in scopes:
             self.service.control.disable(scope, Actor("idle watch"))
 
+    def _do_budget(self, **limits: str) -> None:
+        """Limit how many hosts and machines of the fleet are down at once."""
+        self.service.control.set_budget(self._operator, **{key: int(limit) for key, limit in limits.items()})
+
     def _do_machines(self, scope: str) -> Iterable[str]:
         snapshot = self._store.snapshot(Focus(scopes=(scope,), inventory=True))
         return [
@@ -159,17 +169,27 @@ class Player:
     # -- acts of operators
 
     def _do_schedule(self, type_: str, *targets: str, **options: str) -> Iterable[str]:
-        flags = {each for each in targets if each in ("user", "emergency", "return")}
+        flags = {each for each in targets if each in ("user", "emergency", "return", "all")}
         unknown = [each for each in targets if each not in flags and "/" not in each]
         unknown += [key for key in options if key not in SCHEDULE_OPTIONS]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is neither a machine nor one of {', '.join(SCHEDULE_OPTIONS)}")
         machines = tuple(_key(each) for each in targets if "/" in each)
-        hosts = tuple(options["host"].split(",")) if "host" in options else ()
+        hosts, scopes, patterns = (tuple(options.get(each, "").split(",")) for each in ("host", "scopes", "name"))
         domain = int(options["ud"]) if "ud" in options else None
         request = MaintenanceRequest(
             type=EventType(type_),
-            targets=Targets(machines=machines, hosts=hosts, scope=options.get("scope", ""), update_domain=domain),
+            targets=Targets(
+                machines=machines,
+                hosts=hosts if "host" in options else (),
+                scope=options.get("scope", ""),
+                update_domain=domain,
+                scopes=scopes if "scopes" in options else (),
+                labels=options.get("label", ""),
+                names=patterns if "name" in options else (),
+                everything="all" in flags,
+                host_labels=options.get("host_label", ""),
+            ),
             source=Source.USER if "user" in flags else Source.PLATFORM,
             emergency="emergency" in flags,
             not_before=self._moment(options.get("not_before")),
@@ -180,8 +200,44 @@ class Player:
             host_mode=HostMode(options["mode"]) if "mode" in options else None,
             return_machines="return" in flags,
             to_host=options.get("to", ""),
+            strategy=Strategy(
+                group_by=options.get("group_by", GroupBy.UPDATE_DOMAIN),
+                max_parallel=int(options.get("max_parallel", "1")),
+                canary=int(options.get("canary", "0")),
+                bake_s=parse_duration(options.get("bake", "0")),
+                max_failures=options.get("max_failures", ""),
+                pause_after=int(options.get("pause_after", "0")),
+                windows=tuple(filter(None, options.get("windows", "").split(","))),
+            ),
+            not_after=self._moment(options.get("not_after")),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
+
+    def _do_window(self, verb: str, name: str, when: str = "", *, zone: str = "UTC") -> None:
+        """Add, extend or remove a window; `when` are its times, or the time until which it is extended."""
+        control, moment = self.service.control, self._moment(when) if verb == "extend" else None
+        if verb == "add":
+            control.put_window(Window(name=name, spans=tuple(when.split("; ")), zone=zone), self._operator)
+        elif moment is not None:
+            control.extend_window(name, moment, self._operator)
+        else:
+            control.remove_window(name, self._operator)
+
+    def _do_no_go(self, verb: str, name: str, **options: str) -> None:
+        """Add or remove a no-go time, once from `start` to `end` or weekly as in `when`."""
+        if verb == "remove":
+            self.service.control.remove_no_go_time(name, self._operator)
+            return
+        no_go = NoGoTime(
+            name=name,
+            reason=options["reason"],
+            start=self._moment(options.get("start")),
+            end=self._moment(options.get("end")),
+            spans=tuple(filter(None, options.get("when", "").split("; "))),
+            zone=options.get("zone", "UTC"),
+            scopes=tuple(filter(None, options.get("scopes", "").split(","))),
+        )
+        self.service.control.put_no_go_time(no_go, self._operator)
 
     def _do_restart(self, *machines: str) -> Iterable[str]:
         return self._do_schedule("Reboot", *machines, "user")
@@ -194,6 +250,9 @@ class Player:
 
     def _do_resume(self, name: str) -> None:
         self.service.control.resume_maintenance(self._id(name), self._operator)
+
+    def _do_continue(self, name: str) -> None:
+        self.service.control.continue_maintenance(self._id(name), self._operator)
 
     def _do_cancel(self, name: str) -> None:
         cancel = self.service.control.cancel_maintenance if name.startswith("M") else self.service.control.cancel_event
@@ -213,6 +272,18 @@ class Player:
 
     def _do_skip(self, name: str, host: str) -> None:
         self.service.control.skip_host(self._id(name), host, self._operator)
+
+    def _do_reschedule(self, name: str, *host: str, to: str) -> Iterable[str] | None:
+        """Move an event, or a host of a maintenance."""
+        not_before = self._moment(to)
+        if not_before is None:
+            raise ValueError("reschedule: `to` is the new time, like +2h")
+        if name.startswith("M"):
+            self.service.control.reschedule_host(self._id(name), "".join(host), not_before, self._operator)
+            return None
+        moved = self.service.control.reschedule_event(self._id(name), not_before, self._operator)
+        self._name_new_events()
+        return [f"{moved} replaces {name}"]
 
     def _resolve(self, name: str, verb: Verb) -> None:
         control = self.service.control

@@ -77,7 +77,8 @@ def _shown(snapshot: Snapshot) -> object:
     }
     maintenances = {key: (m.paused, m.cancelled, m.on_failure, m.earliest) for key, m in snapshot.maintenances.items()}
     rules = replace(snapshot.fleet_rules, reservations=0)
-    return scopes, maintenances, snapshot.events, snapshot.orders, rules, snapshot.machine_counts
+    counted = (snapshot.machine_counts, snapshot.fleet_use)
+    return scopes, maintenances, snapshot.events, snapshot.orders, rules, counted
 
 
 def test_the_stories_are_found() -> None:

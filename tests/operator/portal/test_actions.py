@@ -163,3 +163,51 @@ def test_an_operator_holds_and_resumes_the_store(fresh_service: RunningService) 
     assert operator.post("/store/resume", {"held": held.replace("&#43;", "+")}).status == 303
     assert "The store is held" not in page_text(operator.get("/"))
     assert operator.get("/store/resume").headers["location"] == "/store"
+
+
+def test_an_event_and_a_host_are_rescheduled(fresh_service: RunningService) -> None:
+    """The form takes a time; the pages link the two events."""
+    operator = PortalClient(fresh_service)
+    fresh_service.enable("shop")
+    event = fresh_service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
+    refused = operator.post(f"/events/{event}/reschedule", {"not_before": "2001-01-01T10:00"})
+    assert (refused.status, "not_before has passed" in page_text(refused)) == (409, True)
+    moved = operator.post(f"/events/{event}/reschedule", {"not_before": "2040-01-01T10:00"})
+    page = page_text(operator.get(moved.headers["location"]))
+    for text in ("Rescheduled. It is announced", "Rescheduled to 2040-01-01 10:00:00Z", f"event {event[:8]}"):
+        assert text in page
+    assert "Replaced by" in page_text(operator.get(f"/events/{event}"))
+    made = fresh_service.post(
+        "/v1/maintenances",
+        {
+            "type": "Freeze",
+            "targets": {"hosts": ["rack1-a", "rack1-b"]},
+            "host_mode": "evacuate",
+            "not_before": "2039-01-01T00:00:00Z",
+        },
+        201,
+    )
+    order = made["hosts"][0]["order_id"]
+    moved = operator.post(f"/orders/{order}/reschedule", {"not_before": "2040-01-01T10:00"})
+    assert "Rescheduled to 2040-01-01 10:00:00Z" in page_text(operator.get(moved.headers["location"]))
+
+
+def test_an_operator_sets_the_budget_of_the_fleet(fresh_service: RunningService) -> None:
+    """The page shows what is down and what uses it; a viewer only reads, and an owner does not see the fleet."""
+    operator = PortalClient(fresh_service)
+    viewer = PortalClient(fresh_service, fresh_service.token_of("viewer"))
+    made = fresh_service.schedule("shop/web-0")
+    event = made["waves"][0]["events"][0]["id"]
+    set_budget = {"max_machines_down": "1", "max_hosts_down": "2"}
+    assert viewer.post("/budget", set_budget).status == 403
+    assert operator.post("/budget", set_budget).headers["location"] == "/budget?done=budget"
+    assert operator.post("/budget", {**set_budget, "max_hosts_down": "few"}).status == 422
+    page = operator.get("/budget")
+    assert "1 machine of 1" in page_text(page)
+    assert "0 hosts of 2" in page_text(page)
+    assert event[:8] in page_text(page)
+    assert 'action="/budget"' in page.raw.decode()
+    assert 'action="/budget"' not in viewer.get("/budget").raw.decode()
+    owner = PortalClient(fresh_service, fresh_service.token_of("owner", "shop"))
+    assert owner.get("/budget").status == 403
+    assert "/budget" not in owner.get("/").raw.decode()

@@ -68,6 +68,7 @@ def test_every_late_form_leads_to_its_page() -> None:
             "/hosts/{host}/{verb}": "/hosts/rack1-a",
             "/hooks": "/hooks",
             "/hooks/{id}/{verb}": f"/hooks/{hook['id']}",
+            "/budget": "/budget",
             "/store/hold": "/store",
             "/store/resume": "/store",
         }

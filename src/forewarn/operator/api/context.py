@@ -21,6 +21,7 @@ from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.decisions import Once
 from forewarn.service.hook_sender import HookSender
+from forewarn.service.placement import with_target_hosts
 from forewarn.store import MAX_SEARCHED, SEARCHED_AT_ONCE, AuditQuery, Focus, Store, folded
 
 DEFAULT_LIMIT = 50
@@ -32,6 +33,7 @@ MAX_TIMELINE_START = 50
 WHOLE = slice(None)
 
 T = TypeVar("T")
+M = TypeVar("M", datetime, datetime | None)
 JSON, TOML = "application/json", "application/toml"
 # Every response to an operator carries these.
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
@@ -82,13 +84,16 @@ class Api:
         random: Callable[[], bytes],
         catch_up: Callable[[], None] = lambda: None,
         hook_sender: HookSender | None = None,
+        host_executor: str = "",
     ) -> None:
         """`advance` moves the clock, and everything that becomes due happens at its own time.
 
-        `catch_up` returns when this node knows everything that other nodes have saved.
+        `catch_up` returns when this node knows everything that other nodes have saved. `host_executor` is the name of the
+        executor of hosts.
         """
         self.catch_up = catch_up
         self._hook_sender = hook_sender
+        self._host_executor = host_executor
         self.control = control
         self.store = store
         self.snapshots = SnapshotCache(store)
@@ -111,7 +116,7 @@ class Api:
         return event
 
     def event_bodies(self, caller: Identity, events: Sequence[Event]) -> list[bodies.EventOut]:
-        snapshot = self.snapshots.around(events=events)
+        snapshot = with_target_hosts(self.store, self.snapshots.around(events=events))
         known = [event.id for event in events if event.id in snapshot.events]
         builder = views.EventBodies(snapshot, known, within=caller.within, now=self.clock.now())
         return [builder.event(snapshot.events[event_id]) for event_id in known]
@@ -119,7 +124,7 @@ class Api:
     def event_body(self, caller: Identity, event_id: str) -> bodies.EventOut:
         """Return one event with its whole timeline."""
         event, order = self.control.event(event_id)
-        snapshot = self.snapshots.around(events=[event])
+        snapshot = with_target_hosts(self.store, self.snapshots.around(events=[event]))
         if event_id not in snapshot.events:
             raise NotFound(f"there is no event {event_id}")
         entries = self.store.audit(AuditQuery(event_id=event_id, limit=MAX_TIMELINE))
@@ -133,11 +138,18 @@ class Api:
     def maintenance_body(self, caller: Identity, maintenance_id: str, part: slice = WHOLE) -> bodies.MaintenanceOut:
         maintenance = self.store.maintenance(maintenance_id)
         if maintenance is not None and maintenance.host_mode is not None and maintenance.ended is None:
-            hosts = maintenance.targets.hosts if maintenance.targets is not None else ()
+            orders = self.store.snapshot(
+                Focus(maintenances=(maintenance_id,), whole_maintenances=False, open_events=False)
+            ).orders
+            hosts = tuple(order.host for order in orders.values() if order.host)
             snapshot = self.store.snapshot(Focus(maintenances=(maintenance_id,), hosts=hosts))
+            snapshot = with_target_hosts(self.store, snapshot)
         else:
             snapshot = self.snapshots.around(maintenances=[maintenance_id])
-        return views.maintenance_out(snapshot, maintenance_id, within=caller.within, now=self.clock.now(), part=part)
+        body = views.maintenance_out(snapshot, maintenance_id, within=caller.within, now=self.clock.now(), part=part)
+        for host in body.hosts:
+            host.executor = self._host_executor
+        return body
 
     def targets(self, body: bodies.TargetsIn) -> Targets:
         return Targets(
@@ -146,6 +158,10 @@ class Api:
             update_domain=body.update_domain,
             scopes=tuple(dict.fromkeys(body.scopes)),
             hosts=tuple(dict.fromkeys(body.hosts)),
+            labels=body.labels.strip(),
+            names=tuple(dict.fromkeys(body.names)),
+            everything=body.everything,
+            host_labels=body.host_labels.strip(),
         )
 
     def machine_key(self, text: str) -> tuple[str, str]:
@@ -243,10 +259,12 @@ def split_page(rows: list[Any], limit: int) -> tuple[list[Any], Any]:
     return rows[:limit], rows[limit - 1] if len(rows) > limit else None
 
 
-def in_utc(moment: datetime | None, key: str) -> datetime | None:
-    if moment is not None and moment.tzinfo is None:
+def in_utc(moment: M, key: str) -> M:
+    if moment is None:
+        return moment
+    if moment.tzinfo is None:
         raise Invalid(f"{key}: {moment.isoformat()} has no zone: write it in UTC, like 2030-01-01T12:00:00Z")
-    return moment.astimezone(UTC) if moment is not None else None
+    return moment.astimezone(UTC)
 
 
 def request_digest(method: str, target: str, body: bytes) -> str:

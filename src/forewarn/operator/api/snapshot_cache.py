@@ -73,6 +73,8 @@ class SnapshotCache:
             known = self._caught_up(focus, known, known_id, audit_id)
         if known is not None:
             known = self._with_maintenances(known, tuple(known.maintenances) if compared is None else compared)
+        if known is not None and known.fleet_rules.has_budget:
+            known = replace(known, fleet_use=self._store.fleet_use())
         snapshot = self._store.snapshot(focus) if known is None else known
         if _publication_observed(snapshot) and not _works_on_hosts(snapshot):
             with self._lock:

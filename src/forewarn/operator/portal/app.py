@@ -39,6 +39,7 @@ from forewarn.operator.portal import (
     pages,
     plan_form,
     search,
+    week,
 )
 from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
@@ -97,11 +98,13 @@ DONE = {
     "made": "The event is created. Below are its status and what it waits for.",
     "approve": "Approved. It starts as soon as nothing blocks it.",
     "cancel": "Cancelled. What had not started will not start.",
+    "reschedule": "Rescheduled. It is announced its notice before the new time, and does not start earlier.",
     "retry": "Its order can be taken again.",
     "finish": "Finished. The event is completed.",
     "abandon": "Abandoned. Its work stays undone.",
     "pause": "Paused. Events that have not started wait.",
     "resume": "Resumed.",
+    "continue": "Continued. The next wave is published.",
     "retry-failed": "All its failed orders can be taken again. Orders in doubt stay as they are.",
     "order-start": "You have taken the order. Do the work, then report the result.",
     "order-finish": "The work is reported as done.",
@@ -118,6 +121,7 @@ DONE = {
     "hook-delete": "Deleted. The hook gets no more messages.",
     "cordon": "Cordoned. No machine is sent to this host until it is uncordoned.",
     "uncordon": "Uncordoned. Machines may be sent to this host again, unless it is in maintenance.",
+    "budget": "Set. Maintenance that waited for room goes on if there is room now.",
     "store-hold": "Held. Nothing starts and no order is handed out until an operator resumes the store.",
     "store-resume": "Resumed. What is due starts now.",
 }
@@ -145,6 +149,8 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
     ("/hooks", hook_pages.hooks),
     ("/hooks/{id}", hook_pages.hook),
     ("/store", pages.store),
+    ("/budget", pages.budget),
+    ("/week", week.week),
     ("/plan", plan_form.form),
 )
 ACTIONS: tuple[tuple[str, PageFunction], ...] = (
@@ -158,6 +164,7 @@ ACTIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/tokens/{id}/revoke", actions.revoke_token),
     ("/hooks", hook_pages.create_hook),
     ("/hooks/{id}/{verb}", hook_pages.change_hook),
+    ("/budget", actions.set_budget),
     ("/store/hold", actions.hold_store),
     ("/store/resume", actions.resume_store),
 )
@@ -186,7 +193,7 @@ class KeptForm(msgspec.Struct):
 def page_of_form(path: str) -> str:
     """Return the page that shows what a form with this path changes."""
     kind, _, rest = path[1:].partition("/")
-    if kind in ("plan", "tokens", "store"):
+    if kind in ("plan", "tokens", "store", "budget"):
         return f"/{kind}"
     kind, thing = "events" if kind == "orders" else kind, rest.partition("/")[0]
     if kind in ("events", "maintenances", "hooks", "hosts") and thing:
@@ -202,6 +209,8 @@ def page_address(path: str, query: str) -> str:
 
 def has_typed_fields(path: str) -> bool:
     """Return whether people type into the form with this path; any other form is only a button."""
+    if path.endswith("/reschedule"):
+        return path.startswith(("/orders/", "/events/"))
     return path in ("/plan", "/tokens", "/hooks") or (path.startswith("/orders/") and path.endswith("/fail"))
 
 
@@ -220,7 +229,7 @@ def refilled_form(
     page = order_pages.event_or_order(replace(request, path_names={"id": path.split("/")[2]}))
     if isinstance(page, Redirect):
         return page
-    typed = {"reason": fields.get("reason", ""), "error_message": error_message}
+    typed = {name: fields.get(name, "") for name in ("reason", "not_before")} | {"error_message": error_message}
     return RenderedPage(page.template, {**page.variables, **typed}, status)
 
 
@@ -276,6 +285,7 @@ class Portal:
             name_list=name_list,
             target_names=_target_names,
             progress_text=_progress_text,
+            strategy_text=lambda strategy: formatting.strategy(**msgspec.structs.asdict(strategy)),
             site=self._site,
             version=__version__,
             files=versions,

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.errors import ForewarnError, Invalid, Refused
+from forewarn.core.fleet_rules import MAX_LIMIT
 from forewarn.core.formatting import cut
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Status
 from forewarn.core.operator_model import Role
@@ -50,10 +51,12 @@ def hosts(request: PageRequest) -> RenderedPage:
 
 
 def machines(request: PageRequest) -> RenderedPage:
-    search = {key: request.query.get(key, "").strip() for key in ("q", "scope", "host")}
-    variables = _list(request, "machines.html", "/v1/machines", MACHINE_ROWS, **search).variables
-    restart = {m.scope: _may_restart(request.api, m.scope) for m in variables["items"]}
-    return RenderedPage("machines.html", {**variables, "may_restart": restart})
+    search = {key: request.query.get(key, "").strip() for key in ("q", "scope", "host", "labels")}
+    page = _search_page(
+        "machines.html", search, lambda: _list(request, "machines.html", "/v1/machines", MACHINE_ROWS, **search), {}
+    )
+    restart = {m.scope: _may_restart(request.api, m.scope) for m in page.variables["items"]}
+    return RenderedPage("machines.html", {**page.variables, "may_restart": restart}, page.status)
 
 
 def _may_restart(api: ApiClient, scope: str) -> bool:
@@ -167,6 +170,15 @@ def store(request: PageRequest) -> RenderedPage:
         "may_hold": request.api.may("POST", "/v1/store/hold"),
     }
     return RenderedPage("store.html", variables)
+
+
+def budget(request: PageRequest) -> RenderedPage:
+    variables = {
+        "budget": request.api.get("/v1/budget"),
+        "may_change": request.api.may("POST", "/v1/budget"),
+        "max_limit": MAX_LIMIT,
+    }
+    return RenderedPage("budget.html", variables)
 
 
 def _list(request: PageRequest, template: str, path: str, limit: int, **query: Any) -> RenderedPage:

@@ -1,16 +1,36 @@
 """Implements `Store` in memory: snapshots, changes, what is due, and pruning. Its bases hold the rest, by subject."""
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 
 from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot
-from forewarn.core.fleet_rules import FleetRules
-from forewarn.core.model import OPEN, Event, Host, Machine, Maintenance, Order, OrderState, Scope
-from forewarn.store import EventFirstSeen, Focus, Inventory, MachineIdentity, MachineLastSeen, StorePosition
+from forewarn.core.fleet_rules import MAX_NAMED_EVENTS, FleetRules, FleetUse
+from forewarn.core.model import (
+    OPEN,
+    OVER,
+    VISIBLE,
+    Event,
+    GroupBy,
+    Host,
+    Machine,
+    Maintenance,
+    Order,
+    OrderState,
+    Scope,
+)
+from forewarn.store import (
+    EventFirstSeen,
+    Focus,
+    Inventory,
+    LabelledMachine,
+    MachineIdentity,
+    MachineLastSeen,
+    StorePosition,
+)
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.memory.access import MemoryAccess
 from forewarn.store.memory.hooks import MemoryHooks
@@ -50,6 +70,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             orders={} if focus.document_only else self._orders_for(focus, events, maintenance_ids),
             read_hosts=frozenset(focus.hosts),
             fleet_rules=self._fleet_rules if focus.reads_rules else FleetRules(),
+            fleet_use=self.fleet_use() if focus.reads_rules and self._fleet_rules.has_budget else FleetUse(),
             machine_counts={
                 name: len(self._machines.get(name, ()))
                 for name in sorted(names)
@@ -71,6 +92,29 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         return {i: self._orders[i] for i in ids if i in self._orders}
 
     @locked
+    def fleet_use(self) -> FleetUse:
+        visible = [e for ids in self._open_of_scope.values() for i in ids if (e := self._events[i]).status in VISIBLE]
+        hosts = {
+            (event.maintenance_id, event.host or event.group)
+            for event in visible
+            if event.host or self._maintenances[event.maintenance_id].strategy.group_by == GroupBy.HOST
+        }
+        orders = (self._orders[i] for ids in self._host_order_ids_of.values() for i in ids)
+        hosts |= {(order.maintenance_id, order.host) for order in orders if self._is_down(order)}
+        return FleetUse(
+            machines=len({(event.scope, name) for event in visible for name in event.resources}),
+            hosts=frozenset(pair for pair in hosts if pair[1]),
+            events=tuple(sorted((e.id for e in visible), key=self._numbers.__getitem__)[:MAX_NAMED_EVENTS]),
+        )
+
+    def _is_down(self, order: Order) -> bool:
+        """Whether the work on a host may go on, or the turn of the host has begun."""
+        if order.state is not OrderState.PLANNED:
+            return order.state not in OVER
+        events = self._events_of_maintenance(order.maintenance_id)
+        return any(e.host == order.host and e.published is not None for e in events)
+
+    @locked
     def fleet_rules(self) -> FleetRules:
         return self._fleet_rules
 
@@ -84,6 +128,16 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         return map(MachineIdentity.of, self.inventory().machines.values())
+
+    def labelled_machines(
+        self, scopes: tuple[str, ...] | None, after: tuple[str, str] = ("", "")
+    ) -> Generator[LabelledMachine, None, None]:
+        fleet = self.inventory()
+        for key, m in sorted(fleet.machines.items()):
+            if key > after and (scopes is None or m.scope in scopes):
+                host = fleet.hosts.get(m.host)
+                labels = host.labels if host is not None else {}
+                yield LabelledMachine(m.scope, m.name, m.update_domain, m.host, m.labels, labels)
 
     @locked
     def inventory(self) -> Inventory:

@@ -149,6 +149,11 @@ class MemoryTables:
             self._wake_everything(change.at)
         if change.reservations is not None:
             self._fleet_rules = replace(self._fleet_rules, reservations=change.reservations + 1)
+        if change.frees_budget:
+            reservations = self._fleet_rules.reservations + self._fleet_rules.has_budget
+            self._fleet_rules = replace(self._fleet_rules, reservations=reservations)
+            for maintenance in [m for m in self._maintenances.values() if m.waits_for_budget and m.ended is None]:
+                self._put_maintenance(replace(maintenance, wake_at=change.at))
 
     def _put_hooks(self, hooks: Iterable[Hook]) -> None:
         self._hooks |= {hook.id: replace(hook, version=hook.version + 1) for hook in hooks}

@@ -42,6 +42,19 @@ SELECT m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, a.interf
 FROM machines m LEFT JOIN machine_addresses a ON a.scope = m.scope AND a.name = m.name
 ORDER BY m.scope, m.name;
 
+-- name: machines_labelled
+-- Return what selectors read of every machine after this key, in the order of machines.
+SELECT m.scope, m.name, m.update_domain, m.host, m.labels, h.labels
+FROM machines m LEFT JOIN hosts h ON h.name = m.host
+WHERE (m.scope, m.name) > (%(scope)s, %(name)s) ORDER BY m.scope, m.name;
+
+-- name: machines_labelled_of_scopes
+-- Return what selectors read of the machines of these scopes after this key, in the order of machines.
+SELECT m.scope, m.name, m.update_domain, m.host, m.labels, h.labels
+FROM machines m LEFT JOIN hosts h ON h.name = m.host
+WHERE m.scope = ANY(%(scopes)s::text[]) AND (m.scope, m.name) > (%(scope)s, %(name)s)
+ORDER BY m.scope, m.name;
+
 -- name: addresses_by_key
 -- Return the addresses of the machines with these keys.
 SELECT a.scope, a.name, a.address FROM jsonb_array_elements(%(keys)s::jsonb) k
@@ -103,9 +116,10 @@ SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') 
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
   max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed,
   count(*) FILTER (WHERE e.status = 'Abandoned' OR o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason))
-    AS resolved
+    AS resolved, max(e.requested_not_before) AS requested_not_before
 FROM events e LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
-WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND e.replaced_by = ''
+  AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
@@ -537,7 +551,8 @@ DELETE FROM machines WHERE scope = %(scope)s AND name = %(name)s;
 INSERT INTO maintenances VALUES (%(id)s, %(type)s, %(source)s, %(created)s, %(created_by)s, %(not_before)s,
     %(earliest)s, %(duration_s)s, %(description)s, %(emergency)s, %(on_failure)s, %(paused)s, %(cancelled)s,
     %(status)s, %(wake_at)s, %(version)s + 1, %(ended)s, %(told)s, %(host_mode)s,
-    %(return_machines)s, %(to_host)s, %(not_after)s, %(drill_hold_s)s, %(continued_after)s)
+    %(return_machines)s, %(to_host)s, %(not_after)s, %(drill_hold_s)s, %(continued_after)s,
+    %(waits_for_budget)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
@@ -548,7 +563,7 @@ INSERT INTO maintenance_targets VALUES (%(maintenance_id)s, %(targets)s, %(strat
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.
 UPDATE maintenances SET paused = %(paused)s, cancelled = %(cancelled)s, status = %(status)s, wake_at = %(wake_at)s,
     version = %(version)s + 1, ended = %(ended)s, told = %(told)s,
-    continued_after = %(continued_after)s
+    continued_after = %(continued_after)s, waits_for_budget = %(waits_for_budget)s
 WHERE id = %(id)s AND version = %(version)s;
 
 -- name: wake_maintenance
@@ -559,16 +574,17 @@ UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE id = %(id)
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before)
+    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before,
+    replaced_by)
 VALUES (%(id)s, %(maintenance_id)s, %(wave)s, %(position)s, %(scope)s, %(update_domain)s, %(type)s, %(source)s,
     %(resources)s, %(description)s, %(duration_s)s, %(emergency)s, %(status)s, %(born_approved)s,
     %(needs_approval)s, %(approval)s, %(sequence)s, %(published)s, %(not_before)s, %(minimum_notice_s)s,
     %(started)s, %(ended)s, %(reason)s, %(host)s, %(to_host)s, %(group_name)s, %(replaces)s, %(reschedules)s,
-    %(requested_not_before)s)
+    %(requested_not_before)s, %(replaced_by)s)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
-    ended = excluded.ended, reason = excluded.reason
+    ended = excluded.ended, reason = excluded.reason, replaced_by = excluded.replaced_by
 WHERE events.maintenance_id = excluded.maintenance_id;
 
 -- name: add_approval
@@ -578,13 +594,14 @@ INSERT INTO approvals VALUES (%(event_id)s, %(machine)s, %(who)s, %(at)s, %(orig
 -- name: put_order
 -- Add or update an order; it is listed under its event's scope, the order of a host under none.
 INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
-    phase, scope)
+    phase, reschedules, requested_not_before, scope)
 VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s, %(ended)s, %(reason)s, %(output)s,
-    %(host)s::text, %(maintenance_id)s, %(position)s, %(phase)s,
+    %(host)s::text, %(maintenance_id)s, %(position)s, %(phase)s, %(reschedules)s, %(requested_not_before)s,
     CASE WHEN %(host)s::text = '' THEN (SELECT scope FROM events WHERE events.id = %(id)s::text) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase, position = excluded.position,
+    reschedules = excluded.reschedules, requested_not_before = excluded.requested_not_before;
 
 -- name: add_audit
 -- Add an audit entry; a trigger chains it to the entry before.
@@ -785,6 +802,39 @@ ORDER BY id LIMIT %(limit)s;
 -- Return the rules of the fleet.
 SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations FROM fleet_rules WHERE one;
 
+-- name: machines_down
+-- Count the machines in published and Started events.
+SELECT count(DISTINCT m.scope || '/' || m.machine) AS machines
+FROM events e JOIN event_machines m ON m.event_number = e.number
+WHERE e.status IN ('Scheduled', 'Started');
+
+-- name: hosts_down
+-- Return the hosts that maintenances work on, empty, or take down because they group machines by host.
+SELECT e.maintenance_id, e.host FROM events e WHERE e.status IN ('Scheduled', 'Started') AND e.host <> ''
+UNION
+SELECT e.maintenance_id, e.group_name FROM events e
+JOIN maintenance_targets t ON t.maintenance_id = e.maintenance_id
+WHERE e.status IN ('Scheduled', 'Started') AND e.group_name <> '' AND t.strategy::jsonb ->> 'group_by' = 'host'
+UNION
+SELECT maintenance_id, host FROM orders
+WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
+UNION
+SELECT o.maintenance_id, o.host FROM orders o
+WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+
+-- name: events_down
+-- Return the oldest published and Started events.
+SELECT id FROM events WHERE status IN ('Scheduled', 'Started') ORDER BY number LIMIT %(limit)s;
+
+-- name: release
+-- Record that something is up again, if the fleet has a budget.
+UPDATE fleet_rules SET reservations = reservations + 1 WHERE one AND (max_hosts_down > 0 OR max_machines_down > 0);
+
+-- name: wake_waiting_for_budget
+-- Let the ticker work on the maintenances that wait for the budget of the fleet.
+UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE waits_for_budget AND ended IS NULL;
+
 -- name: update_fleet_rules
 -- Change the rules of the fleet. If their version changed, this changes no row, and the store raises Conflict.
 UPDATE fleet_rules SET windows = %(windows)s, no_go_times = %(no_go_times)s, max_hosts_down = %(max_hosts_down)s,
@@ -852,6 +902,16 @@ FROM (SELECT system_identifier || '/' || 'cluster'::regclass::oid AS identity,
 -- name: lock_maintenances
 -- Lock the maintenances in the order of their ids, and return their versions.
 SELECT id, version FROM maintenances WHERE id = ANY(%(ids)s::text[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_maintenances_and_waiting
+-- Lock these maintenances and those that wait for the budget of the fleet, as lock_maintenances does.
+SELECT id, version FROM maintenances WHERE id IN (
+    SELECT unnest(%(ids)s::text[]) UNION SELECT id FROM maintenances WHERE waits_for_budget)
+ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_budget
+-- Lock the rules of the fleet, if it has a budget: before anything else, so that changes that rely on what is down wait here.
+SELECT reservations FROM fleet_rules WHERE one AND (max_hosts_down > 0 OR max_machines_down > 0) FOR NO KEY UPDATE;
 
 -- name: add_change
 -- Announce a change. From here to the commit, one change at a time holds the lock: NOTIFY needs that anyway, and it keeps the
@@ -938,9 +998,9 @@ DELETE FROM leases WHERE name = %(name)s AND node = %(node)s;
 DELETE FROM leases WHERE until < clock_timestamp() - interval '1 day';
 
 -- name: live_nodes
--- Return the nodes whose own lease has not ended, or ended at most `past_s` ago.
+-- Return the names in the leases of a kind that have not ended, or ended at most `past_s` ago.
 SELECT node FROM leases
-WHERE name = 'node ' || node AND until >= clock_timestamp() - %(past_s)s * interval '1 second';
+WHERE name = %(kind)s || ' ' || node AND until >= clock_timestamp() - %(past_s)s * interval '1 second';
 
 -- name: now
 -- Return the database's time.

@@ -94,10 +94,10 @@ class PostgresSession:
         self._touch()
         return _PendingRows(self._connection.execute(SQL[name].encode(), _escaped(values)), self._wait)
 
-    def stream(self, name: str, /) -> Iterable[Any]:
+    def stream(self, name: str, /, **values: object) -> Iterable[Any]:
         with self._connection.cursor(name, row_factory=tuple_row) as cursor:
             self._touch()
-            cursor.execute(SQL[name].encode())
+            cursor.execute(SQL[name].encode(), values)
             while rows := cursor.fetchmany(WALKED_AT_ONCE):
                 yield from rows
                 self._touch()
@@ -242,11 +242,14 @@ class PostgresStore(SqlStore):
             raise _AnotherServer
 
     def _prepare(self, writer: SqlSession, change: Change) -> None:
-        """Lock maintenances, then scopes, in one round trip, and check their versions."""
+        """Lock the budget, maintenances, then scopes, in one round trip, and check their versions."""
         known = {m.id: m.version for m in change.maintenances}
         ids = sorted({*known, *change.wakes})
         server = writer.query("server")
-        maintenances = writer.query("lock_maintenances", ids=writer.as_list(ids)) if ids else ()
+        if change.reservations is not None or change.frees_budget:
+            writer.query("lock_budget")
+        lock = "lock_maintenances_and_waiting" if change.frees_budget else "lock_maintenances"
+        maintenances = writer.query(lock, ids=writer.as_list(ids)) if ids or change.frees_budget else ()
         scopes = query_versions(writer, change)
         held = query_held(writer, change)
         self._recognise(server)
@@ -374,9 +377,9 @@ class PostgresStore(SqlStore):
         with self._writing() as writer:
             writer.execute("drop_lease", name=name, node=node)
 
-    def live_nodes(self, past_s: float = 0.0) -> set[str]:
+    def live_nodes(self, past_s: float = 0.0, *, kind: str = "node") -> set[str]:
         with self._reading() as reader:
-            return {row["node"] for row in reader.query("live_nodes", past_s=past_s)}
+            return {row["node"] for row in reader.query("live_nodes", past_s=past_s, kind=kind)}
 
     # -- the database's time
 

@@ -4,7 +4,7 @@ A subclass implements `_reading` and `_writing`; each yields a `SqlSession`, an 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import groupby, takewhile
@@ -14,7 +14,7 @@ from typing import Any
 from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvariantBroken
-from forewarn.core.fleet_rules import FleetRules
+from forewarn.core.fleet_rules import MAX_NAMED_EVENTS, FleetRules, FleetUse
 from forewarn.core.model import (
     OPEN,
     Approval,
@@ -43,6 +43,7 @@ from forewarn.store import (
     HostQuery,
     IdKind,
     Inventory,
+    LabelledMachine,
     MachineIdentity,
     MachineLastSeen,
     MachineQuery,
@@ -57,7 +58,7 @@ from forewarn.store import (
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.sql import lists, writing
-from forewarn.store.sql.rows import Row, read_strategy, read_targets
+from forewarn.store.sql.rows import Row, Values, read_labels, read_strategy, read_targets
 from forewarn.store.sql.session import SqlSession
 
 # After every id of the audit.
@@ -126,6 +127,8 @@ class SqlStore:
             )
             scopes = list(scopes)
             counts = _machine_counts(reader, scopes) if focus.reads_rules else ()
+            fleet_rules = next((reader.rows.fleet_rules.decode(row) for row in rules), FleetRules())
+            use = _FleetUseRows(reader) if fleet_rules.has_budget else None
             clock_hold = next((reader.rows.hold.decode(row) for row in hold), None)
             store_hold = next((reader.rows.store_hold.decode(row) for row in holds), None)
             return Snapshot(
@@ -136,7 +139,8 @@ class SqlStore:
                 events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
-                fleet_rules=next((reader.rows.fleet_rules.decode(row) for row in rules), FleetRules()),
+                fleet_rules=fleet_rules,
+                fleet_use=use.read() if use is not None else FleetUse(),
                 machine_counts={row["scope"]: row["machines"] for row in counts},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
@@ -157,6 +161,10 @@ class SqlStore:
             (row,) = reader.query("fleet_rules")
             return reader.rows.fleet_rules.decode(row)
 
+    def fleet_use(self) -> FleetUse:
+        with self._reading() as reader:
+            return _FleetUseRows(reader).read()
+
     def scopes(self) -> dict[str, Scope]:
         with self._reading_fleet() as reader:
             found = list(reader.query("scopes_all"))
@@ -173,6 +181,20 @@ class SqlStore:
                 scope, name, update_domain, fault_domain, instance_id, _, _ = found[0]
                 identities = tuple((row[5], row[6]) for row in found if row[6] is not None)
                 yield MachineIdentity(scope, name, update_domain, fault_domain, instance_id, identities)
+
+    def labelled_machines(
+        self, scopes: tuple[str, ...] | None, after: tuple[str, str] = ("", "")
+    ) -> Generator[LabelledMachine, None, None]:
+        values: Values = {"scope": after[0], "name": after[1]}
+        with self._reading_fleet() as reader:
+            if scopes is not None:
+                rows = reader.stream("machines_labelled_of_scopes", scopes=reader.as_list(scopes), **values)
+            else:
+                rows = reader.stream("machines_labelled", **values)
+            for scope, name, update_domain, host, labels, host_labels in rows:
+                yield LabelledMachine(
+                    scope, name, update_domain, host, read_labels(labels), read_labels(host_labels or "{}")
+                )
 
     # -- atomic writes
 
@@ -520,6 +542,19 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> tuple[dict[str
         read = listed if focus.open_events else reader.as_list([])
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
     return {row["id"]: row for row in found}, maintenance_ids, scopes
+
+
+class _FleetUseRows:
+    """The queries about what is down in the fleet; reading their rows may wait for the server."""
+
+    def __init__(self, reader: SqlSession) -> None:
+        self._machines, self._hosts = reader.query("machines_down"), reader.query("hosts_down")
+        self._events = reader.query("events_down", limit=MAX_NAMED_EVENTS)
+
+    def read(self) -> FleetUse:
+        (machines,) = (row["machines"] for row in self._machines)
+        hosts = frozenset((row["maintenance_id"], row["host"]) for row in self._hosts)
+        return FleetUse(machines=machines, hosts=hosts, events=tuple(row["id"] for row in self._events))
 
 
 def _machine_counts(reader: SqlSession, scopes: Iterable[Row]) -> Iterable[Row]:

@@ -45,6 +45,19 @@ SELECT m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, a.interf
 FROM machines m LEFT JOIN machine_addresses a ON a.scope = m.scope AND a.name = m.name
 ORDER BY m.scope, m.name;
 
+-- name: machines_labelled
+-- Return what selectors read of every machine after this key, in the order of machines.
+SELECT m.scope, m.name, m.update_domain, m.host, m.labels, h.labels
+FROM machines m LEFT JOIN hosts h ON h.name = m.host
+WHERE (m.scope, m.name) > (:scope, :name) ORDER BY m.scope, m.name;
+
+-- name: machines_labelled_of_scopes
+-- Return what selectors read of the machines of these scopes after this key, in the order of machines.
+SELECT m.scope, m.name, m.update_domain, m.host, m.labels, h.labels
+FROM machines m LEFT JOIN hosts h ON h.name = m.host
+WHERE m.scope IN (SELECT value FROM json_each(:scopes)) AND (m.scope, m.name) > (:scope, :name)
+ORDER BY m.scope, m.name;
+
 -- name: addresses_by_key
 -- Return the addresses of the machines with these keys.
 SELECT a.scope, a.name, a.address FROM json_each(:keys) k
@@ -104,10 +117,11 @@ SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
   sum(e.status IN ('Planned', 'Scheduled')) AS "left", sum(e.status IN ('Cancelled', 'Abandoned')) AS undone,
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
   max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed,
-  sum(e.status = 'Abandoned' OR coalesce(o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason), 0)) AS resolved
+  sum(e.status = 'Abandoned' OR coalesce(o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason), 0)) AS resolved,
+  max(e.requested_not_before) AS requested_not_before
 FROM json_each(:ids) i CROSS JOIN events e ON e.maintenance_id = i.value
 LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
-WHERE :scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes))
+WHERE e.replaced_by = '' AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
@@ -539,7 +553,8 @@ DELETE FROM machines WHERE scope = :scope AND name = :name;
 -- Add a maintenance. If it exists, this changes no row, and the store raises Conflict.
 INSERT INTO maintenances VALUES (:id, :type, :source, :created, :created_by, :not_before, :earliest, :duration_s,
     :description, :emergency, :on_failure, :paused, :cancelled, :status, :wake_at, :version + 1, :ended, :told, :host_mode,
-    :return_machines, :to_host, :not_after, :drill_hold_s, :continued_after)
+    :return_machines, :to_host, :not_after, :drill_hold_s, :continued_after,
+    :waits_for_budget)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: add_targets
@@ -550,7 +565,7 @@ INSERT INTO maintenance_targets VALUES (:maintenance_id, :targets, :strategy);
 -- Update a maintenance. If its version changed, this changes no row, and the store raises Conflict.
 UPDATE maintenances SET paused = :paused, cancelled = :cancelled, status = :status, wake_at = :wake_at,
     version = :version + 1, ended = :ended, told = :told,
-    continued_after = :continued_after
+    continued_after = :continued_after, waits_for_budget = :waits_for_budget
 WHERE id = :id AND version = :version;
 
 -- name: wake_maintenance
@@ -561,15 +576,16 @@ UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE id = :id AND 
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before)
+    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before,
+    replaced_by)
 VALUES (:id, :maintenance_id, :wave, :position, :scope, :update_domain, :type, :source, :resources, :description,
     :duration_s, :emergency, :status, :born_approved, :needs_approval, :approval, :sequence, :published, :not_before,
     :minimum_notice_s, :started, :ended, :reason, :host, :to_host, :group_name, :replaces, :reschedules,
-    :requested_not_before)
+    :requested_not_before, :replaced_by)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
-    ended = excluded.ended, reason = excluded.reason
+    ended = excluded.ended, reason = excluded.reason, replaced_by = excluded.replaced_by
 WHERE events.maintenance_id = excluded.maintenance_id;
 
 -- name: add_approval
@@ -579,12 +595,13 @@ INSERT INTO approvals VALUES (:event_id, :machine, :who, :at, :origin) ON CONFLI
 -- name: put_order
 -- Add or update an order; it is listed under its event's scope, the order of a host under none.
 INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
-    phase, scope)
+    phase, reschedules, requested_not_before, scope)
 VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output, :host, :maintenance_id, :position,
-    :phase, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id) ELSE '' END)
+    :phase, :reschedules, :requested_not_before, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase, position = excluded.position,
+    reschedules = excluded.reschedules, requested_not_before = excluded.requested_not_before;
 
 -- name: add_audit
 -- Add an audit entry.
@@ -776,6 +793,39 @@ ORDER BY id LIMIT :limit;
 -- name: fleet_rules
 -- Return the rules of the fleet.
 SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations FROM fleet_rules WHERE one = 1;
+
+-- name: machines_down
+-- Count the machines in published and Started events.
+SELECT count(DISTINCT m.scope || '/' || m.machine) AS machines
+FROM events e INDEXED BY events_visible CROSS JOIN event_machines m ON m.event_number = e.number
+WHERE e.status IN ('Scheduled', 'Started');
+
+-- name: hosts_down
+-- Return the hosts that maintenances work on, empty, or take down because they group machines by host.
+SELECT e.maintenance_id, e.host FROM events e INDEXED BY events_visible WHERE e.status IN ('Scheduled', 'Started') AND e.host <> ''
+UNION
+SELECT e.maintenance_id, e.group_name FROM events e INDEXED BY events_visible
+CROSS JOIN maintenance_targets t ON t.maintenance_id = e.maintenance_id
+WHERE e.status IN ('Scheduled', 'Started') AND e.group_name <> '' AND json_extract(t.strategy, '$.group_by') = 'host'
+UNION
+SELECT maintenance_id, host FROM orders INDEXED BY orders_of_hosts_by_state
+WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
+UNION
+SELECT o.maintenance_id, o.host FROM orders o INDEXED BY orders_of_hosts_by_state
+WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e INDEXED BY events_of_hosts
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+
+-- name: events_down
+-- Return the oldest published and Started events.
+SELECT id FROM events INDEXED BY events_visible WHERE status IN ('Scheduled', 'Started') ORDER BY number LIMIT :limit;
+
+-- name: release
+-- Record that something is up again, if the fleet has a budget.
+UPDATE fleet_rules SET reservations = reservations + 1 WHERE one = 1 AND (max_hosts_down > 0 OR max_machines_down > 0);
+
+-- name: wake_waiting_for_budget
+-- Let the ticker work on the maintenances that wait for the budget of the fleet.
+UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE waits_for_budget = 1 AND ended IS NULL;
 
 -- name: update_fleet_rules
 -- Change the rules of the fleet. If their version changed, this changes no row, and the store raises Conflict.

@@ -74,6 +74,7 @@ CREATE TABLE maintenances (
     not_after       TEXT,
     drill_hold_s    INTEGER NOT NULL DEFAULT 0,
     continued_after INTEGER NOT NULL DEFAULT 0,
+    waits_for_budget INTEGER NOT NULL DEFAULT 0,
     CHECK (CASE status
            WHEN 'Planned'   THEN ended IS NULL
            WHEN 'Running'   THEN ended IS NULL
@@ -87,6 +88,7 @@ CREATE TABLE maintenances (
 CREATE INDEX maintenances_by_wake ON maintenances (wake_at, id) WHERE wake_at IS NOT NULL;
 CREATE INDEX maintenances_by_end ON maintenances (ended) WHERE ended IS NOT NULL;
 CREATE INDEX maintenances_by_status ON maintenances (status, created, id);
+CREATE INDEX maintenances_waiting_for_budget ON maintenances (waits_for_budget, id) WHERE waits_for_budget = 1;
 
 -- What an operator asked for, as JSON. Apart from the maintenances, whose rows are written at every wake-up.
 CREATE TABLE maintenance_targets (
@@ -143,6 +145,7 @@ CREATE TABLE events (
     replaces         TEXT NOT NULL DEFAULT '',
     reschedules      INTEGER NOT NULL DEFAULT 0,
     requested_not_before TEXT,
+    replaced_by      TEXT NOT NULL DEFAULT '',
     UNIQUE (maintenance_id, position),
     CHECK (CASE status
            WHEN 'Planned'   THEN ended IS NULL
@@ -159,6 +162,8 @@ CREATE INDEX events_open_by_scope ON events (scope) WHERE ended IS NULL;
 CREATE INDEX events_by_scope ON events (scope, number);
 -- Ended events never change, so their indexes are written once. Open events are few and need no further index.
 CREATE INDEX events_open ON events (number) WHERE ended IS NULL;
+CREATE INDEX events_visible ON events (status, number) WHERE status IN ('Scheduled', 'Started');
+CREATE INDEX events_of_hosts ON events (maintenance_id, host) WHERE host <> '';
 CREATE INDEX events_by_kind ON events (status, type, number) WHERE ended IS NOT NULL;
 CREATE INDEX events_by_scope_and_kind ON events (scope, status, type, number) WHERE ended IS NOT NULL;
 CREATE INDEX events_by_end ON events (ended, status, type, scope) WHERE ended IS NOT NULL;
@@ -235,6 +240,8 @@ CREATE TABLE orders (
     maintenance_id TEXT NOT NULL DEFAULT '',
     position       INTEGER NOT NULL DEFAULT 0,
     phase          TEXT NOT NULL DEFAULT '' CHECK (phase = '' OR phase = 'stop' OR phase = 'start'),
+    reschedules    INTEGER NOT NULL DEFAULT 0,
+    requested_not_before TEXT,
     CHECK (state <> 'in-doubt' OR (node <> '' AND deadline IS NULL)),
     CHECK ((host = '') = (maintenance_id = '')),
     CHECK (host <> '' OR (state <> 'cancelled' AND state <> 'abandoned' AND (state <> 'planned' OR phase = 'start')))
