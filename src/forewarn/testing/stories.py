@@ -45,8 +45,8 @@ GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
     "not_after", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
-    "windows",
     "scopes", "label", "name", "host_label",
+    "windows",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -236,6 +236,7 @@ class Player:
             spans=tuple(filter(None, options.get("when", "").split("; "))),
             zone=options.get("zone", "UTC"),
             scopes=tuple(filter(None, options.get("scopes", "").split(","))),
+            labels=options.get("labels", ""),
         )
         self.service.control.put_no_go_time(no_go, self._operator)
 
