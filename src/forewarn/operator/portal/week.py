@@ -18,7 +18,7 @@ DAY_MINUTES = 24 * 60
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class DayPart:
     """A part of a day, in minutes after midnight: its name, and its times as text."""
 
     name: str
@@ -35,8 +35,8 @@ class Bar:
 @dataclass(frozen=True, slots=True)
 class Day:
     date: date
-    windows: tuple[Bar, ...]
-    no_go_times: tuple[Bar, ...]
+    windows: tuple[DayPart, ...]
+    no_go_times: tuple[DayPart, ...]
     starts: tuple[tuple[str, EventOut], ...]
 
 
@@ -102,9 +102,9 @@ def _start(event: EventOut) -> datetime | None:
     return max((reason.until for reason in event.waiting_for if reason.until is not None), default=None)
 
 
-def _bars(named: Iterable[tuple[str, str, Iterable[Interval]]], midnight: datetime) -> tuple[Bar, ...]:
+def _bars(named: Iterable[tuple[str, str, Iterable[Interval]]], midnight: datetime) -> tuple[DayPart, ...]:
     found = [
-        Bar(name, *_minutes(interval, midnight), _text(interval, midnight), detail)
+        DayPart(name, *_minutes(interval, midnight), _text(interval, midnight), detail)
         for name, detail, intervals in named
         for interval in intervals
         if interval[0] < midnight + DAY and interval[1] > midnight
