@@ -22,6 +22,17 @@ from forewarn.core.model import (
 from forewarn.core.operator_model import Hook, Receipt, Token
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadEvents:
+    """What is known of the events of a maintenance that a snapshot does not have: ended ones, and later waves.
+
+    `begun` says whether one of them has started. `last_position` is the highest position of all events of the maintenance.
+    """
+
+    begun: bool
+    last_position: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The state a decision reads: some scopes, their open events with approvals and orders, and their maintenances.
@@ -32,7 +43,8 @@ class Snapshot:
     `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that. Of a host
     in `read_hosts`, every machine is present, and every order that is not over, also if its maintenance is absent. The
     `fleet_rules` are present if whole maintenances are. So are the `machine_counts` of the scopes that limit a share of
-    their machines, and the `fleet_use` if the fleet has a budget.
+    their machines, and the `fleet_use` if the fleet has a budget. Of a maintenance in `unread`, only the visible events are
+    present, and those of the first wave that has planned events.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -46,6 +58,7 @@ class Snapshot:
     store_hold: StoreHold | None = None
     resumed: StoreHold | None = None
     read_hosts: frozenset[str] = frozenset()
+    unread: Mapping[str, UnreadEvents] = field(default_factory=dict)
     fleet_rules: FleetRules = field(default_factory=FleetRules)
     machine_counts: Mapping[str, int] = field(default_factory=dict)
     fleet_use: FleetUse = field(default_factory=FleetUse)

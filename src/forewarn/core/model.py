@@ -489,6 +489,21 @@ class Maintenance:
     continued_after: int = 0
     waits_for_budget: bool = False
 
+    @property
+    def ticks_need_all_events(self) -> bool:
+        """Whether a tick must read every event: it may cancel all of them, counts them, or examines earlier waves.
+
+        A tick reads only the current wave of any other maintenance.
+        """
+        whole = (
+            self.host_mode,
+            self.not_after,
+            self.strategy.bake_s,
+            self.strategy.max_failures,
+            self.strategy.pause_after,
+        )
+        return any(whole) or self.on_failure is OnFailure.CANCEL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:

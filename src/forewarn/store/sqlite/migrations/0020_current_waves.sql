@@ -1,0 +1,2 @@
+-- Ticks of large maintenances: find the current wave without reading the others.
+CREATE INDEX events_open_by_wave ON events (maintenance_id, status, wave) WHERE ended IS NULL;
