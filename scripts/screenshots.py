@@ -200,8 +200,13 @@ def with_palette(page: Page, png: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
+def chromium_path() -> str | None:
+    """Return where Chromium is: its headless shell if there is one, because it does less than the whole browser."""
+    return shutil.which("chromium-headless-shell") or shutil.which("chromium")
+
+
 def main() -> int:
-    chromium = shutil.which("chromium")
+    chromium = chromium_path()
     if chromium is None:
         print("chromium is not on the PATH: install it, on Debian with scripts/test_tools", file=sys.stderr)
         return 1

@@ -144,9 +144,10 @@ RARE_WORDS = {
         "conflict", "store_unavailable", "too_many_streams", "invariant_broken",
     ),
     "waiting codes": (
-        "approval", "budget", "clock", "earlier-host", "earlier-wave", "earliest", "executor", "host-not-empty", "host-work",
+        "approval", "bake", "budget", "clock", "continue", "failures", "earlier-host", "earlier-wave", "earliest", "executor",
+        "host-not-empty", "host-work",
         "in-doubt", "machine", "notice", "order-failed", "paused",
-        "queue", "store-held", "ticker", "unresolved", "update-domain", "wave",
+        "queue", "requested-start", "store-held", "ticker", "unresolved", "update-domain", "wave",
     ),
     "journal records": (
         "approved", "approving", "begin", "changed", "child", "end", "health", "in-service", "kept", "lapsed", "over", "refused",

@@ -27,16 +27,15 @@ from tests.support.builders import TICKER, at, maintenance, shop
         {"on_failure": OnFailure.CANCEL},
         {"host_mode": HostMode.EVACUATE},
         {"not_after": at(60)},
-        {"strategy": Strategy(bake_s=1)},
-        {"strategy": Strategy(max_failures="1")},
-        {"strategy": Strategy(pause_after=1)},
+        {"strategy": Strategy(pause_after=2), "continued_after": 1},
     ],
     ids=str,
 )
 def test_some_maintenances_are_ticked_with_all_their_events(facts: dict[str, Any]) -> None:
-    """A tick of these may cancel the rest, counts the orders, or looks at the waves before."""
+    """A tick of these may cancel the rest, or must know which wave is the last."""
     assert maintenance(**facts).ticks_need_all_events
-    assert not maintenance(on_failure=OnFailure.CONTINUE).ticks_need_all_events
+    others = Strategy(pause_after=2, bake_s=1, max_failures="1")
+    assert not maintenance(on_failure=OnFailure.CONTINUE, strategy=others, continued_after=2).ticks_need_all_events
 
 
 def second_wave() -> tuple[Maintenance, list[Event], Snapshot]:
@@ -53,7 +52,7 @@ def second_wave() -> tuple[Maintenance, list[Event], Snapshot]:
 
 def only_second(known: Maintenance, events: list[Event], whole: Snapshot) -> Snapshot:
     present = {e.id: e for e in events if e.status not in ENDED and e.wave == 2}
-    return replace(whole, events=present, orders={}, unread={known.id: UnreadEvents(begun=True, last_position=2)})
+    return replace(whole, events=present, orders={}, unread={known.id: UnreadEvents(2, at(1))})
 
 
 def test_a_maintenance_is_running_if_an_unread_event_has_started() -> None:
@@ -62,7 +61,7 @@ def test_a_maintenance_is_running_if_an_unread_event_has_started() -> None:
     draft = Draft(only_second(known, events, whole), at(1), TICKER)
     refresh(draft, known.id)
     assert draft.maintenances[known.id].status is MaintenanceStatus.RUNNING
-    nothing_begun = replace(draft.before, unread={known.id: UnreadEvents(begun=False, last_position=2)})
+    nothing_begun = replace(draft.before, unread={known.id: UnreadEvents(2)})
     draft = Draft(nothing_begun, at(1), TICKER)
     refresh(draft, known.id)
     assert draft.maintenances[known.id].status is MaintenanceStatus.PLANNED

@@ -248,3 +248,20 @@ def test_a_maintenance_says_what_is_wrong_with_it() -> None:
     assert state("Paused", held=True, failed=0, in_doubt=1) == (
         "Held: an order of a host, or outside your scopes, failed, 1 order in doubt"
     )
+
+
+def test_a_strategy_in_words() -> None:
+    """Only what differs from the default is named."""
+    default: dict[str, Any] = {
+        "group_by": "update-domain",
+        "max_parallel": 1,
+        "canary": 0,
+        "bake_s": 0,
+        "max_failures": "",
+        "pause_after": 0,
+    }
+    assert formatting.strategy(**default) == ""
+    facts = {"group_by": "host", "canary": 1, "bake_s": 1_800, "max_failures": "3", "pause_after": 1}
+    assert formatting.strategy(**{**default, **facts}) == (
+        "by host, 1 at once, canary 1, bake time 30m, holds at 3 failures, pauses after wave 1"
+    )

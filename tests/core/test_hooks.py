@@ -56,7 +56,16 @@ STARTED = entry(
 def test_every_action_that_the_core_notes_has_a_kind_of_its_own() -> None:
     """A new action of the core belongs to a kind that `--on` can name."""
     folder = Path(forewarn.core.__file__).parent
-    modules = ("lifecycle", "order_verbs", "host_verbs", "verb_steps", "advance", "cancelling", "host_work")
+    modules = (
+        "lifecycle",
+        "order_verbs",
+        "host_verbs",
+        "verb_steps",
+        "advance",
+        "cancelling",
+        "host_work",
+        "rescheduling",
+    )
     source = "".join((folder / f"{name}.py").read_text() for name in modules)
     noted = set(re.findall(r'note(?:_order)?\(\s*(?:draft, )?"([a-z -]+)"', source)) | {
         "maintenance paused",

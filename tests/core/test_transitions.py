@@ -12,13 +12,13 @@ from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb,
 from tests.support.builders import START, World, at, event, guid, shop
 
 EVENTS = """
-              publish    approve    start    cancel     fail     retry    finish     abandon
-    Planned   Scheduled  -          Started  Cancelled  -        -        -          -
-    Scheduled -          Scheduled  Started  Cancelled  -        -        -          -
-    Started   -          Started    -        -          Started  Started  Completed  Abandoned
-    Completed -          Completed  -        -          -        -        -          -
-    Cancelled -          Cancelled  -        -          -        -        -          -
-    Abandoned -          Abandoned  -        -          -        -        -          -
+              publish    approve    start    cancel     reschedule fail     retry    finish     abandon
+    Planned   Scheduled  -          Started  Cancelled  Cancelled  -        -        -          -
+    Scheduled -          Scheduled  Started  Cancelled  Cancelled  -        -        -          -
+    Started   -          Started    -        -          -          Started  Started  Completed  Abandoned
+    Completed -          Completed  -        -          -          -        -        -          -
+    Cancelled -          Cancelled  -        -          -          -        -        -          -
+    Abandoned -          Abandoned  -        -          -          -        -        -          -
 """
 
 # "stop" is the first report of an order that stops machines for the work on their host and starts them again later. Orders of
@@ -99,7 +99,7 @@ def test_the_tables_are_complete() -> None:
 
 def test_a_refusal_lists_the_possible_verbs() -> None:
     """The message of an illegal verb lists the legal ones."""
-    with pytest.raises(IllegalTransition, match=r"\(possible: approve, start, cancel\)"):
+    with pytest.raises(IllegalTransition, match=r"\(possible: approve, start, cancel, reschedule\)"):
         status_after(event(status=Status.SCHEDULED), Verb.FINISH)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from forewarn.core import lifecycle
 from forewarn.core.change import Change, Snapshot
-from forewarn.service import control
 from forewarn.store import Focus
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import Player, play
@@ -60,7 +59,7 @@ lifecycle_tick = lifecycle.tick
 def test_a_story_ticks_the_same_on_current_waves(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tick of every story changes the same with the current waves as with all events."""
     store = ComparingStore()
-    monkeypatch.setattr(control.lifecycle, "tick", store.tick)
+    monkeypatch.setattr("forewarn.service.control.lifecycle.tick", store.tick)
     text = story.read_text("utf-8")
     assert play(text, store) == text
 
@@ -68,7 +67,7 @@ def test_a_story_ticks_the_same_on_current_waves(story: Path, monkeypatch: pytes
 def test_waves_that_are_not_current_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of fifty waves a tick reads one, until the last; the maintenance ends as with all events."""
     store = ComparingStore()
-    monkeypatch.setattr(control.lifecycle, "tick", store.tick)
+    monkeypatch.setattr("forewarn.service.control.lifecycle.tick", store.tick)
     player = Player(store)
     machines = [f"machine shop/web-{n} ud={n}" for n in range(50)]
     player.play("fleet", ["scope shop availability-set", *machines])

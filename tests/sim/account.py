@@ -111,6 +111,8 @@ class Account:
         self._keep_maintenances(change)
         for event in change.events:
             was = before.get(event.id)
+            if was is None:
+                self._planned(event)
             if event.status is Status.STARTED and (was is None or was.status is not Status.STARTED):
                 self._started(at_ms, change, event, before, known, life)
             elif event.status is Status.SCHEDULED and (was is None or was.status is not Status.SCHEDULED):
@@ -227,6 +229,13 @@ class Account:
         self.approvals[event_id].add(machine)
         self._approved_at[event_id, machine] = self._wall(at_ms)
 
+    def _planned(self, event: Event) -> None:
+        deadline, requested = self.maintenances[event.maintenance_id].not_after, event.requested_not_before
+        if deadline is not None and requested is not None and requested >= deadline:
+            self.complain(f"event {event.id} was rescheduled past the deadline of its maintenance")
+        if event.replaces and self.events[event.replaces].replaced_by != event.id:
+            self.complain(f"event {event.id} replaces {event.replaces}, which did not end for it")
+
     def _published(self, at_ms: int, event: Event) -> None:
         scope = self.scopes[event.scope]
         self.published_ms[event.id] = at_ms
@@ -282,6 +291,12 @@ class Account:
             and not event.returns
         ):
             self.complain(f"event {event.id} started after the deadline of its maintenance")
+        if (
+            event.started is not None
+            and event.requested_not_before is not None
+            and event.started < event.requested_not_before
+        ):
+            self.complain(f"event {event.id} started before the time it was rescheduled to")
         if held.paused or held.cancelled:
             self.complain(
                 f"event {event.id} started while its maintenance was {'paused' if held.paused else 'cancelled'}"
@@ -377,6 +392,7 @@ class Account:
         candidates = [e for e in events if e.status in VISIBLE or (e.status is Status.PLANNED and e.born_approved)]
         return all(
             e.status is Status.SCHEDULED
+            and (e.requested_not_before is None or e.requested_not_before <= now)
             and (self.may_start_early(e, decided) or _notice_has_ended(e, maintenance.observed_published_at, now))
             for e in candidates
         )

@@ -42,6 +42,7 @@ OF_THE_CORE: dict[Patch, str] = {
     core.overtaking_in_a_scope: "overtook",
     core.earliest_ignored: "before the earliest start",
     core.deadline_ignored: "after the deadline",
+    core.rescheduled_past_the_deadline: "rescheduled past the deadline",
     core.waves_do_not_start_together: "was left behind",
     core.all_waves_published_at_once: "visible at once|had another update domain",
     core.not_before_moves_after_publication: "changed its NotBefore",

@@ -252,15 +252,17 @@ class Operator:
             old = choose.choice(store.events(EventQuery(limit=500)).events)
             node.request(lambda: control.cancel_event(old.id, OPERATOR))
             return
+        later = self._universe.wall() + timedelta(seconds=choose.choice([60, 1_200, 2_400]))
         verb, act = choose.choices(
             (
                 ("approves", lambda: control.approve_event(event.id, OPERATOR)),
                 ("pauses", lambda: control.pause_maintenance(event.maintenance_id, OPERATOR)),
                 ("resumes", lambda: control.resume_maintenance(event.maintenance_id, OPERATOR)),
                 ("cancels", lambda: control.cancel_event(event.id, OPERATOR)),
+                ("reschedules", lambda: control.reschedule_event(event.id, later, OPERATOR)),
                 ("cancels all of", lambda: control.cancel_maintenance(event.maintenance_id, OPERATOR)),
             ),
-            weights=(4, 4, 4, 1, 1),
+            weights=(4, 4, 4, 1, 2, 1),
         )[0]
         self._universe.log(f"an operator {verb} {event.id[:8].lstrip('0')} through {node.name}")
         node.request(act)

@@ -808,7 +808,7 @@ def test_a_tick_reads_the_current_waves_and_what_may_hold_them_back(store: Store
     assert set(seen.scopes) == {"shop", "blog"}
     assert set(seen.maintenances) == {"large", "over", "rival", "whole"}
     assert set(seen.orders) == {"L2", "O1"}
-    assert dict(seen.unread) == {"large": UnreadEvents(True, 4), "rival": UnreadEvents(False, 2)}
+    assert dict(seen.unread) == {"large": UnreadEvents(4, at(1_000)), "rival": UnreadEvents(2)}
     assert not store.snapshot(Focus(maintenances=("large",))).unread
     assert set(store.snapshot(Focus(maintenances=("whole",), current_waves=True)).scopes) == {"shop", "far"}
 

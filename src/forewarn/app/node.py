@@ -22,7 +22,7 @@ from forewarn.executors import Executor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.service.clock import Clock, KeptClock, SavedReading, boot_clock_s
 from forewarn.service.control import Control
-from forewarn.service.decisions import RenderReceipt, render_nothing
+from forewarn.service.decisions import DEFAULT_MAX_RESCHEDULES, RenderReceipt, render_nothing
 from forewarn.service.follower import Follower
 from forewarn.service.ticker import Ticker
 from forewarn.store import SharedStore, Store
@@ -68,6 +68,7 @@ class Node:
         name: str,
         new_id: Callable[[], str],
         order_timeout_s: int,
+        max_reschedules: int = DEFAULT_MAX_RESCHEDULES,
         retain_history_s: int,
         shared: SharedStore | None = None,
         follower: Follower | None = None,
@@ -92,6 +93,7 @@ class Node:
             clock,
             new_id=new_id,
             order_timeout_s=order_timeout_s,
+            max_reschedules=max_reschedules,
             node=name,
             monotonic=times.monotonic,
             pause=pause,

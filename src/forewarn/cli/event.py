@@ -8,7 +8,7 @@ from forewarn.cli import completion
 from forewarn.cli.client import Failed, Json, path_of
 from forewarn.cli.formatting import full_time, missing_approvals, update_domain_name, waits_for, when, why
 from forewarn.cli.hints import event_hints
-from forewarn.cli.options import moment
+from forewarn.cli.options import NewTime, moment
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.errors import NotFound
@@ -152,6 +152,21 @@ def cancel(session: Session, event: Id) -> None:
     _apply(session, event, "cancel")
 
 
+@command(app, "reschedule")
+def reschedule(session: Session, event: Id, not_before: NewTime) -> None:
+    """Move an event that has not started to another time.
+
+    The event is cancelled and planned again under a new id, as the last wave. Approvals are not kept. The new event is announced
+    its notice before the new time, and never starts earlier. The event of a host moves with its host: see
+    `maintenance reschedule-host`.
+    """
+    body = {"not_before": moment("--not-before", not_before, session.now())}
+    moved = session.api.post(session.path_to("event", event, "reschedule"), body)
+    if not session.out.as_json:
+        session.out.say(f"event {moved['id']} replaces event {moved['replaces']}")
+    _print_sentence(session, moved)
+
+
 @command(app, "retry")
 def retry(session: Session, event: Id) -> None:
     """Issue an order that failed or is in doubt again, as a new attempt."""
@@ -188,7 +203,10 @@ def _print_sentence(session: Session, event: Json) -> None:
 def _hints(session: Session, event: Json) -> list[str]:
     """Return what the caller can do about an event. Only its maintenance says how many of several causes are failures."""
     failed = 0
-    if any(reason["code"] == "unresolved" and len(reason.get("events", ())) > 1 for reason in event["waiting_for"]):
+    if any(
+        reason["code"] in ("unresolved", "failures") and len(reason.get("events", ())) > 1
+        for reason in event["waiting_for"]
+    ):
         maintenance = session.api.get(path_of("maintenances", event["maintenance_id"]), {"limit": 0})
         failed = maintenance["progress"]["failed"]
     return event_hints(event, session.role, failed)

@@ -10,7 +10,6 @@ from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_n
 from forewarn.cli.event import show_event
 from forewarn.cli.formatting import full_time, label_texts
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
-from forewarn.core.plan_warnings import NO_NOTICE
 
 app = group("machine", "Show machines, and restart or redeploy one as its user.")
 
@@ -85,6 +84,8 @@ def redeploy(session: Session, machine: Name, yes: Yes = False, no_notice_ok: No
 
 def _request(session: Session, machine: str, verb: str, *, yes: bool, no_notice_ok: bool) -> None:
     """Create the event; ask first if the plan has warnings other than an accepted lack of notice."""
+    from forewarn.core.plan_warnings import NO_NOTICE  # here, because it imports most of the core
+
     path = session.machine_path(machine, verb)
     planned = session.api.post(path, query={"dry_run": True})["warnings"]
     for warning in planned:

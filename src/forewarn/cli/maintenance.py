@@ -19,12 +19,13 @@ from forewarn.cli.formatting import (
     when,
 )
 from forewarn.cli.hints import maintenance_hints
-from forewarn.cli.options import moment, seconds, usage
+from forewarn.cli.options import NewTime, moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
+from forewarn.core import formatting
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names, span
-from forewarn.core.model import EventType, HostMode, MaintenanceStatus, OnFailure
+from forewarn.core.model import EventType, GroupBy, HostMode, MaintenanceStatus, OnFailure
 
 app = group("maintenance", "Plan, schedule, follow and cancel maintenance.")
 
@@ -58,6 +59,12 @@ Id = Annotated[
         help="The maintenance's id, or at least its first 8 characters.",
         show_default=False,
         autocompletion=completion.maintenances,
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOST", help="A host of the maintenance.", show_default=False, autocompletion=completion.hosts
     ),
 ]
 Timeout = Annotated[
@@ -170,7 +177,40 @@ def schedule(
     on_failure: Annotated[
         OnFailure, typer.Option(help="What happens to the other events when the work of one event fails.")
     ] = OnFailure.HOLD,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.", show_default=False)] = False,
+    group_by: Annotated[
+        str,
+        typer.Option(
+            help="What is worked on together: update-domain, host, fault-domain, scope, or label:KEY.", metavar="GROUPS"
+        ),
+    ] = GroupBy.UPDATE_DOMAIN,
+    max_parallel: Annotated[int, typer.Option(help="How many groups a wave has at most.", min=1)] = 1,
+    canary: Annotated[
+        int, typer.Option(help="How many groups the first wave has; 0: as many as the others.", min=0)
+    ] = 0,
+    bake: Annotated[
+        str | None,
+        typer.Option(help="How long to wait after a wave before the next is published, like 30m.", metavar="DURATION"),
+    ] = None,
+    max_failures: Annotated[
+        str,
+        typer.Option(
+            help="With --on-failure continue: hold when so many orders failed, like 3 or 5%.",
+            metavar="AMOUNT",
+            show_default=False,
+        ),
+    ] = "",
+    pause_after: Annotated[
+        int,
+        typer.Option(
+            help="After this wave, wait for `forewarn maintenance continue`.",
+            metavar="WAVE",
+            min=0,
+            show_default=False,
+        ),
+    ] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the plan and its calendar.", show_default=False)
+    ] = False,
     yes: Yes = False,
     no_notice_ok: NoNoticeOk = False,
     no_host_ok: NoHostOk = False,
@@ -204,6 +244,14 @@ def schedule(
         "description": description,
         "emergency": emergency,
         "on_failure": on_failure.value,
+        "strategy": {
+            "group_by": group_by,
+            "max_parallel": max_parallel,
+            "canary": canary,
+            "bake_s": seconds("--bake", bake) if bake is not None else 0,
+            "max_failures": max_failures,
+            "pause_after": pause_after,
+        },
     }
     if host_mode is not None:
         request |= {"host_mode": host_mode.value, "return_machines": return_, "to_host": to or ""}
@@ -213,6 +261,10 @@ def schedule(
         return
     _show_plan(session, plan, request, now)
     if dry_run:
+        if calendar := plan["calendar"]:
+            session.out.heading("calendar")
+            session.out.table(plan_text.CALENDAR_COLUMNS, plan_text.calendar_rows(calendar))
+            session.out.say(plan_text.calendar_end(calendar))
         return
     refuse_without_notice(plan["warnings"], no_notice_ok=no_notice_ok)
     refuse_without_host(plan["warnings"], no_host_ok=no_host_ok)
@@ -300,6 +352,12 @@ def resume(session: Session, maintenance: Id) -> None:
     _apply(session, maintenance, "resume")
 
 
+@command(app, "continue")
+def continue_(session: Session, maintenance: Id) -> None:
+    """Continue a maintenance that stopped after the wave of its --pause-after."""
+    _apply(session, maintenance, "continue")
+
+
 def _targets(
     machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str], chosen: dict[str, Any]
 ) -> dict[str, Any]:
@@ -343,6 +401,8 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     session.out.say(plan_text.summary(plan))
     session.out.say(f"targets: {target_names(plan)}")
     unknown = "unknown, because the work on hosts takes a time of its own" if plan["host_mode"] else "unknown"
+    if steps := formatting.strategy(**plan["strategy"]):
+        session.out.say(f"strategy: {steps}")
     session.out.say(f"estimated end: {when(plan['estimated_end'], now) or unknown}")
     if request["not_before"]:
         session.out.say(f"not before {when(request['not_before'], now)}, unless approved")
@@ -384,12 +444,7 @@ def _wait(session: Session, maintenance_id: str, until: Until, timeout_s: int | 
 def skip_host(
     session: Session,
     maintenance: Id,
-    host: Annotated[
-        str,
-        typer.Argument(
-            metavar="HOST", help="A host of the maintenance.", show_default=False, autocompletion=completion.hosts
-        ),
-    ],
+    host: Host,
     yes: Yes = False,
 ) -> None:
     """Leave one host out: its events that have not started and its work are cancelled.
@@ -412,6 +467,14 @@ def skip_host(
             "machines that left it stay where they are: to empty host OTHER into it, run"
             f" `forewarn maintenance schedule --host OTHER --evacuate --to {host}`"
         )
+
+
+@command(app, "reschedule-host")
+def reschedule_host(session: Session, maintenance: Id, host: Host, not_before: NewTime) -> None:
+    """Move a host whose machines have not begun to leave to another time: it becomes the last one of the maintenance."""
+    body = {"not_before": moment("--not-before", not_before, session.now())}
+    changed = session.api.post(session.path_to("maintenance", maintenance, "hosts", host, "reschedule"), body)
+    session.out.result(changed, f"host {host} has its turn at {full_time(body['not_before'])} or later")
 
 
 @command(app, "retry-failed")
@@ -469,6 +532,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("earliest", when(maintenance["earliest"], now)),
             ("deadline", when(maintenance["not_after"], now)),
             ("on failure", maintenance["on_failure"]),
+            ("strategy", formatting.strategy(**maintenance["strategy"])),
             ("ended", full_time(maintenance["ended"])),
         ],
     )

@@ -2,10 +2,20 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid, InvalidSettings
 from forewarn.core.formatting import iso
+
+NewTime = Annotated[
+    str,
+    typer.Option(
+        "--not-before", help="The new time: 2030-01-31T22:00:00Z, or +2h.", metavar="TIME", show_default=False
+    ),
+]
 
 
 def usage(message: str) -> InvalidSettings:

@@ -34,6 +34,7 @@ from forewarn.core.waiting import (
     current_wave,
     due,
     host_not_before,
+    host_planned_at,
     notice_end,
     obstacles,
     queue_key,
@@ -261,7 +262,7 @@ def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> M
         if stopped(draft, maintenance):
             return MaintenanceStatus.PAUSED
         unread = draft.before.unread.get(maintenance.id)
-        begun = unread is not None and unread.begun
+        begun = unread is not None and unread.last_ended is not None
         started = begun or any(e.started for e in events) or bool(hosts - {OrderState.PLANNED})
         return MaintenanceStatus.RUNNING if started else MaintenanceStatus.PLANNED
     if Status.ABANDONED in statuses or OrderState.ABANDONED in hosts:
@@ -310,7 +311,8 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
             moments.append(maintenance.earliest)
         planned = [e for e in wave if e.status is Status.PLANNED]
         waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
-        moments += [reason.until for reason in waits if reason.until is not None]
+        # A time that has passed by a held clock wakes nothing: the end of the hold does.
+        moments += [reason.until for reason in waits if reason.until is not None and reason.until > draft.now]
         moments += _wake_for_host(draft, maintenance)
     return min(moments, default=None)
 
@@ -320,7 +322,8 @@ def _wake_for_host(draft: Draft, maintenance: Maintenance) -> list[datetime]:
     order = current_host(draft, maintenance) if maintenance.host_mode is not None else None
     if order is None or (order.state is not OrderState.PLANNED and order.state is not OrderState.DONE):
         return []
-    floor = host_not_before(draft, maintenance, order)
     if not is_read(draft, order):
         return [draft.now]
-    return [floor] if floor is not None and floor > draft.now else []
+    planned_at = None if departures(draft, order) else host_planned_at(draft, maintenance, order)
+    floors = [planned_at, host_not_before(draft, maintenance, order)]
+    return [floor for floor in floors if floor is not None and floor > draft.now]

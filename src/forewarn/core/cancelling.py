@@ -7,6 +7,7 @@ from forewarn.core.model import Event
 from forewarn.core.transitions import Verb, status_after
 
 
-def cancel(draft: Draft, event: Event, reason: str) -> None:
-    draft.put(replace(event, status=status_after(event, Verb.CANCEL), ended=draft.now_in(event.scope), reason=reason))
+def cancel(draft: Draft, event: Event, reason: str, *, replaced_by: str = "") -> None:
+    status, now = status_after(event, Verb.CANCEL), draft.now_in(event.scope)
+    draft.put(replace(event, status=status, ended=now, reason=reason, replaced_by=replaced_by))
     draft.note("event cancelled", event=event, detail=reason)

@@ -26,11 +26,12 @@ from forewarn.core.operator_model import Hook, Receipt, Token
 class UnreadEvents:
     """What is known of the events of a maintenance that a snapshot does not have: ended ones, and later waves.
 
-    `begun` says whether one of them has started. `last_position` is the highest position of all events of the maintenance.
+    `last_position` is the highest position of all events of the maintenance. `last_ended` is the last end of an event that had
+    started, if there is one.
     """
 
-    begun: bool
     last_position: int
+    last_ended: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

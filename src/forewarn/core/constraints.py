@@ -12,13 +12,15 @@ from forewarn.core.deadline import deadline_passed
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance
 from forewarn.core.reason import Waiting
+from forewarn.core.requested_start import announced_later, started_later
+from forewarn.core.strategy import bake
 
 Constraint = Callable[[Draft, Maintenance, list[Event]], list[Waiting]]
 
 # A planned wave is published when none of these holds it back.
-BEFORE_PUBLICATION: tuple[Constraint, ...] = (budget_waits,)
+BEFORE_PUBLICATION: tuple[Constraint, ...] = (announced_later, bake, budget_waits)
 # A published wave that is ready starts when none of these holds it back.
-BEFORE_START: tuple[Constraint, ...] = (deadline_passed,)
+BEFORE_START: tuple[Constraint, ...] = (started_later, deadline_passed)
 
 
 def publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:

@@ -91,7 +91,7 @@ class Draft:
         return {name for e in known if e is not None and e.status in VISIBLE for name in e.resources}
 
     def next_position(self, maintenance_id: str) -> int:
-        """Return the position of the next event of a maintenance."""
+        """Return the position of the next event of a maintenance: the number of its events so far."""
         unread = self.before.unread.get(maintenance_id)
         last = -1 if unread is None else unread.last_position
         return 1 + max((last, *(e.position for e in self.events_of(maintenance_id))))

@@ -16,30 +16,30 @@ def expected_end(
     """Return when the maintenance ends if nothing but time is missing, or None if that cannot be known.
 
     The current wave starts at its NotBefore, unless it has started. Its work takes as long as the longest wave that has ended
-    without an operator's help, or before there is one the duration that was requested. Each later wave adds the notice of the
-    current wave and the same work. Approvals bring the end forward. It cannot be known while an operator must act (paused, held,
-    an order failed or in doubt), while the duration is unknown, if the last wave would start after the deadline, and once the
-    current wave is late, because it then waits for something else than time.
+    without an operator's help, or before there is one the duration that was requested. Each later wave adds the bake time, the
+    notice of the current wave and the same work. Approvals bring the end forward. It cannot be known while an operator must act
+    (paused, held, an order failed or in doubt), while the duration is unknown, if the last wave would start after the deadline,
+    and once the current wave is late, because it then waits for something else than time.
     """
     known = list(waves)
     unended = [wave for wave in known if wave.unended]
     if not unended or held or maintenance.paused or any(wave.failed or wave.in_doubt for wave in known):
         return None
-    current, later = unended[0], len(unended) - 1
+    current = unended[0]
     work = _work(maintenance, known)
-    start = current.started if current.running else current.not_before
+    start = current.started if current.running else current.not_before or current.requested_not_before
     if work is None or start is None:
         return None
     if not current.running and maintenance.earliest is not None:
         start = max(start, maintenance.earliest)
-    end = start + work
-    if (end if current.running else start) < now:
+    if (start + work if current.running else start) < now:
         return None
-    last_end = end + later * (timedelta(seconds=current.notice_s) + work)
-    left = later or not current.running
-    if left and maintenance.not_after is not None and last_end - work >= maintenance.not_after:
-        return None
-    return last_end
+    for wave in unended[1:]:
+        start += work + timedelta(seconds=maintenance.strategy.bake_s + current.notice_s)
+        start = max(start, wave.requested_not_before or start)
+    left = len(unended) > 1 or not current.running
+    missed = left and maintenance.not_after is not None and start >= maintenance.not_after
+    return None if missed else start + work
 
 
 def _work(maintenance: Maintenance, waves: Iterable[WaveProgress]) -> timedelta | None:

@@ -32,8 +32,9 @@ KINDS: dict[str, frozenset[str]] = {
     "abandoned": frozenset({"event abandon by operator", "host abandon by operator", "host abandoned"}),
     "completed": frozenset({"event completed"}),
     "cancelled": frozenset({"event cancelled", "maintenance cancelled", "host cancelled", "deadline passed"}),
+    "rescheduled": frozenset({"event rescheduled", "host rescheduled"}),
     "paused": frozenset({"maintenance paused"}),
-    "resumed": frozenset({"maintenance resumed"}),
+    "resumed": frozenset({"maintenance resumed", "maintenance continued"}),
     ENDED: frozenset({"maintenance ended"}),
     "enabled": frozenset({"scope enabled"}),
     "disabled": frozenset({"scope disabled"}),
@@ -45,7 +46,17 @@ KINDS: dict[str, frozenset[str]] = {
 # Every entry of another action: tokens, hooks, the clock, the store.
 OTHER = "other"
 ALL_KINDS = (*KINDS, OTHER)
-USUAL_KINDS = ("published", "started", "completed", "cancelled", "failed", "in-doubt", "abandoned", ENDED)
+USUAL_KINDS = (
+    "published",
+    "started",
+    "completed",
+    "cancelled",
+    "rescheduled",
+    "failed",
+    "in-doubt",
+    "abandoned",
+    ENDED,
+)
 # Entries of these kinds belong to no scope.
 FLEET_KINDS = ("submitted", "paused", "resumed", ENDED, "fleet", "cordoned", "uncordoned")
 _KIND_OF_ACTION = {action: kind for kind, actions in KINDS.items() for action in actions}

@@ -47,7 +47,8 @@ def _failed(draft: Draft, event: Event) -> bool:
 
 
 def events_of_host(draft: Draft, order: Order) -> list[Event]:
-    return [e for e in draft.events_of(order.maintenance_id) if e.host == order.host]
+    """Return the events of the host, without those that were cancelled because the host was rescheduled."""
+    return [e for e in draft.events_of(order.maintenance_id) if e.host == order.host and not e.replaced_by]
 
 
 def departures(draft: Draft, order: Order) -> list[Event]:

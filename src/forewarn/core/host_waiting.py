@@ -45,8 +45,11 @@ def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: 
         return (*reasons, earlier)
     reasons += _host_busy(draft, order)
     reasons += _not_empty(draft, maintenance, order)
-    floor = host_not_before(draft, maintenance, order)
-    if floor is not None and draft.trusted_in("") < floor:
+    floor, requested = host_not_before(draft, maintenance, order), order.requested_not_before
+    if requested is not None and draft.trusted_in("") < requested:
+        message = "the host was rescheduled: its work does not begin before the requested time"
+        reasons.append(Waiting(code="requested-start", message=message, until=requested))
+    elif floor is not None and draft.trusted_in("") < floor:
         reasons.append(Waiting(code="earliest", message="the work on the host has an earliest start", until=floor))
     if not departures(draft, order):
         reasons += host_budget_waits(draft, maintenance, order)

@@ -39,7 +39,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.planning import plan_events
 from forewarn.core.transitions import OrderVerb, order_after
-from forewarn.core.waiting import host_not_before, stopped
+from forewarn.core.waiting import host_not_before, host_planned_at, stopped
 
 # Without a time limit of orders, the work on a host whose machines are shut down must be taken within this time.
 DOWN_LIMIT_S = 3_600
@@ -82,7 +82,8 @@ def _move(
         return True
     on_host, busy = machines_on(draft, order.host), other_work(draft, order) is not None
     if not events and on_host:
-        may_plan = not busy and not stopped(draft, maintenance)
+        planned_at = host_planned_at(draft, maintenance, order)
+        may_plan = not busy and not stopped(draft, maintenance) and (planned_at is None or draft.now >= planned_at)
         return may_plan and _plan_host(draft, maintenance, order, on_host, new_id)
     if any(e.status is not Status.PLANNED for e in events):
         cordon(draft, order.host, maintenance.id)  # the end of another maintenance may have uncordoned it
@@ -132,7 +133,7 @@ def _plan(
         host=order.host,
         to_host=to_host,
     ):
-        draft.put(event)
+        draft.put(event if event.returns else replace(event, requested_not_before=order.requested_not_before))
 
 
 def several_domains(mode: HostMode | None, host: str, machines: Iterable[Machine], *, emergency: bool = False) -> str:
@@ -206,6 +207,8 @@ def reissued(order: Order, now: datetime, order_timeout_s: int) -> Order:
         maintenance_id=order.maintenance_id,
         position=order.position,
         phase=order.phase,
+        reschedules=order.reschedules,
+        requested_not_before=order.requested_not_before,
     )
 
 
@@ -221,6 +224,11 @@ def finish_host(draft: Draft, order: Order, *, reason: str, output: str = "") ->
     """Record that the work on a host is done, and uncordon the host if this maintenance cordoned it."""
     done = order_after(order, OrderVerb.FINISH)
     draft.put_order(replace(order, state=done, ended=draft.now, deadline=None, reason=reason, output=output))
+    lift_cordon(draft, order)
+
+
+def lift_cordon(draft: Draft, order: Order) -> None:
+    """Uncordon the host if this maintenance cordoned it."""
     known = draft.host(order.host)
     if known.cordoned is not None and known.cordoned_by == order.maintenance_id:
         draft.put_host(replace(known, cordoned=None, cordoned_by=""))

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from forewarn.core.change import Snapshot
+from forewarn.core.amounts import parse_amount
+from forewarn.core.change import Snapshot, UnreadEvents
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.model import (
     ENDED,
@@ -24,6 +25,7 @@ from forewarn.core.model import (
     OrderState,
     Phase,
     Status,
+    Strategy,
 )
 
 # 7. Statuses never go backwards, and ended statuses are final.
@@ -55,7 +57,10 @@ _WORK_MAY_BEGIN = {OrderState.OPEN, OrderState.RUNNING}
 _WORK_IN_HAND = {OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 _WORK_MAY_GO_ON = {OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 # 3. The fields of an event that never change.
-_IDENTITY = ("maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources")
+_IDENTITY = (
+    "maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources", "replaces",
+    "requested_not_before",
+)  # fmt: skip
 
 
 def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
@@ -67,6 +72,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_approvals(event)
         _check_notice(before, event)
         _check_start(after, event)
+        _check_rescheduled(before, after, event)
     for order in after.orders.values():
         earlier = before.orders.get(order.id)
         if earlier is not order:
@@ -89,6 +95,8 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     _check_fleet_budgets(before, after, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
+        _check_domains_of_waves(by_maintenance[maintenance_id])
+    _check_strategy(before, after, changed)
     _check_scopes(before, after)
 
 
@@ -164,18 +172,33 @@ def _check_start(after: Snapshot, event: Event) -> None:
         raise _broken(1, f"event {event.id} would start before the earliest start of its maintenance")
     if maintenance.not_after is not None and event.started >= maintenance.not_after and not event.returns:
         raise _broken(1, f"event {event.id} would start after the deadline of its maintenance")
+    if event.requested_not_before is not None and event.started < event.requested_not_before:
+        raise _broken(1, f"event {event.id} would start before the time it was rescheduled to")
     if event.id not in after.orders:
         raise _broken(11, f"event {event.id} would be Started without an order")
 
 
+def _check_rescheduled(before: Snapshot, after: Snapshot, event: Event) -> None:
+    """1. No event is rescheduled past the deadline. 3. It replaces an event that is cancelled and names it."""
+    if event.id in before.events:
+        return
+    deadline, requested = after.maintenances[event.maintenance_id].not_after, event.requested_not_before
+    if deadline is not None and requested is not None and requested >= deadline:
+        raise _broken(1, f"event {event.id} would be rescheduled past the deadline of its maintenance")
+    replaced = after.events.get(event.replaces)
+    if event.replaces and (
+        replaced is None or replaced.status is not Status.CANCELLED or replaced.replaced_by != event.id
+    ):
+        raise _broken(3, f"event {event.id} would replace event {event.replaces}, which does not end for it")
+
+
 def _check_order(known: Order | None, order: Order, event: Event | None) -> None:
     """11. Only a new attempt lets work begin again. An order in doubt names its node, and no time limit ends it."""
-    if known is not None and (known.host, known.maintenance_id, known.position) != (
-        order.host,
-        order.maintenance_id,
-        order.position,
-    ):
+    if known is not None and (known.host, known.maintenance_id) != (order.host, order.maintenance_id):
         raise _broken(11, f"order {order.id} would belong to another host or maintenance")
+    rescheduled = known is not None and order.reschedules > known.reschedules
+    if known is not None and known.position != order.position and not rescheduled:
+        raise _broken(11, f"the turn of order {order.id} would change, and nobody rescheduled its host")
     stopped = known is not None and (known.phase, order.phase) == (Phase.STOP, Phase.START)
     if known is not None and order.attempt != known.attempt:
         retried = order.attempt == known.attempt + 1 and order.state is OrderState.OPEN
@@ -270,6 +293,7 @@ def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
         maintenance = before.maintenances.get(event.maintenance_id)
         moments = [
             None if _may_start_early(event) else event.not_before,
+            event.requested_not_before,
             maintenance.earliest if maintenance is not None else None,
         ]
         if any(moment is not None and hold is not None and moment > hold.trusted for moment in moments):
@@ -331,6 +355,44 @@ def _check_domains(events: Iterable[Event]) -> None:
     domains = {e.update_domain for e in events if e.status is Status.STARTED and e.one_domain_at_a_time}
     if len(domains) > 1:
         raise _broken(6, f"update domains {sorted(domains)} of one scope would have started events at once")
+
+
+def _check_domains_of_waves(events: Iterable[Event]) -> None:
+    """6. The events of a wave start together, so a scope has one update domain in it."""
+    domains: dict[tuple[int, str], int] = {}
+    for event in events:
+        domain = domains.setdefault((event.wave, event.scope), event.update_domain)
+        if domain != event.update_domain and event.one_domain_at_a_time:
+            raise _broken(
+                6, f"wave {event.wave} would have update domains {domain} and {event.update_domain} of {event.scope}"
+            )
+
+
+def _check_strategy(before: Snapshot, after: Snapshot, changed: Iterable[Event]) -> None:
+    """8. No wave follows before the bake time, before an operator lets it continue, or at the limit of failures."""
+    moved: dict[str, list[Event]] = defaultdict(list)
+    for event in changed:
+        if event.status in VISIBLE and _status_before(before, event) is not event.status:
+            moved[event.maintenance_id].append(event)
+    for maintenance in (after.maintenances[each] for each in moved):
+        strategy, wave = maintenance.strategy, moved[maintenance.id]
+        if strategy == Strategy():
+            continue
+        number = max(e.wave for e in wave)
+        if maintenance.continued_after < strategy.pause_after < number:
+            raise _broken(8, f"wave {number} of maintenance {maintenance.id} would follow without an operator")
+        events = [e for e in after.events.values() if e.maintenance_id == maintenance.id]
+        failed = sum(e.status is Status.STARTED and after.orders[e.id].state is OrderState.FAILED for e in events)
+        unread = after.unread.get(maintenance.id) or UnreadEvents(len(events) - 1)
+        if strategy.max_failures and failed >= parse_amount(strategy.max_failures).of(unread.last_position + 1):
+            raise _broken(8, f"wave {number} of maintenance {maintenance.id} would move on after {failed} failures")
+        ends = [e.ended or after.orders[e.id].ended for e in events if e.wave < number and e.started is not None]
+        ends.append(unread.last_ended)
+        last = max((end for end in ends if end is not None), default=None)
+        published = [e.published for e in wave if e.published is not None and e.status is Status.SCHEDULED]
+        trusted = [before.hold.trusted] if before.hold is not None else []
+        if last is not None and published and min(published + trusted) - last < timedelta(seconds=strategy.bake_s):
+            raise _broken(8, f"wave {number} of maintenance {maintenance.id} would not wait for the bake time")
 
 
 def _check_guard(before: Snapshot, by_scope: dict[str, list[Event]], started: Iterable[Event]) -> None:
@@ -454,6 +516,7 @@ def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datet
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
     return all(
         e.status is Status.SCHEDULED
+        and (e.requested_not_before is None or e.requested_not_before <= now)
         and (
             not e.needs_approval
             or _is_approved(e)

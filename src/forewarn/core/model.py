@@ -319,7 +319,8 @@ class Event:
     `host` is the host whose maintenance it belongs to, if its maintenance works on hosts. `to_host` is where its machines must
     go, if an operator named a host, or the host itself if it brings them back. `group` names the machines that the strategy
     of the maintenance keeps together. A rescheduled event `replaces` an earlier one, was moved `reschedules` times, and starts
-    at `requested_not_before` or later.
+    at `requested_not_before` or later. `replaced_by` is the event that replaces a rescheduled one; if its host was
+    rescheduled, it is the order of the host.
     """
 
     id: str
@@ -354,6 +355,7 @@ class Event:
     replaces: str = ""
     reschedules: int = 0
     requested_not_before: datetime | None = None
+    replaced_by: str = ""
 
     @property
     def returns(self) -> bool:
@@ -491,18 +493,12 @@ class Maintenance:
 
     @property
     def ticks_need_all_events(self) -> bool:
-        """Whether a tick must read every event: it may cancel all of them, counts them, or examines earlier waves.
+        """Whether a tick must read every event: it may cancel all of them, or must know which wave is the last.
 
         A tick reads only the current wave of any other maintenance.
         """
-        whole = (
-            self.host_mode,
-            self.not_after,
-            self.strategy.bake_s,
-            self.strategy.max_failures,
-            self.strategy.pause_after,
-        )
-        return any(whole) or self.on_failure is OnFailure.CANCEL
+        may_cancel = self.not_after is not None or self.on_failure is OnFailure.CANCEL
+        return may_cancel or self.host_mode is not None or self.strategy.pause_after > self.continued_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -510,7 +506,8 @@ class Order:
     """The work of one started event, or the work on one host in a maintenance.
 
     The order of an event has the event's id, so an event cannot have two orders. The order of a host has an id of its own, names
-    its `host` and its maintenance, and has a `position`: the hosts of a maintenance are worked on in this order.
+    its `host` and its maintenance, and has a `position`: the hosts of a maintenance are worked on in this order. A host that
+    was rescheduled `reschedules` times has its turn at `requested_not_before` or later.
     """
 
     id: str
@@ -527,6 +524,8 @@ class Order:
     maintenance_id: str = ""
     position: int = 0
     phase: Phase = Phase.NONE
+    reschedules: int = 0
+    requested_not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 
+from forewarn.core.budgets import split_by_budget
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
@@ -27,7 +28,7 @@ from forewarn.core.model import (
 from forewarn.core.strategy import PlannedEvent, PlannedWave, Splitter, planned_waves
 
 # Each splits a planned wave that another rule does not let start as a whole. They are applied in this order.
-SPLITTERS: tuple[Splitter, ...] = ()
+SPLITTERS: tuple[Splitter, ...] = (split_by_budget,)
 
 
 def target_machines(
@@ -199,9 +200,9 @@ def publication(
     now_in: Callable[[str], datetime],
 ) -> dict[str, Publication]:
     """Return what publication now would fix on each event of a wave: one NotBefore, the latest that any of them needs."""
-    requested = maintenance.not_before
     notices = {}
     for event in events:
+        requested = event.requested_not_before or maintenance.not_before
         scope, now = scopes[event.scope], now_in(event.scope)
         # A disabled scope gets no minimum notice: NotBefore is the requested one, or now.
         notice_s = scope.notice_s(event.type) if scope.enabled else 0

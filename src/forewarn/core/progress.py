@@ -66,6 +66,7 @@ class WaveProgress(Counted):
     started: datetime | None = None
     completed: datetime | None = None
     resolved: int = 0
+    requested_not_before: datetime | None = None
 
     @property
     def unended(self) -> int:
@@ -73,9 +74,9 @@ class WaveProgress(Counted):
 
 
 def wave_progress(events: Iterable[Event], orders: Mapping[str, Order]) -> tuple[WaveProgress, ...]:
-    """Return the progress of each wave of a maintenance, from its events."""
+    """Return the progress of each wave of a maintenance, from its events. What was rescheduled counts once."""
     waves: dict[int, list[Event]] = {}
-    for event in events:
+    for event in (each for each in events if not each.replaced_by):
         waves.setdefault(event.wave, []).append(event)
     return tuple(_wave(number, waves[number], orders) for number in sorted(waves))
 
@@ -97,6 +98,7 @@ def _wave(number: int, events: list[Event], orders: Mapping[str, Order]) -> Wave
         started=max((e.started for e in events if e.started is not None), default=None),
         completed=max((ended for ended in done if ended is not None), default=None),
         resolved=sum(_resolved(e, orders.get(e.id)) for e in events),
+        requested_not_before=max((e.requested_not_before for e in events if e.requested_not_before), default=None),
     )
 
 

@@ -4,7 +4,7 @@
        |                     |                 ^  |
        |                     |                 |  +----abandon---> Abandoned
        +---------------------|------start------+
-       +--------cancel-------+-----------------------------------> Cancelled
+       +--cancel, reschedule-+-----------------------------------> Cancelled
 
 A verb that is missing from a status is illegal in it. Approval is a fact on an event, not a status.
 """
@@ -20,6 +20,7 @@ class Verb(StrEnum):
     APPROVE = "approve"
     START = "start"
     CANCEL = "cancel"
+    RESCHEDULE = "reschedule"
     FAIL = "fail"
     RETRY = "retry"
     FINISH = "finish"
@@ -32,11 +33,13 @@ TRANSITIONS: dict[Status, dict[Verb, Status]] = {
         Verb.PUBLISH: Status.SCHEDULED,
         Verb.START: Status.STARTED,
         Verb.CANCEL: Status.CANCELLED,
+        Verb.RESCHEDULE: Status.CANCELLED,
     },
     Status.SCHEDULED: {
         Verb.APPROVE: Status.SCHEDULED,
         Verb.START: Status.STARTED,
         Verb.CANCEL: Status.CANCELLED,
+        Verb.RESCHEDULE: Status.CANCELLED,
     },
     # "Approved before, already Started, or ended: nothing changes: repeating is safe."
     Status.STARTED: {

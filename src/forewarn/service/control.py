@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from forewarn.core import host_verbs, lifecycle, order_verbs
+from forewarn.core import host_verbs, lifecycle, order_verbs, rescheduling
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
@@ -20,6 +20,7 @@ from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.hosts import known_host
 from forewarn.core.model import (
+    LABEL_GROUP,
     UNFINISHED,
     Actor,
     AuditEntry,
@@ -134,6 +135,8 @@ class Control(FleetUseCases, HookUseCases):
             for host in request.named_targets.hosts:
                 if reason := self.host_check.stops_us(host):
                     raise Refused(reason)
+        if request.strategy.group_by.startswith(LABEL_GROUP):
+            snapshot = replace(snapshot, hosts={**self._store.hosts(), **snapshot.hosts})  # machines inherit labels
         maintenance_id, change = lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
         )
@@ -146,6 +149,32 @@ class Control(FleetUseCases, HookUseCases):
 
     def cancel_event(self, event_id: str, actor: Actor) -> None:
         self._decide(_at(event_id), lambda s, now: lifecycle.cancel_event(s, event_id, now=now, actor=actor))
+
+    def reschedule_event(self, event_id: str, not_before: datetime, actor: Actor) -> str:
+        """Move an event that has not started; return the id of the event that replaces it."""
+        event, _ = self.event(event_id)
+        return self._decide_once(
+            Focus(maintenances=(event.maintenance_id,)),
+            lambda s, now: rescheduling.reschedule_event(
+                s,
+                event_id,
+                not_before,
+                now=now,
+                actor=actor,
+                new_id=self._new_id,
+                max_reschedules=self._max_reschedules,
+            ),
+            None,
+        )
+
+    def reschedule_host(self, maintenance_id: str, host: str, not_before: datetime, actor: Actor) -> None:
+        """Move a host of a maintenance whose machines have not begun to leave."""
+        self._decide(
+            Focus(maintenances=(maintenance_id,), hosts=(host,)),
+            lambda s, now: rescheduling.reschedule_host(
+                s, maintenance_id, host, not_before, now=now, actor=actor, max_reschedules=self._max_reschedules
+            ),
+        )
 
     def resolve_failure(self, event_id: str, verb: Verb, actor: Actor) -> None:
         """Retry, finish or abandon an event whose order failed or is in doubt."""
@@ -197,6 +226,13 @@ class Control(FleetUseCases, HookUseCases):
         self._decide(
             Focus(maintenances=(maintenance_id,)),
             lambda s, now: lifecycle.resume(s, maintenance_id, now=now, actor=actor),
+        )
+
+    def continue_maintenance(self, maintenance_id: str, actor: Actor) -> None:
+        """Let a maintenance go on that its strategy stopped after a wave."""
+        self._decide(
+            Focus(maintenances=(maintenance_id,)),
+            lambda s, now: lifecycle.continue_maintenance(s, maintenance_id, now=now, actor=actor),
         )
 
     # -- tokens

@@ -29,6 +29,7 @@ MAX_DECISION_AGE_S = 5.0
 MAX_DECISION_AGE_PER_EVENT_S = 0.001
 
 MAX_WAITING_HOSTS = 100_000
+DEFAULT_MAX_RESCHEDULES = 3
 
 log = logging.getLogger("forewarn.service.decisions")
 
@@ -75,6 +76,7 @@ class Decisions:
         *,
         new_id: Callable[[], str],
         order_timeout_s: int,
+        max_reschedules: int = DEFAULT_MAX_RESCHEDULES,
         node: str = "",
         monotonic: Callable[[], float] = time.monotonic,
         pause: Callable[[int], None] = lambda _: None,
@@ -91,6 +93,7 @@ class Decisions:
         self._clock = clock
         self._new_id = new_id
         self._order_timeout_s = order_timeout_s
+        self._max_reschedules = max_reschedules
         self._monotonic = monotonic
         self._listeners: list[Listener] = []
         self._unchanged_listeners: list[Callable[[Iterable[Scope]], None]] = []

@@ -28,6 +28,7 @@ from forewarn.executors.settings import (
     setting,
     whole_number,
 )
+from forewarn.service.decisions import DEFAULT_MAX_RESCHEDULES
 from forewarn.service.default_state_dir import default_state_dir
 from forewarn.service.setting_readers import (
     read_addresses,
@@ -61,6 +62,8 @@ MAX_CONFIG_BYTES = 1024 * 1024
 
 
 def _executor(value: object) -> str:
+    if value in list(registry.BUILT_IN):  # then the metadata of all packages need not be read
+        return str(value)
     return one_of(*registry.names())(value)
 
 
@@ -253,6 +256,11 @@ class Settings:
     )
     order_timeout_s: int = setting(
         3_600, parse_duration, "an order without a result for this long has failed; `0` waits for ever"
+    )
+    max_reschedules: int = setting(
+        DEFAULT_MAX_RESCHEDULES,
+        whole_number(0, 1_000),
+        "how often an event, or a host of a maintenance, can be rescheduled; `0` allows no rescheduling",
     )
     stop_grace_s: int = setting(
         0,

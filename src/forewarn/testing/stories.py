@@ -21,12 +21,14 @@ from forewarn.core.model import (
     Actor,
     Event,
     EventType,
+    GroupBy,
     HostMode,
     MaintenanceRequest,
     OnFailure,
     OrderState,
     Source,
     Status,
+    Strategy,
     Targets,
 )
 from forewarn.core.order_verbs import Outcome, Unknown
@@ -41,7 +43,8 @@ MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
-    "scopes", "label", "name", "host_label", "not_after",
+    "scopes", "label", "name", "host_label",
+    "not_after", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -195,6 +198,14 @@ class Player:
             host_mode=HostMode(options["mode"]) if "mode" in options else None,
             return_machines="return" in flags,
             to_host=options.get("to", ""),
+            strategy=Strategy(
+                group_by=options.get("group_by", GroupBy.UPDATE_DOMAIN),
+                max_parallel=int(options.get("max_parallel", "1")),
+                canary=int(options.get("canary", "0")),
+                bake_s=parse_duration(options.get("bake", "0")),
+                max_failures=options.get("max_failures", ""),
+                pause_after=int(options.get("pause_after", "0")),
+            ),
             not_after=self._moment(options.get("not_after")),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
@@ -210,6 +221,9 @@ class Player:
 
     def _do_resume(self, name: str) -> None:
         self.service.control.resume_maintenance(self._id(name), self._operator)
+
+    def _do_continue(self, name: str) -> None:
+        self.service.control.continue_maintenance(self._id(name), self._operator)
 
     def _do_cancel(self, name: str) -> None:
         cancel = self.service.control.cancel_maintenance if name.startswith("M") else self.service.control.cancel_event
@@ -229,6 +243,18 @@ class Player:
 
     def _do_skip(self, name: str, host: str) -> None:
         self.service.control.skip_host(self._id(name), host, self._operator)
+
+    def _do_reschedule(self, name: str, *host: str, to: str) -> Iterable[str] | None:
+        """Move an event, or a host of a maintenance."""
+        not_before = self._moment(to)
+        if not_before is None:
+            raise ValueError("reschedule: `to` is the new time, like +2h")
+        if name.startswith("M"):
+            self.service.control.reschedule_host(self._id(name), "".join(host), not_before, self._operator)
+            return None
+        moved = self.service.control.reschedule_event(self._id(name), not_before, self._operator)
+        self._name_new_events()
+        return [f"{moved} replaces {name}"]
 
     def _resolve(self, name: str, verb: Verb) -> None:
         control = self.service.control

@@ -113,7 +113,7 @@ def test_an_owner_does_not_approve_where_only_operators_may() -> None:
 
 
 def test_the_table_lets_viewers_and_owners_change_no_more_than_stated() -> None:
-    """Viewers change nothing; owners restart, redeploy, approve and cancel, and manage hooks and tokens for their calendars;
+    """Viewers change nothing; owners restart, redeploy, approve, cancel, reschedule, and manage hooks and calendar tokens;
     operators do everything; tokens for the calendar make no call at all."""
     for call in CALLS:
         if call.method != "GET":
@@ -121,7 +121,11 @@ def test_the_table_lets_viewers_and_owners_change_no_more_than_stated() -> None:
     changes = [call for call in CALLS if Role.OWNER in call.roles and call.method != "GET"]
     owners = {(c.method, c.path.rpartition("/")[2]) for c in changes if not c.path.startswith("/v1/hooks")}
     tokens = {("POST", "tokens"), ("DELETE", "{id}")}
-    assert owners == {("POST", "restart"), ("POST", "redeploy"), ("POST", "approve"), ("POST", "cancel")} | tokens
+    assert (
+        owners
+        == {("POST", "restart"), ("POST", "redeploy"), ("POST", "approve"), ("POST", "cancel"), ("POST", "reschedule")}
+        | tokens
+    )
     assert not any(Role.CALENDAR in call.roles for call in CALLS)
     assert all(Role.OPERATOR in call.roles for call in CALLS)
 
@@ -151,6 +155,29 @@ def test_an_owner_sees_and_changes_its_own_scopes_only() -> None:
         assert service.request("POST", "/v1/scopes/shop/machines/web-0/restart", token=owner).status == 403
         assert service.request("GET", "/v1/scopes/none", token=owner).status == 403
         assert "shop" not in service.request("GET", "/v1/events", token=owner).raw.decode()
+
+
+def test_an_owner_reschedules_events_of_its_own_scopes() -> None:
+    """Also the platform's. Both events name each other; the audit names the owner; another scope's event is unknown."""
+    with running_service() as service:
+        service.enable("shop", "blog")
+        owner = service.token_of("owner", "blog")
+        made = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"machines": ["blog/db"]}}, 201)
+        first, later = made["waves"][0]["events"][0]["id"], {"not_before": "2040-01-01T02:00:00+02:00"}
+        moved = service.post(f"/v1/events/{first}/reschedule", later, token=owner)
+        assert (moved["replaces"], moved["reschedules"], moved["status"]) == (first, 1, "Planned")
+        assert moved["requested_not_before"] == "2040-01-01T00:00:00Z"
+        assert service.get(f"/v1/events/{first}", token=owner)["replaced_by"] == moved["id"]
+        assert [entry["what"] for entry in moved["timeline"]] == ["rescheduled"]
+        assert service.get(f"/v1/maintenances/{made['id']}")["progress"]["undone"] == 0
+        again = service.request("POST", f"/v1/events/{first}/reschedule", later, token=owner)
+        assert (again.status, again.json["error"]["code"]) == (409, "illegal_transition")
+        naive = service.request("POST", f"/v1/events/{moved['id']}/reschedule", {"not_before": "2040-01-01T00:00:00"})
+        assert naive.status == 400
+        foreign = service.schedule("shop/web-1")["waves"][0]["events"][0]["id"]
+        assert service.request("POST", f"/v1/events/{foreign}/reschedule", later, token=owner).status == 404
+        viewer = service.token_of("viewer")
+        assert service.request("POST", f"/v1/events/{foreign}/reschedule", later, token=viewer).status == 403
 
 
 def test_an_owner_cancels_user_events_but_not_the_platforms() -> None:

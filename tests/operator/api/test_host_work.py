@@ -198,3 +198,19 @@ def test_a_maintenance_without_events_can_be_read(service: RunningService) -> No
     service.post(f"/v1/orders/{order_id}/finish")
     tick(service)
     assert service.get(f"/v1/maintenances/{made['id']}")["status"] == "Completed"
+
+
+def test_a_host_is_rescheduled(service: RunningService) -> None:
+    """It becomes the last host, and has its turn at the requested time or later; its event cannot be moved alone."""
+    made = work_on(service, "kvm-1", "kvm-2", not_before="2039-01-01T00:00:00Z")
+    event = service.get(f"/v1/maintenances/{made['id']}")["waves"][0]["events"][0]
+    later = {"not_before": "2040-01-01T00:00:00Z"}
+    refused = service.request("POST", f"/v1/events/{event['id']}/reschedule", later)
+    assert (refused.status, refused.json["error"]["code"]) == (409, "refused")
+    moved = service.post(f"/v1/maintenances/{made['id']}/hosts/kvm-1/reschedule", later)
+    assert [host["host"] for host in moved["hosts"]] == ["kvm-2", "kvm-1"]
+    assert (moved["hosts"][1]["requested_not_before"], moved["hosts"][1]["reschedules"]) == (later["not_before"], 1)
+    assert service.get(f"/v1/events/{event['id']}")["replaced_by"] == moved["hosts"][1]["order_id"]
+    owner = service.token_of("owner", "shop")
+    path = f"/v1/maintenances/{made['id']}/hosts/kvm-2/reschedule"
+    assert service.request("POST", path, later, token=owner).status == 403

@@ -165,6 +165,33 @@ def test_an_operator_holds_and_resumes_the_store(fresh_service: RunningService) 
     assert operator.get("/store/resume").headers["location"] == "/store"
 
 
+def test_an_event_and_a_host_are_rescheduled(fresh_service: RunningService) -> None:
+    """The form takes a time; the pages link the two events."""
+    operator = PortalClient(fresh_service)
+    fresh_service.enable("shop")
+    event = fresh_service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
+    refused = operator.post(f"/events/{event}/reschedule", {"not_before": "2001-01-01T10:00"})
+    assert (refused.status, "not_before has passed" in page_text(refused)) == (409, True)
+    moved = operator.post(f"/events/{event}/reschedule", {"not_before": "2040-01-01T10:00"})
+    page = page_text(operator.get(moved.headers["location"]))
+    for text in ("Rescheduled. It is announced", "Rescheduled to 2040-01-01 10:00:00Z", f"event {event[:8]}"):
+        assert text in page
+    assert "Replaced by" in page_text(operator.get(f"/events/{event}"))
+    made = fresh_service.post(
+        "/v1/maintenances",
+        {
+            "type": "Freeze",
+            "targets": {"hosts": ["rack1-a", "rack1-b"]},
+            "host_mode": "evacuate",
+            "not_before": "2039-01-01T00:00:00Z",
+        },
+        201,
+    )
+    order = made["hosts"][0]["order_id"]
+    moved = operator.post(f"/orders/{order}/reschedule", {"not_before": "2040-01-01T10:00"})
+    assert "Rescheduled to 2040-01-01 10:00:00Z" in page_text(operator.get(moved.headers["location"]))
+
+
 def test_an_operator_sets_the_budget_of_the_fleet(fresh_service: RunningService) -> None:
     """The page shows what is down and what uses it; a viewer only reads, and an owner does not see the fleet."""
     operator = PortalClient(fresh_service)

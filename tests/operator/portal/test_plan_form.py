@@ -56,6 +56,32 @@ def test_the_preview_shows_the_whole_request(operator: PortalClient) -> None:
     assert "Expected end unknown" in shortly
 
 
+def test_a_strategy_is_planned_and_continued() -> None:
+    """The form takes every field, the preview and the page of the maintenance show them, and a button lets it continue."""
+    with running_service() as service:
+        operator = PortalClient(service)
+        strategy = {"group_by": "host", "canary": "1", "bake": "10m", "pause_after": "1", "max_failures": "50%"}
+        typed = {**MAINTENANCE, **strategy, "on_failure": "continue", "max_parallel": "2"}
+        page = operator.post("/plan", typed)
+        text = "by host, 2 at once, canary 1, bake time 10m, holds at 50% failures, pauses after wave 1"
+        assert f"Strategy {text}" in page_text(page)
+        assert "Wave 1: 1 machine in 1 event of rack1-a" in page_text(page)
+        assert re.search(r"Starts between 00:10:00Z in 10m and .* may wait for bake, continue", page_text(page))
+        assert "End between 00:10:00Z in 10m" in page_text(page)
+        shown = operator.post("/plan", {**hidden_fields(page), "step": "change"})
+        assert "<details open>\n<summary>Strategy</summary>" in shown.raw.decode()
+        confirmed = operator.post("/plan", {**hidden_fields(page), "step": "do", "accept": "yes"})
+        path = confirmed.headers["location"].partition("?")[0]
+        assert text in page_text(operator.get(path))
+        first = service.get(f"/v1{path}")["waves"][0]["events"][0]["id"]
+        service.post(f"/v1/orders/{first}/finish")
+        service.service.ticker.advance(1)
+        assert f'action="{path}/continue"' in operator.get(path).raw.decode()
+        assert operator.post(f"{path}/continue", {}).status == 303
+        assert f'action="{path}/continue"' not in operator.get(path).raw.decode()
+        assert service.get(f"/v1{path}")["status"] == "Running"
+
+
 def test_the_target_that_is_filled_in_counts(operator: PortalClient) -> None:
     """Whichever target is selected."""
     page = page_text(operator.post("/plan", {**MAINTENANCE, "scope": "", "machines": "shop/web-0"}))

@@ -142,6 +142,7 @@ def _times(
         known = [e.not_before for e in wave if e.not_before is not None]
         if not known and earliest is not None:
             known = [earliest]
+        known += [e.requested_not_before for e in wave if e.requested_not_before is not None]
         if maintenance is not None:
             known += [at for at in (maintenance.not_before, maintenance.earliest) if at is not None]
         if not known:

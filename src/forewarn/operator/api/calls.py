@@ -159,12 +159,18 @@ CALLS: tuple[Call, ...] = (
             ("cancel", Control.cancel_maintenance, "Cancel its events that have not started."),
             ("pause", Control.pause_maintenance, "Stop its events that have not started."),
             ("resume", Control.resume_maintenance, "Continue after a pause."),
+            ("continue", Control.continue_maintenance, "Continue after the wave at which its strategy stopped it."),
             ("retry-failed", Control.retry_failed, "Retry all its orders that failed; orders in doubt stay as they are."),
         )
     ),
     _post(
         "/v1/maintenances/{id}/hosts/{host}/skip", maintenances.skip_host, bodies.MaintenanceOut,
         "Leave one host out: its unstarted events and its work are cancelled; it stays cordoned if its turn had begun.",
+    ),
+    _post(
+        "/v1/maintenances/{id}/hosts/{host}/reschedule", maintenances.reschedule_host, bodies.MaintenanceOut,
+        "Move a host whose machines have not begun to leave to another time: it becomes the last one.",
+        takes=bodies.RescheduleIn,
     ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
     _get(
@@ -179,6 +185,11 @@ CALLS: tuple[Call, ...] = (
     _post(
         "/v1/events/{id}/cancel", events.cancel_event, bodies.EventOut, "Cancel it, if it has not started.",
         roles=OWNERS, why_not=why_not_cancel,
+    ),
+    _post(
+        "/v1/events/{id}/reschedule", events.reschedule_event, bodies.EventOut,
+        "Move it to another time, if it has not started; returns the event that replaces it.",
+        roles=OWNERS, takes=bodies.RescheduleIn,
     ),
     *(
         _post(f"/v1/events/{{id}}/{verb}", events.resolve_failure(verb), bodies.EventOut, summary)

@@ -32,6 +32,7 @@ MAX_TIMELINE_START = 50
 WHOLE = slice(None)
 
 T = TypeVar("T")
+M = TypeVar("M", datetime, datetime | None)
 JSON, TOML = "application/json", "application/toml"
 # Every response to an operator carries these.
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
@@ -250,10 +251,12 @@ def split_page(rows: list[Any], limit: int) -> tuple[list[Any], Any]:
     return rows[:limit], rows[limit - 1] if len(rows) > limit else None
 
 
-def in_utc(moment: datetime | None, key: str) -> datetime | None:
-    if moment is not None and moment.tzinfo is None:
+def in_utc(moment: M, key: str) -> M:
+    if moment is None:
+        return moment
+    if moment.tzinfo is None:
         raise Invalid(f"{key}: {moment.isoformat()} has no zone: write it in UTC, like 2030-01-01T12:00:00Z")
-    return moment.astimezone(UTC) if moment is not None else None
+    return moment.astimezone(UTC)
 
 
 def request_digest(method: str, target: str, body: bytes) -> str:

@@ -107,6 +107,13 @@ def cancel_event(api: Api, context: CallContext) -> Result:
     return _result(api, context, context.path["id"])
 
 
+def reschedule_event(api: Api, context: CallContext) -> Result:
+    """Return the event that replaces the rescheduled one."""
+    event = api.event(context.caller, context.path["id"])
+    not_before = in_utc(context.body.not_before, "not_before")
+    return _result(api, context, api.control.reschedule_event(event.id, not_before, context.caller.actor))
+
+
 def resolve_failure(verb: Verb) -> Callable[[Api, CallContext], Result]:
     """Return the call that retries, finishes or abandons an event and returns it."""
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from forewarn.core import fleet
+from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import NotFound
 from forewarn.core.estimate import expected_end
@@ -38,6 +40,7 @@ from forewarn.core.model import (
 from forewarn.core.needs_operator import needs_operator
 from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
+from forewarn.core.preview import forecast
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
 from forewarn.core.reason import Waiting
 from forewarn.core.waiting import MAX_NAMED, waiting_for_each
@@ -135,6 +138,7 @@ class EventBodies:
             id=event.id,
             maintenance_id=event.maintenance_id,
             wave=event.wave,
+            group=event.group if self._within is None else "",
             scope=event.scope,
             update_domain=event.update_domain,
             type=event.type,
@@ -152,6 +156,10 @@ class EventBodies:
             reason=event.reason,
             waiting_for=[self.reason(reason) for reason in self._waiting.get(event.id, ())],
             timeline=short_timeline(event, order) if timeline is None else timeline,
+            replaces=event.replaces,
+            replaced_by=event.replaced_by,
+            reschedules=event.reschedules,
+            requested_not_before=event.requested_not_before,
         )
 
     def _notice(self, event: Event) -> int | None:
@@ -165,9 +173,9 @@ class EventBodies:
             self._notice_s[wave] = due_notice_s(self._waves.get(wave, ()), self._snapshot.scopes)
         return self._notice_s[wave]
 
-    def waits_for_failure(self, event: Event) -> bool:
-        """Whether the event waits until an operator resolves a failure, maybe one of another maintenance."""
-        return any(reason.code == "unresolved" for reason in self._waiting[event.id])
+    def waits_for_operator(self, event: Event) -> bool:
+        """Whether the event waits until an operator resolves a failure, maybe of another maintenance, or lets it continue."""
+        return any(reason.code in ("unresolved", "failures", "continue") for reason in self._waiting[event.id])
 
     def reasons(self, reasons: Iterable[Waiting], most: int) -> list[bodies.WaitingOut]:
         """Show the first reasons; an owner sees those of the owner's scopes first."""
@@ -214,12 +222,16 @@ def maintenance_row(
     the later hosts of a maintenance need is not known before their turn, so such a maintenance has no estimated end.
     """
     on_hosts = host_progress(host_orders)
+    held = _is_held(maintenance, total(all_waves), on_hosts)
     shows_hosts = within is None and maintenance.host_mode is not None
     derived: dict[str, Any] = {
         "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
         "progress": body_of(bodies.ProgressOut, total(waves)),
-        "held": maintenance.on_failure is OnFailure.HOLD
-        and (on_hosts.failed > 0 or any(wave.failed for wave in all_waves)),
+        "held": held,
+        "awaits_continue": maintenance.status is MaintenanceStatus.PAUSED
+        and not (held or maintenance.paused)
+        and maintenance.continued_after < maintenance.strategy.pause_after,
+        "strategy": body_of(bodies.StrategyOut, maintenance.strategy),
         "estimated_end": estimated_end if maintenance.host_mode is None else None,
         "to_host": maintenance.to_host if within is None else "",
         "failed_hosts": on_hosts.failed if within is None else 0,
@@ -229,6 +241,14 @@ def maintenance_row(
         name: getattr(maintenance, name) for name in bodies.MaintenanceRow.__struct_fields__ if name not in derived
     }
     return bodies.MaintenanceRow(**stored, **derived)
+
+
+def _is_held(maintenance: Maintenance, events: Counted, hosts: Counted) -> bool:
+    """Whether failures stop what has not started: any failure, or with on_failure = continue as many as max_failures."""
+    failed, limit = events.failed + hosts.failed, maintenance.strategy.max_failures
+    if maintenance.on_failure is OnFailure.CONTINUE and limit:
+        return failed >= parse_amount(limit).of(sum(asdict(events).values()) + sum(asdict(hosts).values()))
+    return failed > 0 and maintenance.on_failure is OnFailure.HOLD
 
 
 def targets_out(targets: Targets, within: Collection[str] | None, most: int | None = None) -> bodies.TargetsOut:
@@ -292,7 +312,7 @@ def maintenance_out(
         waves.setdefault(event.wave, []).append(builder.event(event))
     all_waves = wave_progress(all_events, snapshot.orders)
     held = snapshot.hold is not None or snapshot.store_hold is not None
-    held = held or (unstarted is not None and builder.waits_for_failure(unstarted))
+    held = held or (unstarted is not None and builder.waits_for_operator(unstarted))
     row = maintenance_row(
         maintenance,
         all_waves if within is None else wave_progress(events, snapshot.orders),
@@ -325,6 +345,8 @@ def _host_work(snapshot: Snapshot, order: Order, waiting: list[bodies.WaitingOut
         reason=order.reason,
         machines=[] if order.state in OVER else sorted(str(m) for m in machines_of_host(snapshot, order.host)),
         waiting_for=waiting,
+        reschedules=order.reschedules,
+        requested_not_before=order.requested_not_before,
     )
 
 
@@ -349,11 +371,13 @@ def only_event(body: bodies.SubmittedMaintenance) -> bodies.SubmittedEvent:
 def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     """Show a dry run: no ids and no absolute times; an event that would start at once has a notice of 0.
 
-    The one exception is `estimated_end`, the expected end if the maintenance were scheduled now.
+    The exceptions are `estimated_end` and `calendar`, which say when things would happen if it were scheduled now.
 
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
     body = submission_out(plan, within)
+    if within is None and body.host_mode is None:
+        body.calendar = body_of(bodies.CalendarOut, forecast(plan.snapshot, plan.maintenance_id, plan.at))
     body.id = body.created = body.not_before = body.earliest = body.not_after = None
     body.status = MaintenanceStatus.PLANNED
     event_count = sum(body.event_counts.values())

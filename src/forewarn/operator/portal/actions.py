@@ -10,11 +10,12 @@ from urllib.parse import quote
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, NotFound
 from forewarn.core.formatting import count, names
-from forewarn.operator.api.bodies import OrderOut, TokenOut
+from forewarn.operator.api.bodies import EventOut, OrderOut, TokenOut
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal import inventory_pages, order_pages, pages
-from forewarn.operator.portal.buttons import REVOKE, SKIP, Button
+from forewarn.operator.portal.buttons import RESCHEDULE, RESCHEDULE_HOST, REVOKE, SKIP, Button
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
+from forewarn.operator.portal.plan_form import rfc3339
 
 MAX_PAGE = 500
 PAGE_WITH_FAILURES = re.compile(r"/(maintenances/[0-9A-Fa-f-]{36})?")
@@ -22,6 +23,9 @@ PAGE_WITH_FAILURES = re.compile(r"/(maintenances/[0-9A-Fa-f-]{36})?")
 
 def change_event(request: PageRequest) -> Redirect:
     event_id, verb = request.path_names["id"], request.path_names["verb"]
+    if verb == RESCHEDULE.verb:
+        moved: EventOut = request.api.call("POST", f"/v1/events/{event_id}/{verb}", _new_time(request))
+        return Redirect(f"/events/{quote(moved.id or '')}?done={verb}")
     request.api.call("POST", f"/v1/events/{event_id}/{verb}")
     return Redirect(f"{_back(request) or f'/events/{quote(event_id)}'}?done={verb}")
 
@@ -40,15 +44,20 @@ def _back(request: PageRequest) -> str:
 
 def change_order(request: PageRequest) -> Redirect:
     order_id, verb = request.path_names["id"], request.path_names["verb"]
-    if verb == SKIP.verb:
-        skipped: OrderOut = request.api.get(f"/v1/orders/{order_id}")
-        request.api.call("POST", f"/v1/maintenances/{skipped.maintenance_id}/hosts/{skipped.host}/skip")
-        return Redirect(f"/orders/{quote(order_id)}?done=skip")
+    if verb in (SKIP.verb, RESCHEDULE_HOST.verb):
+        of_host: OrderOut = request.api.get(f"/v1/orders/{order_id}")
+        path = f"/v1/maintenances/{of_host.maintenance_id}/hosts/{of_host.host}/{verb}"
+        request.api.call("POST", path, None if verb == SKIP.verb else _new_time(request))
+        return Redirect(f"/orders/{quote(order_id)}?done={verb}")
     body = {"reason": request.form.get("reason", "").strip()} if verb == "fail" else None
     order: OrderOut = request.api.call("POST", f"/v1/orders/{order_id}/{verb}", body)
     if order.host:
         return Redirect(f"{_back(request) or f'/orders/{quote(order_id)}'}?done=host-{verb}")
     return Redirect(f"/events/{quote(order_id)}?done=order-{verb}")
+
+
+def _new_time(request: PageRequest) -> dict[str, object]:
+    return {"not_before": rfc3339(request.form.get("not_before", "").strip())}
 
 
 def create_token(request: PageRequest) -> RenderedPage:

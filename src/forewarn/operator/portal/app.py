@@ -97,11 +97,13 @@ DONE = {
     "made": "The event is created. Below are its status and what it waits for.",
     "approve": "Approved. It starts as soon as nothing blocks it.",
     "cancel": "Cancelled. What had not started will not start.",
+    "reschedule": "Rescheduled. It is announced its notice before the new time, and does not start earlier.",
     "retry": "Its order can be taken again.",
     "finish": "Finished. The event is completed.",
     "abandon": "Abandoned. Its work stays undone.",
     "pause": "Paused. Events that have not started wait.",
     "resume": "Resumed.",
+    "continue": "Continued. The next wave is published.",
     "retry-failed": "All its failed orders can be taken again. Orders in doubt stay as they are.",
     "order-start": "You have taken the order. Do the work, then report the result.",
     "order-finish": "The work is reported as done.",
@@ -205,6 +207,8 @@ def page_address(path: str, query: str) -> str:
 
 def has_typed_fields(path: str) -> bool:
     """Return whether people type into the form with this path; any other form is only a button."""
+    if path.endswith("/reschedule"):
+        return path.startswith(("/orders/", "/events/"))
     return path in ("/plan", "/tokens", "/hooks") or (path.startswith("/orders/") and path.endswith("/fail"))
 
 
@@ -223,7 +227,7 @@ def refilled_form(
     page = order_pages.event_or_order(replace(request, path_names={"id": path.split("/")[2]}))
     if isinstance(page, Redirect):
         return page
-    typed = {"reason": fields.get("reason", ""), "error_message": error_message}
+    typed = {name: fields.get(name, "") for name in ("reason", "not_before")} | {"error_message": error_message}
     return RenderedPage(page.template, {**page.variables, **typed}, status)
 
 
@@ -279,6 +283,7 @@ class Portal:
             name_list=name_list,
             target_names=_target_names,
             progress_text=_progress_text,
+            strategy_text=lambda strategy: formatting.strategy(**msgspec.structs.asdict(strategy)),
             site=self._site,
             version=__version__,
             files=versions,

@@ -37,6 +37,7 @@ class Button:
 UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
 APPROVE = Button("approve", "Approve", "approve it for all its machines: it starts as soon as nothing blocks it")
 CANCEL = Button("cancel", "Cancel", "end it before it starts; it disappears for guests", irreversible=True)
+RESCHEDULE = Button("reschedule", "Reschedule", "move it to another time: it is planned again under a new id")
 RESOLUTIONS = {
     Verb.RETRY: Button("retry", "Retry", "let its order be taken again"),
     Verb.FINISH: Button("finish", "Finish", "the work was done after all: the event ends as completed"),
@@ -49,6 +50,7 @@ ORDER = {
 }
 PAUSE = Button("pause", "Pause", "hold events that have not started; NotBefore stays")
 RESUME = Button("resume", "Resume", "continue at once")
+CONTINUE = Button("continue", "Continue", "publish the next wave")
 RETRY_ALL = Button(
     "retry-failed", "Retry all", "let all its failed orders be taken again; orders in doubt stay as they are"
 )
@@ -77,6 +79,9 @@ SKIP = Button(
     " its turn had begun",
     irreversible=True,
 )
+RESCHEDULE_HOST = Button(
+    "reschedule", "Reschedule", "let this host have its turn at another time, after the other hosts"
+)
 CORDON = Button("cordon", "Cordon", "no machine is sent to this host; its machines stay", asks=True)
 UNCORDON = Button("uncordon", "Uncordon", "machines may be sent to this host again", asks=True)
 REVOKE = Button("revoke", "Revoke", "the token stops working at once", irreversible=True)
@@ -98,6 +103,8 @@ def event_buttons(api: ApiClient, event: EventOut, order: OrderOut | None) -> li
         buttons.append(APPROVE)
     if Verb.CANCEL in allowed:
         buttons.append(CANCEL)
+    if Verb.RESCHEDULE in allowed:
+        buttons.append(RESCHEDULE)
     if order is not None and order.state in UNRESOLVED:
         buttons += [button for verb, button in RESOLUTIONS.items() if verb in allowed]
     return [button for button in buttons if api.may("POST", f"/v1/events/{event.id}/{button.verb}")]
@@ -119,6 +126,8 @@ def order_buttons(api: ApiClient, event: EventOut, order: OrderOut | None, *, ta
 def maintenance_buttons(api: ApiClient, maintenance: MaintenanceOut) -> list[Button]:
     """Return what helps against failures, and the actions on events that have not started. What failures hold needs no pause."""
     buttons = [RETRY_ALL] if maintenance.progress.failed else []
+    if any(reason.code == "continue" for reason in maintenance.needs_operator):
+        buttons.append(CONTINUE)
     if UNSTARTED & maintenance.event_counts.keys():
         stop_or_go = [RESUME] if maintenance.paused else [] if maintenance.held else [PAUSE]
         buttons += [*stop_or_go, CANCEL_REST]
@@ -148,6 +157,9 @@ def host_order_buttons(api: ApiClient, order: OrderOut) -> list[Button]:
     if order.state is OrderState.OPEN:
         buttons = [button for button in buttons if button.verb != HOST_ORDER[OrderVerb.FINISH].verb]
     buttons = [button for button in buttons if api.may("POST", f"/v1/orders/{{id}}/{button.verb}")]
+    path = f"/v1/maintenances/{{id}}/hosts/{{host}}/{RESCHEDULE_HOST.verb}"
+    if order.state is OrderState.PLANNED and api.may("POST", path):
+        buttons.append(RESCHEDULE_HOST)
     may_skip = OrderVerb.CANCEL in ORDER_TRANSITIONS[order.state] and api.may(
         "POST", f"/v1/maintenances/{{id}}/hosts/{{host}}/{SKIP.verb}"
     )

@@ -16,8 +16,8 @@ import msgspec
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
-from forewarn.core.model import EventType, HostMode, OnFailure, Source
-from forewarn.operator.api.bodies import EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
+from forewarn.core.model import LABEL_GROUP, EventType, GroupBy, HostMode, OnFailure, Source
+from forewarn.operator.api.bodies import CalendarWave, EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
@@ -56,6 +56,12 @@ FIELDS: Mapping[str, str] = {
     "source": Source.PLATFORM,
     "on_failure": OnFailure.HOLD,
     "emergency": "",
+    "group_by": GroupBy.UPDATE_DOMAIN,
+    "max_parallel": "",
+    "canary": "",
+    "bake": "",
+    "max_failures": "",
+    "pause_after": "",
 }
 
 
@@ -80,6 +86,7 @@ def form(
         "host_modes": list(HostMode),
         "sources": list(Source),
         "failures": list(OnFailure),
+        "groups": [*GroupBy, f"{LABEL_GROUP}rack"],
         "scopes": [s.name for s in request.api.get("/v1/scopes", limit=SUGGESTIONS).items],
         "machines": [f"{m.scope}/{m.name}" for m in request.api.get("/v1/machines", limit=SUGGESTIONS).items],
         "error_message": error_message,
@@ -180,7 +187,7 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         targets["host_labels"] = fields["host_labels"]
     body: dict[str, Any] = {
         **{name: fields[name] for name in ("type", "source", "on_failure", "description")},
-        **{name: _rfc3339(fields[name]) for name in ("not_before", "earliest", "not_after") if fields[name]},
+        **{name: rfc3339(fields[name]) for name in ("not_before", "earliest", "not_after") if fields[name]},
         "targets": targets,
         "emergency": bool(fields["emergency"]),
     }
@@ -189,7 +196,16 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         body["return_machines"] = bool(fields["return_machines"])
     if fields["duration"]:
         body["duration_s"] = _seconds("duration", fields["duration"])
+    if strategy := _strategy(fields):
+        body["strategy"] = strategy
     return "/v1/maintenances", body
+
+
+def _strategy(fields: Mapping[str, str]) -> dict[str, Any]:
+    strategy: dict[str, Any] = {name: fields[name] for name in ("group_by", "max_failures") if fields[name]}
+    numbers = ("max_parallel", "canary", "pause_after")
+    strategy |= {name: _number(name, fields[name]) for name in numbers if fields[name]}
+    return strategy | ({"bake_s": _seconds("bake", fields["bake"])} if fields["bake"] else {})
 
 
 def _filled(fields: Mapping[str, str]) -> list[str]:
@@ -226,7 +242,7 @@ def _seconds(name: str, text: str) -> int:
         raise Invalid(f"{name}: {error}") from None
 
 
-def _rfc3339(text: str) -> str:
+def rfc3339(text: str) -> str:
     """Complete the value of a browser's date field, `2030-01-01T12:00`. The portal's times are UTC."""
     return f"{text}{':00' if len(text) == 16 else ''}{'' if text.endswith('Z') else 'Z'}"
 
@@ -234,7 +250,7 @@ def _rfc3339(text: str) -> str:
 def _requested_time(fields: Mapping[str, str], name: str) -> datetime | None:
     """Return a time of a maintenance, after the API has accepted it."""
     used = fields[name] and fields["kind"] not in MACHINE_KINDS
-    return msgspec.convert(_rfc3339(fields[name]), datetime) if used else None
+    return msgspec.convert(rfc3339(fields[name]), datetime) if used else None
 
 
 # -- the preview
@@ -250,6 +266,7 @@ class WavePreview:
     machine_count: int
     notice_s: int
     not_before: datetime | None
+    calendar: CalendarWave | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +291,8 @@ def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: d
     page = min(max(1, _page_number(request.form.get("page", ""))), page_count)
     first = (page - 1) * MAX_EVENTS
     shown = events[first : first + MAX_EVENTS]
+    known = plan.calendar if isinstance(plan, SubmittedMaintenance) else None
+    calendar = {wave.wave: wave for wave in known.waves} if known is not None else {}
     return PlanPreview(
         waves=[
             WavePreview(
@@ -284,6 +303,7 @@ def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: d
                 notice_s=(notice_s := min(event.notice_s or 0 for event in wave)),
                 # The first wave is published at once; a later wave gets its notice when it is published.
                 not_before=request.now + timedelta(seconds=notice_s) if number == 1 else requested,
+                calendar=calendar.get(wave[0].wave),
             )
             for number, wave in enumerate(waves, 1)
             if (on_page := [event for event in shown if event.wave == wave[0].wave])

@@ -101,8 +101,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
 
     def _unread(self, maintenance_id: str) -> UnreadEvents:
         events = list(self._events_of_maintenance(maintenance_id))
-        begun = any(e.ended is not None and e.started is not None for e in events)
-        return UnreadEvents(begun, max(e.position for e in events))
+        ends = [e.ended for e in events if e.ended is not None and e.started is not None]
+        return UnreadEvents(max(e.position for e in events), max(ends, default=None))
 
     def _orders_for(self, focus: Focus, events: Iterable[str], maintenance_ids: Iterable[str]) -> dict[str, Order]:
         ids = dict.fromkeys([*events, *focus.events])

@@ -91,7 +91,8 @@ ORDER BY number;
 -- name: events_unread
 -- Return what is known of the events that events_current does not return.
 SELECT i AS maintenance_id, (SELECT max(position) FROM events e WHERE e.maintenance_id = i) AS last_position,
-  EXISTS (SELECT 1 FROM events e WHERE e.maintenance_id = i AND e.ended IS NOT NULL AND e.started IS NOT NULL) AS begun
+  (SELECT max(ended) FROM events e
+   WHERE e.maintenance_id = i AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended
 FROM unnest(%(ids)s::text[]) i;
 
 -- name: maintenances_in_scopes
@@ -137,9 +138,10 @@ SELECT e.maintenance_id, e.wave, count(*) FILTER (WHERE e.status = 'Completed') 
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
   max(e.started) AS started, max(e.ended) FILTER (WHERE e.status = 'Completed') AS completed,
   count(*) FILTER (WHERE e.status = 'Abandoned' OR o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason))
-    AS resolved
+    AS resolved, max(e.requested_not_before) AS requested_not_before
 FROM events e LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
-WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
+WHERE e.maintenance_id = ANY(%(ids)s::text[]) AND e.replaced_by = ''
+  AND (%(scopes)s::text[] IS NULL OR e.scope = ANY(%(scopes)s::text[]))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
@@ -594,16 +596,17 @@ UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE id = %(id)
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before)
+    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before,
+    replaced_by)
 VALUES (%(id)s, %(maintenance_id)s, %(wave)s, %(position)s, %(scope)s, %(update_domain)s, %(type)s, %(source)s,
     %(resources)s, %(description)s, %(duration_s)s, %(emergency)s, %(status)s, %(born_approved)s,
     %(needs_approval)s, %(approval)s, %(sequence)s, %(published)s, %(not_before)s, %(minimum_notice_s)s,
     %(started)s, %(ended)s, %(reason)s, %(host)s, %(to_host)s, %(group_name)s, %(replaces)s, %(reschedules)s,
-    %(requested_not_before)s)
+    %(requested_not_before)s, %(replaced_by)s)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
-    ended = excluded.ended, reason = excluded.reason
+    ended = excluded.ended, reason = excluded.reason, replaced_by = excluded.replaced_by
 WHERE events.maintenance_id = excluded.maintenance_id;
 
 -- name: add_approval
@@ -613,13 +616,14 @@ INSERT INTO approvals VALUES (%(event_id)s, %(machine)s, %(who)s, %(at)s, %(orig
 -- name: put_order
 -- Add or update an order; it is listed under its event's scope, the order of a host under none.
 INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
-    phase, scope)
+    phase, reschedules, requested_not_before, scope)
 VALUES (%(id)s::text, %(issued)s, %(deadline)s, %(state)s, %(attempt)s, %(node)s, %(taken)s, %(ended)s, %(reason)s, %(output)s,
-    %(host)s::text, %(maintenance_id)s, %(position)s, %(phase)s,
+    %(host)s::text, %(maintenance_id)s, %(position)s, %(phase)s, %(reschedules)s, %(requested_not_before)s,
     CASE WHEN %(host)s::text = '' THEN (SELECT scope FROM events WHERE events.id = %(id)s::text) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase, position = excluded.position,
+    reschedules = excluded.reschedules, requested_not_before = excluded.requested_not_before;
 
 -- name: add_audit
 -- Add an audit entry; a trigger chains it to the entry before.

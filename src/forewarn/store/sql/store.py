@@ -553,7 +553,12 @@ def _of_current_waves(reader: SqlSession, ids: Collection[str]) -> tuple[list[Ro
     whole = reader.as_list(set(ids).difference(partly))
     found += reader.query("events_else_of_maintenances", ids=whole, names=reader.as_list([]))
     unread = reader.query("events_unread", ids=reader.as_list(partly))
-    return found, {r["maintenance_id"]: UnreadEvents(bool(r["begun"]), r["last_position"]) for r in unread}
+    return found, {row["maintenance_id"]: _unread(reader, row) for row in unread}
+
+
+def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
+    ended = row["last_ended"]
+    return UnreadEvents(row["last_position"], None if ended is None else reader.rows.read_time(ended))
 
 
 def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:

@@ -95,7 +95,8 @@ ORDER BY number;
 -- Return what is known of the events that events_current does not return.
 SELECT i.value AS maintenance_id,
   (SELECT max(position) FROM events e WHERE e.maintenance_id = i.value) AS last_position,
-  EXISTS (SELECT 1 FROM events e WHERE e.maintenance_id = i.value AND e.ended IS NOT NULL AND e.started IS NOT NULL) AS begun
+  (SELECT max(ended) FROM events e INDEXED BY events_worked_on
+   WHERE e.maintenance_id = i.value AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended
 FROM json_each(:ids) i;
 
 -- name: maintenances_in_scopes
@@ -140,10 +141,11 @@ SELECT e.maintenance_id, e.wave, sum(e.status = 'Completed') AS done,
   sum(e.status IN ('Planned', 'Scheduled')) AS "left", sum(e.status IN ('Cancelled', 'Abandoned')) AS undone,
   max(e.minimum_notice_s) AS notice_s, min(e.published) AS published, max(e.not_before) AS not_before,
   max(e.started) AS started, max(CASE WHEN e.status = 'Completed' THEN e.ended END) AS completed,
-  sum(e.status = 'Abandoned' OR coalesce(o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason), 0)) AS resolved
+  sum(e.status = 'Abandoned' OR coalesce(o.attempt > 1 OR (e.status = 'Completed' AND e.reason <> o.reason), 0)) AS resolved,
+  max(e.requested_not_before) AS requested_not_before
 FROM json_each(:ids) i CROSS JOIN events e ON e.maintenance_id = i.value
 LEFT JOIN orders o ON e.status IN ('Started', 'Completed') AND o.id = e.id
-WHERE :scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes))
+WHERE e.replaced_by = '' AND (:scopes IS NULL OR +e.scope IN (SELECT value FROM json_each(:scopes)))
 GROUP BY e.maintenance_id, e.wave ORDER BY e.maintenance_id, e.wave;
 
 -- name: approvals_of_events
@@ -598,15 +600,16 @@ UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE id = :id AND 
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
 INSERT INTO events (id, maintenance_id, wave, position, scope, update_domain, type, source, resources, description,
     duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published, not_before,
-    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before)
+    minimum_notice_s, started, ended, reason, host, to_host, group_name, replaces, reschedules, requested_not_before,
+    replaced_by)
 VALUES (:id, :maintenance_id, :wave, :position, :scope, :update_domain, :type, :source, :resources, :description,
     :duration_s, :emergency, :status, :born_approved, :needs_approval, :approval, :sequence, :published, :not_before,
     :minimum_notice_s, :started, :ended, :reason, :host, :to_host, :group_name, :replaces, :reschedules,
-    :requested_not_before)
+    :requested_not_before, :replaced_by)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
-    ended = excluded.ended, reason = excluded.reason
+    ended = excluded.ended, reason = excluded.reason, replaced_by = excluded.replaced_by
 WHERE events.maintenance_id = excluded.maintenance_id;
 
 -- name: add_approval
@@ -616,12 +619,13 @@ INSERT INTO approvals VALUES (:event_id, :machine, :who, :at, :origin) ON CONFLI
 -- name: put_order
 -- Add or update an order; it is listed under its event's scope, the order of a host under none.
 INSERT INTO orders (id, issued, deadline, state, attempt, node, taken, ended, reason, output, host, maintenance_id, position,
-    phase, scope)
+    phase, reschedules, requested_not_before, scope)
 VALUES (:id, :issued, :deadline, :state, :attempt, :node, :taken, :ended, :reason, :output, :host, :maintenance_id, :position,
-    :phase, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id) ELSE '' END)
+    :phase, :reschedules, :requested_not_before, CASE WHEN :host = '' THEN (SELECT scope FROM events WHERE events.id = :id) ELSE '' END)
 ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.deadline, state = excluded.state,
     attempt = excluded.attempt, node = excluded.node, taken = excluded.taken, ended = excluded.ended,
-    reason = excluded.reason, output = excluded.output, phase = excluded.phase;
+    reason = excluded.reason, output = excluded.output, phase = excluded.phase, position = excluded.position,
+    reschedules = excluded.reschedules, requested_not_before = excluded.requested_not_before;
 
 -- name: add_audit
 -- Add an audit entry.

@@ -145,6 +145,7 @@ CREATE TABLE events (
     replaces         TEXT NOT NULL DEFAULT '',
     reschedules      INTEGER NOT NULL DEFAULT 0,
     requested_not_before TEXT,
+    replaced_by      TEXT NOT NULL DEFAULT '',
     UNIQUE (maintenance_id, position),
     CHECK (CASE status
            WHEN 'Planned'   THEN ended IS NULL
@@ -159,6 +160,7 @@ CREATE TABLE events (
 );
 CREATE INDEX events_open_by_scope ON events (scope) WHERE ended IS NULL;
 CREATE INDEX events_open_by_wave ON events (maintenance_id, status, wave) WHERE ended IS NULL;
+CREATE INDEX events_worked_on ON events (maintenance_id, ended) WHERE started IS NOT NULL AND ended IS NOT NULL;
 CREATE INDEX events_by_scope ON events (scope, number);
 -- Ended events never change, so their indexes are written once. Open events are few and need no further index.
 CREATE INDEX events_open ON events (number) WHERE ended IS NULL;
@@ -240,6 +242,8 @@ CREATE TABLE orders (
     maintenance_id TEXT NOT NULL DEFAULT '',
     position       INTEGER NOT NULL DEFAULT 0,
     phase          TEXT NOT NULL DEFAULT '' CHECK (phase = '' OR phase = 'stop' OR phase = 'start'),
+    reschedules    INTEGER NOT NULL DEFAULT 0,
+    requested_not_before TEXT,
     CHECK (state <> 'in-doubt' OR (node <> '' AND deadline IS NULL)),
     CHECK ((host = '') = (maintenance_id = '')),
     CHECK (host <> '' OR (state <> 'cancelled' AND state <> 'abandoned' AND (state <> 'planned' OR phase = 'start')))
