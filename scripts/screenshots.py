@@ -51,6 +51,7 @@ PAGES = {
     "hook": "/hooks/{hook}",
     "hook-secret": "/hooks",
     "store": "/store",
+    "budget": "/budget",
     "plan": "/plan",
     "plan-refused": "/plan?target=scope&scope=nowhere&duration=60s",
     "plan-preview": "/plan?target=scope&scope=shop",

@@ -834,6 +834,8 @@ def test_8_a_wave_waits_for_the_bake_time() -> None:
         on_failure=OnFailure.CONTINUE,
     )
     assert "would not wait for the bake time" in broken(*pair)
+    early = ClockHold(trusted=at(5), noticed=NOW, jumped_s=60)
+    assert kept(*following(Strategy(pause_after=2), hold=early))
     cancelled = replace(ENDED, status=Status.CANCELLED, started=None)
     assert kept(*following(Strategy(bake_s=601), cancelled))
 

@@ -391,7 +391,8 @@ def _check_strategy(before: Snapshot, after: Snapshot, changed: Iterable[Event])
         last = max((end for end in ends if end is not None), default=None)
         published = [e.published for e in wave if e.published is not None and e.status is Status.SCHEDULED]
         trusted = [before.hold.trusted] if before.hold is not None else []
-        if last is not None and published and min(published + trusted) - last < timedelta(seconds=strategy.bake_s):
+        bake = timedelta(seconds=strategy.bake_s)
+        if bake and last is not None and published and min(published + trusted) - last < bake:
             raise _broken(8, f"wave {number} of maintenance {maintenance.id} would not wait for the bake time")
 
 

@@ -22,7 +22,7 @@ from forewarn.core.waiting import wave_reasons
 ASSUMED_WORK_S = 300
 # What one wave may take: more steps mean that something wakes the maintenance again and again.
 MAX_STEPS_PER_WAVE = 1_000
-_PREVIEW = Actor("preview")
+_PREVIEW = Actor("reader")
 # The order of an event whose machines are shut down for the work on their host is planned.
 _AT_WORK = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING})
 # Reasons that say nothing about a calendar: the ticker comes next, or other events of the wave wait.

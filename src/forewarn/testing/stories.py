@@ -43,8 +43,8 @@ MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
-    "scopes", "label", "name", "host_label",
     "not_after", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
+    "scopes", "label", "name", "host_label",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
