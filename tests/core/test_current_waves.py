@@ -18,6 +18,7 @@ from forewarn.core.model import (
     Status,
     Strategy,
 )
+from forewarn.core.strategy import bake
 from tests.support.builders import TICKER, at, maintenance, shop
 
 
@@ -85,3 +86,15 @@ def test_the_next_position_counts_unread_events() -> None:
     assert Draft(whole, at(1), TICKER).next_position(known.id) == 3
     assert Draft(only_second(known, events, whole), at(1), TICKER).next_position(known.id) == 3
     assert Draft(Snapshot(), at(1), TICKER).next_position(known.id) == 0
+
+
+def test_the_bake_time_counts_from_the_last_end_that_was_not_read() -> None:
+    """The earlier waves are not present: their last end is, and the wave before the planned one is named."""
+    known, events, whole = second_wave()
+    baking = replace(known, strategy=Strategy(bake_s=600))
+    snapshot = replace(only_second(known, events, whole), maintenances={known.id: baking})
+    draft = Draft(snapshot, at(2), TICKER)
+    (wait,) = bake(draft, baking, list(draft.events.values()))
+    assert (wait.until, wait.message) == (at(11), "the bake time of 10m after wave 1 runs")
+    nothing_ended = replace(snapshot, unread={known.id: UnreadEvents(2)})
+    assert bake(Draft(nothing_ended, at(2), TICKER), baking, list(draft.events.values())) == []
