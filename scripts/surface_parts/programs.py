@@ -146,8 +146,8 @@ RARE_WORDS = {
     "waiting codes": (
         "approval", "bake", "budget", "clock", "continue", "failures", "earlier-host", "earlier-wave", "earliest", "executor",
         "host-not-empty", "host-work",
-        "in-doubt", "machine", "notice", "order-failed", "paused",
-        "queue", "requested-start", "store-held", "ticker", "unresolved", "update-domain", "wave",
+        "in-doubt", "machine", "no-go", "no-target", "notice", "order-failed", "paused",
+        "queue", "requested-start", "store-held", "ticker", "unresolved", "update-domain", "wave", "window",
     ),
     "journal records": (
         "approved", "approving", "begin", "changed", "child", "end", "health", "in-service", "kept", "lapsed", "over", "refused",

@@ -71,13 +71,14 @@ def test_every_story_command_is_described() -> None:
     page = (ROOT / "docs/contributing/stories.md").read_text("utf-8")
     for name in vars(Player):
         if name.startswith("_do_"):
-            assert f"`{name.removeprefix('_do_')}" in page, f"{name.removeprefix('_do_')} is not described"
+            command = name.removeprefix("_do_").replace("_", "-")
+            assert f"`{command}" in page, f"{command} is not described"
 
 
 def test_every_reason_is_described() -> None:
     """Each code of `waiting_for` stands in the operators' table."""
     page = (ROOT / "docs/guide/waiting.md").read_text("utf-8")
-    assert len(CODES) >= 23
+    assert len(CODES) >= 25
     for code in CODES:
         assert f"`{code}`" in page, f"{code} is not described"
 
@@ -85,10 +86,13 @@ def test_every_reason_is_described() -> None:
 def test_the_sentences_about_waiting_hosts_are_those_that_forewarn_prints() -> None:
     """Each sentence in the table of the page about hosts stands in the code; `…` is what the code fills in."""
     page = (ROOT / "docs/guide/patching-hosts.md").read_text("utf-8")
-    source = "".join((ROOT / f"src/forewarn/core/{name}.py").read_text("utf-8") for name in ("waiting", "host_waiting"))
+    source = "".join(
+        (ROOT / f"src/forewarn/core/{name}.py").read_text("utf-8")
+        for name in ("waiting", "host_waiting", "target_waits")
+    )
     table = page.partition("| code | sentence |")[2].partition("\n\n")[0]
     sentences = re.findall(r'"([^"]+)"', re.sub("`[^`]*`", "", table))
-    assert len(sentences) == 10
+    assert len(sentences) == 11
     for sentence in sentences:
         pattern = '[^"]*'.join(re.escape(part) for part in sentence.removeprefix("its order ").split("…"))
         assert re.search(pattern, source), f"forewarn does not print {sentence!r}"

@@ -241,6 +241,30 @@ def a_cancelled_host_is_worked_on(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(ORDER_TRANSITIONS[OrderState.CANCELLED], OrderVerb.TAKE, OrderState.RUNNING)
 
 
+def start_outside_a_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(constraints, "BEFORE_START", ())
+
+
+def announced_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(constraints, "BEFORE_PUBLICATION", ())
+
+
+def announced_beyond_its_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(advance, "why_missed", lambda draft, maintenance, wave: "")
+
+
+def waiting_for_a_window_holds_up_others(patch: pytest.MonkeyPatch) -> None:
+    """Let a wave that waits for its window count as due, and hold it back like an obstacle instead."""
+    original = waiting.obstacles
+
+    def with_windows(draft: Draft, maintenance: Any, wave: list[Event]) -> list[Waiting]:
+        return [*constraints.start_waits(draft, maintenance, wave), *original(draft, maintenance, wave)]
+
+    patch.setattr(waiting, "start_waits", lambda draft, maintenance, wave: [])
+    for module in (waiting, advance):
+        patch.setattr(module, "obstacles", with_windows)
+
+
 def two_update_domains_in_one_wave(patch: pytest.MonkeyPatch) -> None:
     """Let all events of neighbouring groups share the first wave, whatever their update domains."""
     original = strategy.planned_waves
@@ -297,6 +321,13 @@ MUTATIONS: dict[Patch, str] = {
     bake_time_ignored: "invariant 8: .* would not wait for the bake time",
     limit_of_failures_ignored: "invariant 8: .* would move on after",
     no_operator_continues: "invariant 8: .* would follow without an operator",
+}
+# Found by the machine with windows.
+WINDOW_MUTATIONS: dict[Patch, str] = {
+    start_outside_a_window: "invariant 1: .* would start outside its window",
+    announced_at_once: "was announced long before its window",
+    announced_beyond_its_window: "is still announced for a window that has closed",
+    waiting_for_a_window_holds_up_others: "queues behind a wave that waits for its window",
 }
 # Found by the machine with hosts.
 HOST_MUTATIONS: dict[Patch, str] = {

@@ -183,24 +183,40 @@ def printable(text: str) -> str:
 # -- how a maintenance stands
 
 
-def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int) -> str:
-    """Return `Running`, `Held: 2 orders failed` or `Running: 1 order in doubt`.
+def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int, awaits_continue: bool = False) -> str:
+    """Return `Running`, `Held: 2 orders failed`, `Running: 1 order in doubt` or `Paused: an operator must let it continue`.
 
     An owner sees only the failures of the own scopes: a maintenance that is held without one waits for another scope.
     """
     counts = ((failed, "failed"), (in_doubt, "in doubt"))
     elsewhere = ["an order of a host, or outside your scopes, failed"] if held and not failed else []
-    problems = ", ".join([*elsewhere, *(f"{count(number, 'order')} {what}" for number, what in counts if number)])
+    problems = ", ".join(
+        [
+            *elsewhere,
+            *(["an operator must let it continue"] if awaits_continue else []),
+            *(f"{count(number, 'order')} {what}" for number, what in counts if number),
+        ]
+    )
     return f"{'Held' if held else status}: {problems}" if problems else status
 
 
-def strategy(*, group_by: str, max_parallel: int, canary: int, bake_s: int, max_failures: str, pause_after: int) -> str:
+def strategy(
+    *,
+    group_by: str,
+    max_parallel: int,
+    canary: int,
+    bake_s: int,
+    max_failures: str,
+    pause_after: int,
+    windows: Sequence[str] = (),
+) -> str:
     """Return `by host, 2 at once, canary 1, bake time 30m, holds at 3 failures, pauses after wave 1`, or "" by default."""
     steps = [f"by {group_by}, {max_parallel} at once"] if group_by != "update-domain" else []
     steps += [f"canary {canary}"] if canary else []
     steps += [f"bake time {span(bake_s)}"] if bake_s else []
     steps += [f"holds at {max_failures} failures"] if max_failures else []
     steps += [f"pauses after wave {pause_after}"] if pause_after else []
+    steps += [f"in window {' or '.join(windows)}"] if windows else []
     return ", ".join(steps)
 
 

@@ -36,6 +36,7 @@ MAX_BAKE_S = 30 * 86_400
 MAX_GROUPS_AT_ONCE = 10_000
 MAX_WAVE = 100_000
 MAX_MACHINES_PER_SCOPE = 1_000
+MAX_WINDOW_NAMES = 20
 MAX_HOSTS_PER_MAINTENANCE = 10_000
 MAX_MACHINES_PER_MAINTENANCE = 100_000
 # Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
@@ -144,6 +145,13 @@ def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     # Controls and separators would break a line of a log, unpaired surrogates would break UTF-8.
     plain = not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
     require(plain, f"{what} holds control characters or unpaired surrogates: use plain text")
+
+
+def check_window_names(windows: tuple[str, ...]) -> None:
+    require(len(windows) <= MAX_WINDOW_NAMES, f"{len(windows)} windows: at most {MAX_WINDOW_NAMES} are allowed")
+    require(len(set(windows)) == len(windows), "windows: a window is named twice")
+    for name in windows:
+        check_name("window", name)
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
@@ -271,6 +279,7 @@ class Scope:
             0 <= self.max_user_operations <= 1_000_000,
             f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
         )
+        check_window_names(self.windows)
         if self.max_unavailable:
             try:
                 parse_amount(self.max_unavailable)
@@ -449,6 +458,7 @@ class Strategy:
         )
         if self.max_failures:
             parse_amount(self.max_failures)
+        check_window_names(self.windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -648,19 +658,26 @@ class MaintenanceRequest:
     def _check_host_mode(self) -> None:
         evacuates = self.host_mode is HostMode.EVACUATE
         require(
-            evacuates or not self.return_machines, "return_machines needs host_mode evacuate: nothing leaves otherwise"
+            evacuates or not self.return_machines,
+            "machines come back only after an evacuation: evacuate the hosts, or do not ask for their return",
         )
-        require(evacuates or not self.to_host, "to_host needs host_mode evacuate: nothing leaves otherwise")
+        require(
+            evacuates or not self.to_host,
+            "machines go to a named host only in an evacuation: evacuate the hosts, or name no host to go to",
+        )
         if self.host_mode is None:
             return
-        require(self.targets.on_hosts, f"host_mode {self.host_mode} needs hosts as targets")
-        require(self.source is Source.PLATFORM, f"host_mode {self.host_mode} needs source {Source.PLATFORM}")
+        work = f"work on hosts ({self.host_mode})"
+        require(self.targets.on_hosts, f"{work} needs hosts as targets")
+        require(self.source is Source.PLATFORM, f"{work} needs source {Source.PLATFORM}")
         allowed = [type_ for type_, rules in EVENT_TYPES.items() if self.host_mode in rules.host_modes]
-        require(self.type in allowed, f"host_mode {self.host_mode} needs type {' or '.join(allowed)}, not {self.type}")
+        require(self.type in allowed, f"{work} needs type {' or '.join(allowed)}, not {self.type}")
         if self.to_host:
-            check_name("to_host", self.to_host)
-            hosts = self.named_targets.hosts
-            require(self.to_host not in hosts, f"to_host {self.to_host} is one of the hosts to evacuate")
+            check_name("host", self.to_host)
+            require(
+                self.to_host not in self.named_targets.hosts,
+                f"machines cannot go to {self.to_host}: it is one of the hosts to evacuate",
+            )
 
     def _check_strategy(self) -> None:
         """A maintenance of one wave has no strategy. The hosts of a host maintenance are worked on one after another."""

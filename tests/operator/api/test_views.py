@@ -20,12 +20,15 @@ OWN_REASONS = {
     "host-not-empty",
     "host-work",
     "in-doubt",
+    "no-go",
+    "no-target",
     "notice",
     "order-failed",
     "paused",
     "requested-start",
     "ticker",
     "wave",
+    "window",
 }
 
 

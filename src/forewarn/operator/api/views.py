@@ -75,7 +75,7 @@ def fleet_out(stated: fleet.Fleet) -> bodies.Fleet:
 
 
 def scope_in(name: str, body: bodies.ScopeIn) -> Scope:
-    return Scope(**{**msgspec.structs.asdict(body), "name": name})
+    return Scope(**{**msgspec.structs.asdict(body), "windows": tuple(body.windows), "name": name})
 
 
 def machine_in(scope: str, name: str, body: bodies.MachineIn) -> Machine:
@@ -198,7 +198,7 @@ class EventBodies:
 
     def _all_within(self, reason: Waiting) -> bool:
         """Whether the reason concerns the owner's scopes alone. A host may carry machines of every scope."""
-        if reason.code.startswith("host-"):
+        if reason.code.startswith("host-") or reason.code == "no-target":
             return False
         events = (self._snapshot.events.get(event_id) for event_id in reason.events)
         return not reason.orders and all(
