@@ -34,7 +34,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.reason import Waiting, clock_held
 from forewarn.core.requested_start import announcement
-from forewarn.core.window_rules import windows_unknown
+from forewarn.core.window_rules import may_wait_elsewhere
 
 # A reason names at most this many machines or events, and counts the rest.
 MAX_NAMED = 10
@@ -347,7 +347,7 @@ def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     ahead = []
     for rival in (draft.maintenances[i] for i in rivals):
         rival_wave = current_wave(draft, rival)
-        if windows_unknown(draft, rival_wave):
+        if may_wait_elsewhere(draft, rival_wave):
             continue
         if due(draft, rival, rival_wave) and queue_key(rival, rival_wave) < key and _share_scope(wave, rival_wave):
             ahead.append((queue_key(rival, rival_wave), rival_wave))
