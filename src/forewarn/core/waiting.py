@@ -192,7 +192,7 @@ def _failures_hold(draft: Draft, maintenance: Maintenance) -> bool:
 
 def _failure_limit(draft: Draft, maintenance: Maintenance) -> int:
     """Return the number of failed orders at which the maintenance holds. A share counts all orders that it will have."""
-    orders = len(draft.events_of(maintenance.id)) + len(draft.host_orders_of(maintenance.id))
+    orders = draft.next_position(maintenance.id) + len(draft.host_orders_of(maintenance.id))
     return parse_amount(maintenance.strategy.max_failures).of(orders)
 
 
