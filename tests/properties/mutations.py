@@ -9,6 +9,7 @@ import pytest
 
 from forewarn.core import (
     advance,
+    budgets,
     constraints,
     deadline,
     host_verbs,
@@ -22,6 +23,7 @@ from forewarn.core import (
     strategy,
     waiting,
 )
+from forewarn.core.change import Change
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, HostMode, OnFailure, Order, OrderState, Phase, Scope, Status
 from forewarn.core.reason import Waiting
@@ -127,6 +129,28 @@ def deadline_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(constraints, "BEFORE_START", others)
     patch.setattr(deadline, "is_past_deadline", lambda draft, maintenance: False)
     patch.setattr(advance, "is_past_deadline", lambda draft, maintenance: False)
+
+
+def budgets_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budgets, "_shortages", lambda draft, maintenance, wave: [])
+
+
+def budgets_count_started_events_only(patch: pytest.MonkeyPatch) -> None:
+    """A published event reserves nothing."""
+
+    def started(draft: Draft, scope: str) -> set[str]:
+        return {name for e in draft.events_in(scope) if e.status is Status.STARTED for name in e.resources}
+
+    patch.setattr(Draft, "unavailable_in", started)
+
+
+def what_is_up_again_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A maintenance of another scope waits for the budget of the fleet for ever."""
+    patch.setattr(Change, "frees_budget", property(lambda change: False))
+
+
+def budget_of_hosts_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budgets, "_host_shortages", lambda draft, maintenance, hosts, wave: iter(()))
 
 
 def rescheduled_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
@@ -293,6 +317,9 @@ MUTATIONS: dict[Patch, str] = {
     ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
     overtaking_in_a_scope: "would overtake",
     earliest_ignored: "invariant 1: .* before the earliest start",
+    budgets_ignored: "invariant 16: ",
+    budgets_count_started_events_only: "invariant 16: ",
+    what_is_up_again_wakes_nobody: "the ticker does not move it",
     deadline_ignored: "invariant 1: .* after the deadline|the ticker does not move it",
     rescheduled_past_the_deadline: "invariant 1: .* rescheduled past the deadline",
     waves_do_not_start_together: "invariant 8: .* left behind|the ticker does not move it",
@@ -318,6 +345,7 @@ WINDOW_MUTATIONS: dict[Patch, str] = {
 }
 # Found by the machine with hosts.
 HOST_MUTATIONS: dict[Patch, str] = {
+    budget_of_hosts_ignored: "invariant 16: .* hosts of the fleet would be down",
     a_host_looks_empty: "invariant 11: the work on host .* would begin while",
     a_cordoned_host_is_chosen: "was chosen although it is cordoned",
     machines_are_stopped_when_announced: "invariant 11: .* no started event announces it",

@@ -548,6 +548,8 @@ def _certainly_due(
     now = min(moments)
     if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
         return False
+    if maintenance.not_after is not None and maintenance.not_after <= max(moments):
+        return False  # a later tick cancels it
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
     # A decision about one scope of a wave does not read the windows of its other scopes.
     if after.fleet_rules.windows and len({e.scope for e in candidates if e.one_domain_at_a_time}) > 1:
