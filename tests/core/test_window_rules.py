@@ -162,6 +162,20 @@ def test_a_user_is_not_held_up_by_a_wave_with_an_unread_scope() -> None:
     assert made.status(first.id) is Status.SCHEDULED
 
 
+def test_a_user_is_not_held_up_by_an_approved_wave_that_waits_for_its_window() -> None:
+    """The platform wave is earlier in the queue, but it is not due before its window opens."""
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0")
+    made.tick_at(45)
+    made.approve("shop/web-0", planned.id)
+    made.now = at(50)
+    (restart,) = made.submit("shop/web-0", source=Source.USER)
+    made.approve("shop/web-0", restart.id)
+    made.tick_at(51)
+    assert made.status(restart.id) is Status.STARTED
+    assert made.codes(planned.id)[0] == "window"
+
+
 def test_windows_of_a_maintenance_must_exist_and_meet_those_of_its_scopes() -> None:
     made = world(AFTERNOON, WEEKEND, windows=("afternoon",))
     with pytest.raises(NotFound, match="there is no window 'x'"):
