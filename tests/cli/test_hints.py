@@ -27,6 +27,7 @@ TABLE: dict[str, dict[str, str]] = {
     "approval": {Role.OPERATOR: APPROVE, Role.OWNER: APPROVE},
     "budget": NOTHING,
     "clock": {Role.OPERATOR: "forewarn clock confirm"},
+    "drill": NOTHING,
     "earlier-host": NOTHING,
     "earlier-wave": NOTHING,
     "earliest": NOTHING,

@@ -197,6 +197,16 @@ class ServiceMachine(RuleBasedStateMachine):
         if maintenance_id is not None:
             self.maintenances.append(maintenance_id)
 
+    @rule(data=st.data(), type_=st.sampled_from(EventType), hold_s=st.sampled_from([1, 600]))
+    def drill(self, data: st.DataObject, type_: EventType, hold_s: int) -> None:
+        try:
+            request = MaintenanceRequest(type=type_, targets=data.draw(targets()), drill_hold_s=hold_s)
+        except RequestError:
+            return
+        maintenance_id = self.do(self.control.submit, request, OPERATOR)
+        if maintenance_id is not None:
+            self.maintenances.append(maintenance_id)
+
     @precondition(lambda self: self.maintenances)
     @rule(
         data=st.data(),

@@ -189,8 +189,8 @@ class Operator:
         rolling = choose.choice(ROLLING)
         start = self._universe.wall() + timedelta(seconds=choose.choice([0, 300, 1_500]))
         kind = choose.choices(
-            ("scope", "host", "machines", "user", "emergency", "preempt", "terminate", "work on hosts"),
-            (6, 3, 2, 3, 1, 1, 1, self._universe.faults.host_work),
+            ("scope", "host", "machines", "user", "emergency", "preempt", "terminate", "drill", "work on hosts"),
+            (6, 3, 2, 3, 1, 1, 1, 2, self._universe.faults.host_work),
         )
         on_failure = choose.choice(list(OnFailure))
         match kind[0]:
@@ -209,6 +209,8 @@ class Operator:
                 return MaintenanceRequest(
                     type=rolling, targets=Targets(hosts=(choose.choice(HOSTS[:2]),)), on_failure=on_failure
                 )
+            case "drill":
+                return MaintenanceRequest(type=rolling, targets=some, drill_hold_s=choose.choice([60, 1_200]))
             case "work on hosts":
                 return self._work_on_hosts(start, on_failure)
             case "user":

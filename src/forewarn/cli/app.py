@@ -149,8 +149,8 @@ def agent() -> None:
 # Each is a function above, or a module of this package: with an `app`, or with a function of the same name.
 FUNCTIONS = {"serve": serve, "demo": demo, "agent": agent}
 WORDS = (
-    "status", "fleet", "scope", "host", "machine", "maintenance", "event", "order", "audit", "token", "hook", "budget", "clock",
-    "db", "scenario", "serve", "emulate", "record", "conform", "demo", "agent",
+    "status", "fleet", "scope", "host", "machine", "maintenance", "drill", "event", "order", "audit", "token", "hook", "budget",
+    "clock", "db", "scenario", "serve", "emulate", "record", "conform", "demo", "agent",
 )  # fmt: skip
 
 

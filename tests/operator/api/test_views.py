@@ -12,6 +12,7 @@ from tests.support.records import maintenance
 OWN_REASONS = {
     "approval",
     "clock",
+    "drill",
     "earlier-host",
     "earlier-wave",
     "earliest",

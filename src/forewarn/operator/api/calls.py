@@ -10,7 +10,18 @@ from typing import Any
 from forewarn.core.model import Event
 from forewarn.core.operator_model import Role
 from forewarn.core.transitions import Verb
-from forewarn.operator.api import admin, bodies, budget, events, hooks, inventory, maintenances, orders, store_hold
+from forewarn.operator.api import (
+    admin,
+    bodies,
+    budget,
+    drills,
+    events,
+    hooks,
+    inventory,
+    maintenances,
+    orders,
+    store_hold,
+)
 from forewarn.operator.api.access import EVERYONE, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import Api, CallContext, DryRun, Paged, Result, Searched
@@ -171,6 +182,16 @@ CALLS: tuple[Call, ...] = (
         "Move a host whose machines have not begun to leave to another time: it becomes the last one.",
         takes=bodies.RescheduleIn,
     ),
+    _post(
+        "/v1/drills", drills.post_drill, bodies.SubmittedMaintenance,
+        "Schedule a drill: machines prepare and approve, and nothing touches them.",
+        roles=OWNERS, takes=bodies.DrillIn, query=DryRun, status=(200, 201), creates=True,
+    ),
+    _get(
+        "/v1/drills", drills.list_drills, bodies.Page[bodies.DrillRow], "The drills with their readiness, newest first.",
+        query=Paged,
+    ),
+    _get("/v1/drills/{id}", drills.get_drill, bodies.DrillOut, "One drill, with the readiness of its machines."),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
     _get(
         "/v1/waves", events.list_open_waves, bodies.OpenWavesOut, "The waves with open events, newest first.",
