@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bench import agent, emulator, failover, floods, kvm, lists, nodes, poll, portal, scale, transitions
+from bench import agent, emulator, failover, floods, kvm, lists, nodes, planning, poll, portal, scale, transitions
 from bench.fleet import MACHINES_PER_SCOPE
 from bench.report import Verdict
 from bench.size import FULL, TOY, Size
@@ -22,6 +22,7 @@ OUT = Path("/var/tmp")
 BENCHES: dict[str, Callable[[Path, Size], list[Verdict]]] = {
     "transitions": transitions.run,
     "scale": scale.run,
+    "planning": planning.run,
     "lists": lists.run,
     "portal": portal.run,
     "poll": poll.run,

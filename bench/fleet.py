@@ -27,7 +27,7 @@ def scopes_of(machines: int) -> int:
     return machines // MACHINES_PER_SCOPE
 
 
-def fill(store: Store, machines: int) -> None:
+def fill(store: Store, machines: int, scopes_per_host: int = SCOPES_PER_HOST) -> None:
     """Put a fleet into an empty store."""
     for first in range(0, scopes_of(machines), SCOPES_PER_CHANGE):
         numbers = range(first, min(first + SCOPES_PER_CHANGE, scopes_of(machines)))
@@ -35,7 +35,7 @@ def fill(store: Store, machines: int) -> None:
             Change(
                 at=BEGINNING,
                 scopes=tuple(_scope(number) for number in numbers),
-                machines=tuple(machine for number in numbers for machine in _machines(number)),
+                machines=tuple(machine for number in numbers for machine in _machines(number, scopes_per_host)),
             )
         )
 
@@ -45,13 +45,13 @@ def _scope(number: int) -> Scope:
     return Scope(name=scope_name(number), kind=ScopeKind.AVAILABILITY_SET, enabled=True, epoch=1, changed=BEGINNING)
 
 
-def _machines(number: int) -> Iterator[Machine]:
+def _machines(number: int, scopes_per_host: int) -> Iterator[Machine]:
     for index in range(MACHINES_PER_SCOPE):
         serial = number * MACHINES_PER_SCOPE + index
         yield Machine(
             scope=scope_name(number),
             name=f"vm-{index:02d}",
             update_domain=index % UPDATE_DOMAINS,
-            host=f"host-{number // SCOPES_PER_HOST * MACHINES_PER_SCOPE + index:06d}",
+            host=f"host-{number // scopes_per_host * MACHINES_PER_SCOPE + index:06d}",
             addresses=(str(IPv4Address(FIRST_ADDRESS + serial)),),
         )

@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
+
+# Pages quote what is printed, and their lines end here.
+MAX_COLUMNS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +18,8 @@ class Verdict:
     broken: bool = False
 
     def __str__(self) -> str:
-        return f"target {self.target}: {'met' if self.met else 'MISSED'} (measured {self.measured})"
+        text = f"target {self.target}: {'met' if self.met else 'MISSED'} (measured {self.measured})"
+        return fill(text, MAX_COLUMNS, subsequent_indent="  ")
 
 
 def at_most(name: str, measured: float, limit: float) -> Verdict:

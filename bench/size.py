@@ -36,6 +36,7 @@ class Size:
     node_machines: int
     node_polls: tuple[int, int, float]  # scopes, rounds, seconds
     kvm: tuple[int, int]  # rounds, guests of the host that is emptied
+    planned: tuple[int, int]  # machines, rounds
 
 
 FULL = Size(
@@ -66,6 +67,7 @@ FULL = Size(
     node_machines=1_000_000,
     node_polls=(50, 9, 2.0),
     kvm=(5, 10),
+    planned=(100_000, 5),
 )
 TOY = Size(
     judged=False,
@@ -95,4 +97,5 @@ TOY = Size(
     node_machines=1_000,
     node_polls=(4, 1, 0.1),
     kvm=(1, 1),
+    planned=(1_000, 1),
 )

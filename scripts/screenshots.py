@@ -51,6 +51,7 @@ PAGES = {
     "hook": "/hooks/{hook}",
     "hook-secret": "/hooks",
     "store": "/store",
+    "budget": "/budget",
     "plan": "/plan",
     "plan-refused": "/plan?target=scope&scope=nowhere&duration=60s",
     "plan-preview": "/plan?target=scope&scope=shop",
@@ -200,8 +201,13 @@ def with_palette(page: Page, png: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
+def chromium_path() -> str | None:
+    """Return where Chromium is: its headless shell if there is one, because it does less than the whole browser."""
+    return shutil.which("chromium-headless-shell") or shutil.which("chromium")
+
+
 def main() -> int:
-    chromium = shutil.which("chromium")
+    chromium = chromium_path()
     if chromium is None:
         print("chromium is not on the PATH: install it, on Debian with scripts/test_tools", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Run the parts of the tests, three at a time, and print how long each took. `make test`, `quick` and `soak` call it.
+"""Run the parts of the tests, four at a time, and print how long each took. `make test`, `quick` and `soak` call it.
 
 A part that passes prints one line; its output is kept in `test-logs/`. A part that fails does not stop the others: the
 end of its output is printed when all have ended. The last lines name every failed test, how to run one alone, and where
@@ -8,6 +8,7 @@ the logs are.
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.folders import folder_for_every_user
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -29,16 +34,16 @@ PARTS: dict[str, list[str]] = {
     "check": ["make", "--no-print-directory", "check"],
     "core": [*PYTEST, "tests/core", *COVERED],
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
-    "simulation": [*PYTEST, "tests/sim"],
     "testing": [*PYTEST, "tests/testing"],
+    "kvm": [*PYTEST, "-n", "2", "--dist", "loadscope", "tests/integration/kvm"],
     "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
     "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],
-    "kvm": [*PYTEST, "-n", "2", "--dist", "loadscope", "tests/integration/kvm"],
-    "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/nodes"],
     "operator": [*PYTEST, "tests/operator"],
+    "simulation": [*PYTEST, "tests/sim"],
+    "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/nodes"],
     "guest": [*PYTEST, "tests/guest"],
-    "cli": [*PYTEST, "tests/cli"],
     "bench": [str(BIN / "python"), "-m", "bench", "--toy"],
+    "cli": [*PYTEST, "tests/cli"],
     "store": [*PYTEST, "tests/store"],
     "properties": [*PYTEST, "tests/properties"],
     "service": [*PYTEST, "tests/executors", "tests/libvirt", "tests/service", "tests/app"],
@@ -60,8 +65,8 @@ QUICK: dict[str, list[str]] = {
     "endpoint": [*PYTEST, "tests/endpoint", "-m", "not slow"],
 }
 LONG = ("properties", "endpoint", "guest", "handlers", "testing", "crash", "simulation", "chaos", "kvm")
-# More than there are cores: much of a part is waiting for programs to start and deadlines to pass.
-LANES = 3
+# Twice as many as there are cores: most parts wait for half of their time, for programs to start and deadlines to pass.
+LANES = 4
 # How much of a failed part is printed: the tracebacks of a few tests and pytest's summary.
 SHOWN_LINES = 200
 # As pytest's summary prints them: "FAILED tests/x.py::test_y[z] - reason".
@@ -99,9 +104,14 @@ def main() -> int:
         parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     commands = QUICK if arguments.quick else PARTS
     names = arguments.parts or (LONG if arguments.soak else tuple(commands))
-    environment = {**os.environ, "TEST_BUDGET": str(SOAK_FACTOR if arguments.soak else 1)}
     started_s = time.monotonic()
-    results = run_all({name: commands[name] for name in names}, environment)
+    shared = folder_for_every_user("forewarn-tests-")
+    budget = str(SOAK_FACTOR if arguments.soak else 1)
+    environment = {**os.environ, "TEST_BUDGET": budget, "TEST_SHARED_FOLDER": str(shared)}
+    try:
+        results = run_all({name: commands[name] for name in names}, environment)
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
     failed = [result for result in results.values() if result.code != 0]
     for result in failed:
         print(f"== {result.name} failed: the end of test-logs/{result.name}.log")

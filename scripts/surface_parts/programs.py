@@ -144,8 +144,9 @@ RARE_WORDS = {
         "conflict", "store_unavailable", "too_many_streams", "invariant_broken",
     ),
     "waiting codes": (
-        "approval", "budget", "clock", "drill", "earlier-host", "earlier-wave", "earliest", "executor", "host-not-empty",
-        "host-work", "in-doubt", "machine", "notice", "order-failed", "paused",
+        "approval", "bake", "budget", "clock", "continue", "drill", "failures", "earlier-host", "earlier-wave", "earliest",
+        "executor", "host-not-empty", "host-work",
+        "in-doubt", "machine", "notice", "order-failed", "paused",
         "queue", "requested-start", "store-held", "ticker", "unresolved", "update-domain", "wave",
     ),
     "journal records": (

@@ -60,6 +60,27 @@ def test_an_event_is_rescheduled(cli: CommandLine, planned: dict[str, Any]) -> N
     cli.output("maintenance", "cancel", planned["id"])
 
 
+def test_a_maintenance_that_pauses_after_a_wave_is_continued(cli: CommandLine) -> None:
+    """The plan shows the strategy; `status` and `show` name the command, and it continues."""
+    options = ["--type", "Reboot", "--scope", "quiet", "--group-by", "scope", "--pause-after", "1", "--bake", "5m"]
+    failing = ["--on-failure", "continue", "--max-failures", "50%", "--canary", "1", "--max-parallel", "2"]
+    plan = cli.output("maintenance", "schedule", *options, *failing, "--dry-run")
+    text = "by scope, 2 at once, canary 1, bake time 5m, holds at 50% failures, pauses after wave 1"
+    assert f"strategy: {text}" in plan
+    assert "CALENDAR" in plan.upper()
+    assert "if nothing is approved and the work of each event takes 5m" in plan
+    made = cli.json("maintenance", "schedule", *options, *failing, "--yes", "--no-notice-ok")
+    command = f"forewarn maintenance continue {made['id']}"
+    assert text in cli.output("maintenance", "show", made["id"])
+    assert cli.run("maintenance", "continue", made["id"]).returncode == FAILED
+    cli.output("order", "finish", first_event(made)["id"])
+    cli.output("clock", "advance", "1s")
+    assert command in cli.output("maintenance", "show", made["id"])
+    assert f"forewarn maintenance continue {made['id'][:8]}" in cli.output("status")
+    assert cli.output("maintenance", "continue", made["id"]).endswith("is Running\n")
+    cli.output("maintenance", "cancel", made["id"])
+
+
 @pytest.mark.parametrize(("verb", "becomes"), [("finish", "Completed"), ("abandon", "Failed")])
 def test_an_operator_resolves_a_failed_order(cli: CommandLine, verb: str, becomes: str) -> None:
     """`finish` completes the event and `abandon` gives it up; `maintenance wait` then ends with 0 or 1."""

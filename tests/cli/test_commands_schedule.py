@@ -27,6 +27,33 @@ def test_a_dry_run_shows_the_plan_and_schedules_nothing(cli: CommandLine) -> Non
     assert len(cli.json("maintenance", "list")["items"]) == before
 
 
+def test_labels_and_patterns_choose_machines(cli: CommandLine) -> None:
+    """Alone, together and with scopes; `machine list` shows what a selector chooses; `--all` asks its own question."""
+
+    def planned(*options: str) -> tuple[dict[str, Any], set[str]]:
+        plan = cli.json("maintenance", "schedule", "--type", "Reboot", *options, "--dry-run")
+        events = [event for wave in plan["waves"] for event in wave["events"]]
+        return plan["targets"], {f"{event['scope']}/{name}" for event in events for name in event["resources"]}
+
+    fleet = {f"{m['scope']}/{m['name']}" for m in cli.json("machine", "list")["items"]}
+    web = {name for name in fleet if "/web-" in name}
+    assert planned("--name", "web-*") == ({"count": 0, "names": ["web-*"]}, web)
+    assert planned("--name", "shop/web-0", "--label", "!rack", "--label", "!gpu") == (
+        {"count": 0, "labels": "!rack,!gpu", "names": ["shop/web-0"]}, {"shop/web-0"}
+    )  # fmt: skip
+    assert planned("--scope", "shop", "--label", "!gpu")[0] == {"count": 1, "scopes": ["shop"], "labels": "!gpu"}
+    assert planned("--host", "rack*", "--host-label", "!gpu")[0] == {
+        "count": 1, "hosts": ["rack*"], "host_labels": "!gpu",
+    }  # fmt: skip
+    assert planned("--all") == ({"count": 0, "everything": True}, fleet)
+    refused = cli.run("maintenance", "schedule", "--type", "Reboot", "--all", "--no-notice-ok", typed="n\n")
+    assert "Schedule this for EVERY machine of the fleet?" in refused.stderr
+    assert "targets: every machine" in refused.stdout
+    assert cli.json("machine", "list", "--label", "!gpu")["items"] == cli.json("machine", "list")["items"]
+    missing = cli.run("maintenance", "schedule", "--type", "Reboot", "--label", "rack=z9", "--dry-run")
+    assert (missing.returncode, missing.stderr) == (FAILED, "forewarn: no machine has labels like rack=z9\n")
+
+
 @pytest.mark.parametrize("typed", ["n\n", ""])
 def test_without_confirmation_nothing_is_scheduled(cli: CommandLine, typed: str) -> None:
     """The answer `n`, and a closed standard input, end with exit code 1."""
@@ -95,6 +122,9 @@ def test_times_are_on_the_services_clock(cli: CommandLine) -> None:
     [
         ("--type Reboot", "exactly one way: --machine M"),
         ("--type Reboot --scope shop --host rack0", "exactly one way: --machine M"),
+        ("--type Reboot --all --label gpu", "exactly one way: --machine M"),
+        ("--type Reboot --host-label gpu --name web-*", "exactly one way: --machine M"),
+        ("--type Reboot --label gpu --update-domain 1", "--update-domain: it needs exactly one --scope"),
         ("--type Reboot --host rack0,rack1", "--host: 'rack0,rack1' is a list: write one name per --host, and repeat"),
         ("--type Reboot --host rack0 --update-domain 1", "--update-domain: it needs exactly one --scope"),
         ("--type Reboot --scope shop --not-before soon", "--not-before: 'soon' is not a time"),

@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forewarn import core
 from forewarn.cli.hints import event_hints, hint, host_hint, maintenance_hints
 from forewarn.core.change import Change
 from forewarn.core.model import Actor, ClockHold
@@ -17,6 +15,7 @@ from forewarn.operator.api.calls import CALLS
 from tests.cli import api_bodies
 from tests.cli.api_bodies import FIRST_ID, SECOND_ID, event, maintenance
 from tests.support.running_service import START, RunningService, running_service
+from tests.support.waiting_codes import CODES
 
 MAINTENANCE_ID = event()["maintenance_id"]
 APPROVE = f"forewarn event approve {FIRST_ID}"
@@ -25,13 +24,16 @@ NOTHING: dict[str, str] = {}
 # By code and role, the command that is suggested. An owner approves events of the own scopes, and decides nothing else.
 TABLE: dict[str, dict[str, str]] = {
     "approval": {Role.OPERATOR: APPROVE, Role.OWNER: APPROVE},
+    "bake": NOTHING,
     "budget": NOTHING,
     "clock": {Role.OPERATOR: "forewarn clock confirm"},
+    "continue": {Role.OPERATOR: f"forewarn maintenance continue {MAINTENANCE_ID}"},
     "drill": NOTHING,
     "earlier-host": NOTHING,
     "earlier-wave": NOTHING,
     "earliest": NOTHING,
     "executor": NOTHING,
+    "failures": {Role.OPERATOR: f"forewarn event retry {SECOND_ID}"},
     "host-busy": NOTHING,
     "host-not-empty": NOTHING,
     "host-work": NOTHING,
@@ -54,6 +56,7 @@ CALL_OF = {
     "event abandon": "/v1/events/{id}/abandon",
     "event retry": "/v1/events/{id}/retry",
     "maintenance resume": "/v1/maintenances/{id}/resume",
+    "maintenance continue": "/v1/maintenances/{id}/continue",
     "order retry": "/v1/orders/{id}/retry",
     "maintenance retry-failed": "/v1/maintenances/{id}/retry-failed",
     "clock confirm": "/v1/clock/confirm",
@@ -63,7 +66,13 @@ CALL_OF = {
 
 def reason(code: str) -> dict[str, Any]:
     """A reason of an event; it is about other machines, and other events where it names any."""
-    others = {"unresolved": [SECOND_ID], "wave": [SECOND_ID], "machine": [SECOND_ID], "queue": [SECOND_ID]}
+    others = {
+        "unresolved": [SECOND_ID],
+        "failures": [SECOND_ID],
+        "wave": [SECOND_ID],
+        "machine": [SECOND_ID],
+        "queue": [SECOND_ID],
+    }
     return api_bodies.waiting(code, "…", machines=["web-0"], events=others.get(code, []))
 
 
@@ -80,9 +89,7 @@ def roles_of(command: str) -> frozenset[Role]:
 
 def test_the_table_has_every_code() -> None:
     """A new reason to wait must say what each role can do about it."""
-    source = "".join(path.read_text("utf-8") for path in Path(core.__path__[0]).glob("*.py"))
-    codes = set(re.findall(r'code="([a-z-]+)"', source))
-    assert set(TABLE) == codes
+    assert set(TABLE) == CODES
 
 
 @pytest.mark.parametrize("code", TABLE)
@@ -96,7 +103,7 @@ def test_what_a_role_is_told_about_a_reason(code: str, role: str) -> None:
     assert all(role in roles_of(command) for command in commands(text))
 
 
-@pytest.mark.parametrize("code", ["order-failed", "in-doubt", "unresolved"])
+@pytest.mark.parametrize("code", ["order-failed", "in-doubt", "unresolved", "failures"])
 def test_a_failed_host_is_resolved_by_its_order(code: str) -> None:
     """The order of a host has an id of its own, and no event."""
     failed = api_bodies.waiting(code, "…", orders=[SECOND_ID])
@@ -211,9 +218,34 @@ def held_clock(service: RunningService, _: str) -> None:
     service.post("/v1/clock/advance", {"seconds": 3_600})
 
 
+def pausing(service: RunningService, event_id: str) -> str:
+    """Let a maintenance pause after its first wave; return the event that waits."""
+    return _second_wave(service, event_id, {"pause_after": 1}, "finish", {})
+
+
+def failing(service: RunningService, event_id: str) -> str:
+    """Let a maintenance hold at its first failure; return the event that waits."""
+    return _second_wave(service, event_id, {"max_failures": "1"}, "fail", {"reason": "no power"})
+
+
+def _second_wave(
+    service: RunningService, event_id: str, strategy: dict[str, object], verb: str, body: dict[str, object]
+) -> str:
+    service.post(f"/v1/events/{event_id}/cancel")
+    made = service.schedule("shop/web-0", "shop/web-1", strategy=strategy, on_failure="continue")
+    first, second = (wave["events"][0]["id"] for wave in made["waves"])
+    service.post(f"/v1/events/{first}/approve")
+    service.post("/v1/clock/advance", {"seconds": 1})
+    service.post(f"/v1/orders/{first}/{verb}", body)
+    service.post("/v1/clock/advance", {"seconds": 1})
+    return str(second)
+
+
 TROUBLE: dict[str, Callable[[RunningService, str], object]] = {
     "approval": lambda service, event_id: None,
     "clock": held_clock,
+    "continue": pausing,
+    "failures": failing,
     "in-doubt": doubtful,
     "order-failed": failed,
     "paused": lambda s, e: s.post(f"/v1/maintenances/{s.get(f'/v1/events/{e}')['maintenance_id']}/pause"),
@@ -228,7 +260,8 @@ def test_the_suggested_command_ends_the_wait(code: str) -> None:
     with running_service() as service:
         service.enable("shop", "blog")
         event_id = service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
-        TROUBLE[code](service, event_id)
+        other_event = TROUBLE[code](service, event_id)
+        event_id = other_event if isinstance(other_event, str) else event_id
         shown = service.get(f"/v1/events/{event_id}")
         (found,) = [each for each in shown["waiting_for"] if each["code"] == code]
         ((_, noun, verb, *names),) = [line.split() for line in commands(hint(shown, found, Role.OPERATOR))]

@@ -32,11 +32,12 @@ def test_the_version_needs_no_library() -> None:
 
 @pytest.mark.parametrize("noun", ["event", "machine", "maintenance", "status"])
 def test_a_command_imports_neither_the_service_nor_other_nouns(noun: str) -> None:
-    """A command that calls the API imports its own module, and no library of the service or of terminals."""
+    """A command that calls the API imports its own module; no rules, and no library of the service or of terminals."""
     modules = modules_of(noun, "--help")
     assert f"forewarn.cli.{noun}" in modules
     assert not {"rich", "jinja2", "msgspec", "starlette", "uvicorn", "asyncio", "sqlite3", "psycopg"} & modules
     assert not {"forewarn.cli.fleet", "forewarn.service.settings", "forewarn.store", "forewarn.executors"} & modules
+    assert not {"forewarn.core.change", "forewarn.core.planning"} & modules
 
 
 def test_serving_imports_no_library_of_terminals() -> None:

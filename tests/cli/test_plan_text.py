@@ -13,6 +13,24 @@ def test_a_plan_shows_waves_machines_hosts_and_notice() -> None:
         (1, "shop", 0, ", ".join(names), "r1, r2", "15m"),
         (2, "shop", 1, "web-0", "", "15m"),
     ]
+    grouped = maintenance(event(group="r1", hosts=[]))
+    assert plan_text.rows(grouped) == [("1 r1", "shop", 0, "web-0", "", "15m")]
+
+
+def test_a_calendar_shows_the_bounds_of_each_start() -> None:
+    """A time that is not known is called unknown; the end says what it assumes."""
+    wave = {"wave": 1, "groups": ["r1"], "events": 2, "machines": 9, "hosts": ["h1"], "may_wait_for": ["bake"]}
+    calendar = {
+        "work_s": 300,
+        "waves": [{**wave, "earliest": "2030-01-01T12:00:00Z", "latest": None}],
+        "earliest_end": "2030-01-01T13:00:00Z",
+        "latest_end": None,
+    }
+    assert plan_text.calendar_rows(calendar) == [(1, "r1", 2, 9, "h1", "2030-01-01 12:00:00Z", "unknown", "bake")]
+    assert plan_text.calendar_end(calendar) == (
+        "end: 2030-01-01 13:00:00Z if all is approved at once and work takes no time,"
+        " unknown if nothing is approved and the work of each event takes 5m"
+    )
 
 
 def test_each_reason_that_blocks_a_plan_is_given_once() -> None:

@@ -1,17 +1,22 @@
 """Budgets: what counts as unavailable, what waits for room, and who can make room."""
 
-import pytest
+from itertools import count
 
-from forewarn.core.budgets import scope_limit, set_budget
-from forewarn.core.change import Change
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.core.budgets import scope_limit, set_budget, split_by_budget
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import apply_difference, difference
 from forewarn.core.fleet_rules import FleetRules
 from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import EventType, Host, HostMode, OnFailure, OrderState, Source, Status, Strategy, Targets
 from forewarn.core.needs_operator import needs_operator
+from forewarn.core.strategy import PlannedEvent
 from forewarn.core.transitions import Verb
-from tests.support.builders import OPERATOR, START, World, machine, request, scope, shop, two_scopes
+from tests.support.builders import OPERATOR, START, World, machine, maintenance, request, scope, shop, two_scopes
 
 CAPACITY = "max_unavailable allows 1 machine of shop at once"
 
@@ -285,3 +290,54 @@ def test_the_work_on_an_empty_host_waits_for_the_budget() -> None:
         world.cancel_maintenance(urgent.orders[0].maintenance_id)
         world.tick()
         assert world.order(order.id).state is OrderState.OPEN
+
+
+# -- splitting at planning
+
+
+@given(
+    waves=st.lists(
+        st.tuples(
+            st.sampled_from(["kvm-1", "kvm-2", "kvm-3", ""]), st.sampled_from(["shop", "ship"]), st.integers(1, 6)
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    unavailable=st.sampled_from(["", "1", "3", "40%"]),
+    max_hosts_down=st.integers(0, 2),
+    max_machines_down=st.integers(0, 4),
+    by_host=st.booleans(),
+)
+def test_a_split_wave_fits_and_loses_no_machine(
+    waves: list[tuple[str, str, int]], unavailable: str, max_hosts_down: int, max_machines_down: int, by_host: bool
+) -> None:
+    """Every part fits into every budget; a wave that fits already is not split."""
+    rules = FleetRules(max_hosts_down=max_hosts_down, max_machines_down=max_machines_down)
+    scopes = {"shop": scope("shop", max_unavailable=unavailable), "ship": scope("ship")}
+    snapshot = Snapshot(scopes=scopes, fleet_rules=rules, machine_counts={"shop": 10})
+    names = count()
+    wave = [
+        PlannedEvent(group, name, 0, tuple(machine(f"{name}/m{next(names):02}") for _ in range(size)))
+        for group, name, size in waves
+    ]
+    strategy = Strategy(group_by="host" if by_host else "scope", max_parallel=9)
+    parts = split_by_budget(snapshot, maintenance(strategy=strategy), wave)
+    keys = [m.key for part in parts for event in part for m in event.machines]
+    assert sorted(keys) == sorted(m.key for event in wave for m in event.machines)
+    limits = {"": 99, "1": 1, "3": 3, "40%": 4}[unavailable], max_machines_down or 99, max_hosts_down or 99
+    fits = []
+    for part in [*parts, wave]:
+        machines = [m for event in part for m in event.machines]
+        hosts = {event.group for event in part if by_host} - {""}
+        found = sum(m.scope == "shop" for m in machines), len(machines), len(hosts)
+        fits.append(all(number <= limit for number, limit in zip(found, limits, strict=True)))
+    assert all(fits[:-1])
+    assert not fits[-1] or parts == [wave]
+
+
+def test_machines_that_are_shut_down_in_place_are_not_split() -> None:
+    """The work on their host needs all of them shut down together: such a wave waits, and an operator must decide."""
+    wave = [PlannedEvent("", "shop", 0, (machine("shop/web-0"), machine("shop/web-1")))]
+    snapshot = Snapshot(scopes={"shop": scope(max_unavailable="1")})
+    assert split_by_budget(snapshot, maintenance(host_mode=HostMode.IN_PLACE), wave) == [wave]
+    assert len(split_by_budget(snapshot, maintenance(host_mode=HostMode.EVACUATE), wave)) == 2

@@ -226,6 +226,13 @@ def test_targets_are_named_and_the_rest_is_counted() -> None:
     assert formatting.target_names(count=1, machines=["shop/web-0"]) == "machine shop/web-0"
     assert formatting.target_names(count=1, scopes=["shop"], update_domain=0) == "scope shop, update domain 0"
     assert formatting.target_names(count=40, hosts=["a", "b", "c"], most=2) == "hosts a, b and 38 more"
+    named = formatting.target_names
+    assert named(count=0, everything=True) == "every machine"
+    assert named(count=0, labels="rack=a3") == "machines with rack=a3"
+    assert named(count=0, names=["web-*", "db-*"], labels="!gpu") == "machines like web-* or db-* with !gpu"
+    assert named(count=1, scopes=["shop"], names=["web-*"]) == "machines like web-* of scope shop"
+    assert named(count=0, host_labels="rack=a3") == "hosts with rack=a3"
+    assert named(count=1, hosts=["kvm-*"], host_labels="rack=a3") == "host kvm-* with rack=a3"
     assert formatting.target_names(count=0) == "hosts, whose names only operators and viewers see"
 
 
@@ -240,4 +247,21 @@ def test_a_maintenance_says_what_is_wrong_with_it() -> None:
     )
     assert state("Paused", held=True, failed=0, in_doubt=1) == (
         "Held: an order of a host, or outside your scopes, failed, 1 order in doubt"
+    )
+
+
+def test_a_strategy_in_words() -> None:
+    """Only what differs from the default is named."""
+    default: dict[str, Any] = {
+        "group_by": "update-domain",
+        "max_parallel": 1,
+        "canary": 0,
+        "bake_s": 0,
+        "max_failures": "",
+        "pause_after": 0,
+    }
+    assert formatting.strategy(**default) == ""
+    facts = {"group_by": "host", "canary": 1, "bake_s": 1_800, "max_failures": "3", "pause_after": 1}
+    assert formatting.strategy(**{**default, **facts}) == (
+        "by host, 1 at once, canary 1, bake time 30m, holds at 3 failures, pauses after wave 1"
     )

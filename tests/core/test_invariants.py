@@ -17,6 +17,7 @@ from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
     Approval,
     ApprovalMode,
+    ClockHold,
     Event,
     EventType,
     HostMode,
@@ -816,6 +817,76 @@ def test_machines_are_not_started_while_their_host_is_worked_on(state: OrderStat
     breaks(on_hosts(work, DOWN, **parts), on_hosts(work, again, **parts), "would start machines while")
     over = host_order(OrderState.FAILED)
     check_invariants(on_hosts(over, DOWN, **parts), on_hosts(over, again, **parts), NOW)
+
+
+# -- 8. what the strategy of a maintenance holds back
+
+ENDED = event(1, status=Status.COMPLETED, started=START, ended=at(10))
+PLANNED = event(2, wave=2, status=Status.PLANNED, published=None, not_before=None, sequence=0)
+PUBLISHED = replace(PLANNED, status=Status.SCHEDULED, published=NOW, not_before=at(35))
+
+
+def following(
+    strategy: Strategy, *events: Event, hold: ClockHold | None = None, **facts: Any
+) -> tuple[Snapshot, Snapshot]:
+    """A pair in which the second wave is published after the first."""
+    orders = facts.pop("orders", ())
+    before = snapshot(
+        *(events or (ENDED,)), PLANNED, maintenances=[maintenance(strategy=strategy, **facts)], orders=orders
+    )
+    before = replace(before, hold=hold)
+    return before, after(before, PUBLISHED)
+
+
+def test_8_a_wave_waits_for_the_bake_time() -> None:
+    """The bake time counts from the end of the earlier waves, by the clock that is trusted."""
+    too_early = following(Strategy(bake_s=601))
+    assert broken(*too_early) == f"invariant 8: wave 2 of maintenance {guid(900)} would not wait for the bake time"
+    assert kept(*following(Strategy(bake_s=600)))
+    hold = ClockHold(trusted=at(19), noticed=NOW, jumped_s=60)
+    assert "would not wait for the bake time" in broken(*following(Strategy(bake_s=600), hold=hold))
+    failed = Order(id=guid(1), issued=START, ended=at(15), state=OrderState.FAILED)
+    pair = following(
+        Strategy(bake_s=600),
+        replace(ENDED, status=Status.STARTED, ended=None),
+        orders=[failed],
+        on_failure=OnFailure.CONTINUE,
+    )
+    assert "would not wait for the bake time" in broken(*pair)
+    early = ClockHold(trusted=at(5), noticed=NOW, jumped_s=60)
+    assert kept(*following(Strategy(pause_after=2), hold=early))
+    cancelled = replace(ENDED, status=Status.CANCELLED, started=None)
+    assert kept(*following(Strategy(bake_s=601), cancelled))
+
+
+def test_8_a_wave_waits_for_an_operator() -> None:
+    """After the wave `pause_after`, an operator must let the maintenance continue."""
+    strategy = Strategy(pause_after=1)
+    assert broken(*following(strategy)) == (
+        f"invariant 8: wave 2 of maintenance {guid(900)} would follow without an operator"
+    )
+    assert kept(*following(strategy, continued_after=1))
+    assert kept(*following(Strategy(pause_after=2)))
+
+
+def test_8_a_wave_waits_at_the_limit_of_failures() -> None:
+    """As many unresolved failures as the limit let no further wave move."""
+    failed = Order(id=guid(1), issued=START, ended=START, state=OrderState.FAILED)
+    facts: dict[str, Any] = {"orders": [failed], "on_failure": OnFailure.CONTINUE}
+    pair = following(Strategy(max_failures="50%"), replace(ENDED, status=Status.STARTED, ended=None), **facts)
+    assert broken(*pair) == f"invariant 8: wave 2 of maintenance {guid(900)} would move on after 1 failures"
+    assert kept(*following(Strategy(max_failures="2"), replace(ENDED, status=Status.STARTED, ended=None), **facts))
+    assert kept(*following(Strategy(max_failures="1"), orders=[failed], on_failure=OnFailure.CONTINUE))
+
+
+def test_6_a_scope_has_one_update_domain_in_a_wave() -> None:
+    """The events of a wave start together. User events and emergencies are not bound."""
+    first, second = event(1, wave=1), event(2, wave=1, update_domain=1, resources=("web-1",))
+    before = snapshot(first)
+    assert broken(before, after(before, second)) == "invariant 6: wave 1 would have update domains 0 and 1 of shop"
+    assert kept(before, after(before, replace(second, wave=2, status=Status.PLANNED, published=None)))
+    users = [replace(each, source=Source.USER) for each in (first, second)]
+    assert kept(snapshot(users[0]), after(snapshot(users[0]), users[1]))
 
 
 # -- 16. what is published fits into the budgets

@@ -1,6 +1,6 @@
 """What a thing may be at all: frozen data that refuses to be wrong."""
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -18,7 +18,9 @@ from forewarn.core.model import (
     VISIBLE,
     EventType,
     Host,
+    HostMode,
     Machine,
+    MaintenanceRequest,
     Scope,
     ScopeKind,
     Source,
@@ -201,19 +203,62 @@ def test_max_user_operations_is_a_number() -> None:
 # -- requests
 
 
-def test_targets_are_exactly_one_of_four() -> None:
-    """A maintenance targets machines, a scope, several scopes or hosts."""
+def test_targets_are_exactly_one_kind() -> None:
+    """A maintenance targets machines, a scope, several scopes, hosts, or everything."""
     one: dict[str, Any] = {
         "machines": (("shop", "web-0"),),
         "scope": "shop",
         "scopes": ("shop", "db"),
         "hosts": ("h1",),
+        "everything": True,
     }
     for key, value in one.items():
         assert getattr(Targets(**only(key, value)), key) == value
     for wrong in ({}, {k: one[k] for k in ("machines", "scope")}, {k: one[k] for k in ("scope", "scopes")}, one):
-        with pytest.raises(Invalid, match="targets must be exactly one of machines, a scope, scopes, or hosts"):
+        with pytest.raises(
+            Invalid, match="targets must be exactly one of machines, a scope, scopes, hosts, or everything"
+        ):
             Targets(**wrong)
+
+
+def test_labels_and_names_choose_among_scopes_or_the_fleet() -> None:
+    """They may be combined with each other and with scopes, with nothing else; patterns and labels of hosts choose hosts."""
+    chosen = ({"labels": "rack=a3"}, {"names": ("web-*",)}, {"labels": "gpu", "names": ("web-*",)})
+    for selector in chosen:
+        for scopes in ({}, {"scope": "shop"}, {"scope": "shop", "update_domain": 0}, {"scopes": ("shop", "db")}):
+            assert Targets(**selector, **scopes).selects
+        for other in (
+            {"machines": (("shop", "web-0"),)},
+            {"hosts": ("h1",)},
+            {"host_labels": "x"},
+            {"everything": True},
+        ):
+            with pytest.raises(Invalid, match="labels and names choose among scopes, or the whole fleet"):
+                Targets(**selector, **other)
+    with pytest.raises(Invalid, match="targets must be exactly one of"):
+        Targets(labels="gpu", scope="shop", scopes=("db",))
+    for hosts in (
+        Targets(hosts=("h1", "kvm-*")),
+        Targets(host_labels="rack=a3"),
+        Targets(hosts=("h1",), host_labels="x"),
+    ):
+        assert hosts.selects
+        assert hosts.on_hosts
+    assert Targets(everything=True).selects
+    for plain in (Targets(hosts=("h1",)), Targets(scope="shop"), Targets(machines=(("shop", "web-0"),))):
+        assert not plain.selects
+
+
+def test_a_request_checks_the_hosts_that_its_selectors_choose() -> None:
+    """The machines of an evacuated host cannot go to a host that is evacuated too."""
+    request = MaintenanceRequest(
+        type=EventType.FREEZE, targets=Targets(host_labels="rack=a3"), host_mode=HostMode.EVACUATE, to_host="kvm-2"
+    )
+    assert request.named_targets == request.targets
+    resolved = replace(request, resolved=Targets(hosts=("kvm-1",)))
+    assert resolved.named_targets.hosts == ("kvm-1",)
+    with pytest.raises(Invalid, match="to_host kvm-2 is one of the hosts to evacuate"):
+        replace(request, resolved=Targets(hosts=("kvm-1", "kvm-2")))
 
 
 def test_an_update_domain_needs_a_scope() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.core import lifecycle
 from forewarn.core.change import Snapshot
-from forewarn.core.model import Actor, EventType, Host, HostMode, Source, Targets
+from forewarn.core.model import Actor, EventType, Host, HostMode, Order, Source, Targets
 from forewarn.core.placement import Hosts
 from forewarn.core.plan_warnings import MAX_ALREADY_OPEN, PlanWarning, plan_warnings, target_warnings
 from tests.support.builders import START, World, at, guid, machine, maintenance, request, scope, shop, two_scopes
@@ -149,9 +149,10 @@ def test_machines_that_can_go_nowhere_are_named() -> None:
 @pytest.mark.parametrize(("cordoned", "warnings"), [(None, 0), (START, 1)])
 def test_machines_cannot_return_to_a_host_that_is_cordoned_already(cordoned: datetime | None, warnings: int) -> None:
     """The maintenance uncordons only what it cordoned."""
-    planned = maintenance(targets=Targets(hosts=("a", "b")), host_mode=HostMode.EVACUATE, return_machines=True)
+    planned = maintenance(targets=Targets(hosts=("?",)), host_mode=HostMode.EVACUATE, return_machines=True)
     before = Snapshot(hosts={"a": Host(name="a", cordoned=cordoned)})
-    found = plan_warnings(before, Snapshot(maintenances={planned.id: planned}), planned.id, START)
+    orders = {host: Order(id=host, issued=START, host=host, maintenance_id=planned.id) for host in ("a", "b")}
+    found = plan_warnings(before, Snapshot(maintenances={planned.id: planned}, orders=orders), planned.id, START)
     assert [each.code for each in found] == ["no-return"] * warnings
 
 

@@ -8,13 +8,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.core import planning
-from forewarn.core.change import Snapshot
-from forewarn.core.errors import Invalid
-from forewarn.core.model import EventType, Host, HostMode, Machine, Maintenance, OnFailure, Source, Strategy, Targets
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.clock_hold import confirm_clock, hold_clock
+from forewarn.core.errors import Invalid, Refused
+from forewarn.core.host_waiting import waiting_for_hosts
+from forewarn.core.model import (
+    ClockHold,
+    Event,
+    EventType,
+    Host,
+    HostMode,
+    Machine,
+    Maintenance,
+    MaintenanceRequest,
+    MaintenanceStatus,
+    OnFailure,
+    OrderState,
+    Source,
+    Status,
+    Strategy,
+    Targets,
+)
+from forewarn.core.needs_operator import needs_operator
 from forewarn.core.strategy import PlannedWave, group_of, planned_waves
+from forewarn.core.transitions import Verb
 from tests.core.test_planning import planned, snapshot
 from tests.core.test_planning import waves as waves_of_events
-from tests.support.builders import machine
+from tests.support.builders import OPERATOR, World, at, machine, scope, shop
 
 # Neighbouring hosts carry different update domains of the scope shop.
 FLEET = [
@@ -226,3 +246,170 @@ def test_the_default_strategy_ignores_hosts() -> None:
     """The groups of the default strategy have no name."""
     _, events = planned("shop/web-0", "shop/web-1", within=snapshot())
     assert {event.group for event in events} == {""}
+
+
+# -- the bake time
+
+
+def test_a_wave_waits_for_the_bake_time() -> None:
+    """It is published when the bake time after the end of the last event of the wave before it has passed, not earlier."""
+    world = World(scope("ship"), scope("shop"), machines=[machine("ship/a"), machine("shop/a"), machine("shop/b", 1)])
+    ship, first, second = world.submit("ship/a", "shop/a", "shop/b", strategy=Strategy(bake_s=600))
+    world.start(ship.id, first.id)
+    world.finish(first.id)
+    world.tick_at(4)
+    world.finish(ship.id)
+    world.tick()
+    (reason,) = world.waiting_for(second.id)
+    assert (reason.code, reason.until) == ("bake", at(14))
+    assert reason.message == "the bake time of 10m after wave 1 runs"
+    assert world.maintenance(second.id).wake_at == at(14)
+    world.tick_at(13.9)
+    assert world.status(second.id) is Status.PLANNED
+    world.tick_at(14)
+    assert world.status(second.id) is Status.SCHEDULED
+
+
+def test_the_bake_time_counts_from_a_failure_too() -> None:
+    """With on_failure = continue, a failed event has ended for the waves after it."""
+    world = shop(domains=2)
+    first, second = world.submit(
+        "shop/web-0", "shop/web-1", strategy=Strategy(bake_s=600), on_failure=OnFailure.CONTINUE
+    )
+    world.start(first.id)
+    world.now = at(2)
+    world.fail(first.id)
+    world.tick_at(11.9)
+    assert world.codes(second.id) == ["bake"]
+    world.tick_at(12)
+    assert world.status(second.id) is Status.SCHEDULED
+
+
+def test_an_event_that_never_started_needs_no_bake_time() -> None:
+    """If a wave was cancelled before it started, the next wave does not wait."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1", strategy=Strategy(bake_s=600))
+    world.cancel_event(first.id)
+    world.tick()
+    assert world.status(second.id) is Status.SCHEDULED
+
+
+def test_a_held_clock_does_not_end_the_bake_time() -> None:
+    """Time that no operator confirmed does not count, and the wait wakes no tick; the confirmation does."""
+    world = shop(domains=2)
+    first, second = world.submit("shop/web-0", "shop/web-1", strategy=Strategy(bake_s=600))
+    world.start(first.id)
+    world.finish(first.id)
+    world.tick()
+    world.now = at(120)
+    hold = ClockHold(trusted=at(1), noticed=world.now, jumped_s=7_140)
+    world.save(hold_clock(Snapshot(), hold, since=at(1), unread_s=0, now=world.now))
+    world.tick()
+    assert world.status(second.id) is Status.PLANNED
+    assert world.maintenance(second.id).wake_at is None
+    world.save(confirm_clock(world.snapshot(), now=world.now, actor=OPERATOR))
+    world.tick()
+    assert world.status(second.id) is Status.SCHEDULED
+
+
+# -- pause_after
+
+
+def needs(world: World, event: Event) -> list[str]:
+    return [each.code for each in needs_operator(world.snapshot(), event.maintenance_id, world.now)]
+
+
+def test_a_maintenance_pauses_after_a_wave_until_an_operator_lets_it_continue() -> None:
+    """It is Paused meanwhile, only an operator can move it, and it continues once."""
+    world = shop(domains=3)
+    first, second, third = world.submit("shop/web-0", "shop/web-1", "shop/web-2", strategy=Strategy(pause_after=1))
+    with pytest.raises(Refused, match="does not wait for an operator to continue: wave 1 has not ended"):
+        world.continue_maintenance(first.maintenance_id)
+    world.start(first.id)
+    assert needs(world, first) == []
+    world.finish(first.id)
+    world.tick()
+    assert world.maintenance(first.id).status is MaintenanceStatus.PAUSED
+    assert world.maintenance(first.id).wake_at is None
+    assert world.codes(second.id) == ["continue"]
+    assert world.codes(third.id) == ["continue", "earlier-wave"]
+    assert needs(world, first) == ["continue"]
+    assert [each.action for each in world.continue_maintenance(first.maintenance_id).audit] == ["maintenance continued"]
+    assert world.maintenance(first.id).status is MaintenanceStatus.RUNNING
+    assert world.continue_maintenance(first.maintenance_id).empty
+    world.tick()
+    world.start(second.id)
+    world.finish(second.id)
+    world.tick()
+    assert world.status(third.id) is Status.SCHEDULED
+
+
+def test_a_pause_after_the_last_wave_holds_nothing() -> None:
+    """A maintenance ends with its last wave. One without pause_after cannot be continued."""
+    world = shop(domains=1)
+    (only,) = world.submit("shop/web-0", strategy=Strategy(pause_after=1))
+    world.start(only.id)
+    world.finish(only.id)
+    world.tick()
+    assert world.maintenance(only.id).status is MaintenanceStatus.COMPLETED
+    (other,) = world.submit("shop/web-0")
+    with pytest.raises(Refused, match="does not wait for an operator to continue: its strategy has no pause_after"):
+        world.continue_maintenance(other.maintenance_id)
+
+
+# -- the limit of failures
+
+
+def solos(count: int) -> World:
+    """A world of machines that are scopes of their own, each on a host of its own."""
+    names = [f"solo-{n}" for n in range(count)]
+    return World(*(scope(name) for name in names), machines=[machine(f"{name}/vm", host=name) for name in names])
+
+
+def test_a_maintenance_goes_on_until_the_limit_of_failures() -> None:
+    """At the limit it holds. It goes on when fewer failures than the limit are unresolved."""
+    world = solos(4)
+    strategy = Strategy(group_by="host", max_failures="2")
+    names = [f"solo-{n}/vm" for n in range(4)]
+    events = world.submit(*names, strategy=strategy, on_failure=OnFailure.CONTINUE)
+    for each in events[:2]:
+        assert world.maintenance(each.id).status is not MaintenanceStatus.PAUSED
+        world.start(each.id)
+        world.fail(each.id)
+        world.tick()
+    assert world.maintenance(events[0].id).status is MaintenanceStatus.PAUSED
+    (reason,) = world.waiting_for(events[2].id)
+    assert (reason.code, reason.events) == ("failures", (events[0].id, events[1].id))
+    assert reason.message == "2 order(s) failed, and the maintenance holds at 2 (max_failures = 2)"
+    assert needs(world, events[0]) == ["order-failed", "order-failed"]
+    world.resolve_failure(events[0].id, Verb.ABANDON)
+    world.tick()
+    assert world.status(events[2].id) is Status.SCHEDULED
+
+
+def test_a_failed_host_counts_too() -> None:
+    """The work on a host is one order of the maintenance: its failure counts, and the next host waits."""
+    world = World(scope(), machines=[machine("shop/web-0", host="h9")])
+    world.hosts = ("h1", "h2", "h9")
+    world.save(Change(at=world.now, hosts=(Host(name="h1"), Host(name="h2"))))
+    _, submitted = world.submit_request(
+        MaintenanceRequest(
+            type=EventType.FREEZE,
+            targets=Targets(hosts=("h1", "h2")),
+            host_mode=HostMode.EVACUATE,
+            on_failure=OnFailure.CONTINUE,
+            strategy=Strategy(max_failures="1"),
+        )
+    )
+    first, second = submitted.orders
+    world.take(first.id)
+    world.fail(first.id)
+    world.tick()
+    (maintenance_id,) = (m.id for m in submitted.maintenances)
+    snapshot = world.snapshot()
+    assert snapshot.maintenances[maintenance_id].status is MaintenanceStatus.PAUSED
+    (reason,) = waiting_for_hosts(snapshot, maintenance_id, world.now)["h2"]
+    assert (reason.code, reason.orders) == ("failures", (first.id,))
+    world.resolve_host(first.id, Verb.ABANDON)
+    world.tick()
+    assert world.snapshot().orders[second.id].state is OrderState.OPEN

@@ -1,13 +1,12 @@
 """The guide on the first page of the demo's portal, in a real browser."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, expect, sync_playwright
-from scripts.screenshots import FLAGS, SCHEMES
+from scripts.screenshots import FLAGS, SCHEMES, chromium_path
 
 from tests.demo.demo_process import DemoProcess
 
@@ -23,7 +22,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoProcess]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
+    chromium = chromium_path()
     assert chromium is not None, "chromium is not on the PATH: scripts/test_tools installs it"
     home: Path = tmp_path_factory.mktemp("home")
     with sync_playwright() as playwright:

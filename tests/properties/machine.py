@@ -36,6 +36,7 @@ from forewarn.core.model import (
     ScopeKind,
     Source,
     Status,
+    Strategy,
     Targets,
 )
 from forewarn.core.order_verbs import Outcome, Unknown
@@ -49,6 +50,17 @@ from forewarn.testing.stories import START
 SCOPES = ("any", "all", "pool")
 HOSTS = ("h-0", "h-1", "h-2", "spare")
 OPERATOR = Actor("operator", "property")
+# Half of the maintenances have the default strategy.
+STRATEGIES = [
+    *(7 * [Strategy()]),
+    Strategy(group_by="host", max_parallel=3),
+    Strategy(group_by="host", canary=1, bake_s=600),
+    Strategy(group_by="scope", max_parallel=2, pause_after=1),
+    Strategy(group_by="label:rack", canary=2, max_failures="1"),
+    Strategy(bake_s=300, pause_after=2),
+    Strategy(group_by="host", max_failures="50%", bake_s=30),
+    Strategy(pause_after=1),
+]
 LATER_S = st.sampled_from([0, 1, 30, 299, 300, 600, 899, 900, 901, 1_800, 5_000])
 
 
@@ -66,7 +78,8 @@ def fleet() -> Fleet:
     machines = {}
     for name in SCOPES:
         for domain in range(3):
-            machine = Machine(scope=name, name=f"m-{domain}", update_domain=domain, host=f"h-{domain}")
+            labels = {"rack": f"r{domain % 2}"}
+            machine = Machine(scope=name, name=f"m-{domain}", update_domain=domain, host=f"h-{domain}", labels=labels)
             machines[machine.key] = machine
         # In `all` each update domain has two machines: one that approves is not enough there.
         for domain in range(3 if name == "all" else 1):
@@ -187,9 +200,16 @@ class ServiceMachine(RuleBasedStateMachine):
             )
         )
         source = data.draw(st.sampled_from([Source.PLATFORM, Source.PLATFORM, Source.USER]))
+        strategy = data.draw(st.sampled_from(STRATEGIES))
         try:
             request = MaintenanceRequest(
-                type=type_, targets=data.draw(targets()), source=source, on_failure=on_failure, duration_s=9, **extra
+                type=type_,
+                targets=data.draw(targets()),
+                source=source,
+                on_failure=OnFailure.CONTINUE if strategy.max_failures else on_failure,
+                duration_s=9,
+                strategy=strategy,
+                **extra,
             )
         except RequestError:
             return
@@ -211,7 +231,15 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         verb=st.sampled_from(
-            ["pause_maintenance", "resume_maintenance", "resume_maintenance", "cancel_maintenance", "retry_failed"]
+            [
+                "pause_maintenance",
+                "resume_maintenance",
+                "resume_maintenance",
+                "continue_maintenance",
+                "continue_maintenance",
+                "cancel_maintenance",
+                "retry_failed",
+            ]
         ),
     )
     def steer_a_maintenance(self, data: st.DataObject, verb: str) -> None:
@@ -357,11 +385,13 @@ class HostMachine(ServiceMachine):
         on_failure=st.sampled_from(OnFailure),
         back=st.booleans(),
         emergency=st.booleans(),
+        baked=st.booleans(),
     )
     def work_on_hosts(
-        self, hosts: list[str], mode: HostMode, on_failure: OnFailure, back: bool, emergency: bool
+        self, hosts: list[str], mode: HostMode, on_failure: OnFailure, back: bool, emergency: bool, baked: bool
     ) -> None:
         evacuates = mode is HostMode.EVACUATE
+        strategy = Strategy(bake_s=30, pause_after=1) if baked and not emergency else Strategy()
         request = MaintenanceRequest(
             type=EventType.FREEZE if evacuates else EventType.REBOOT,
             targets=Targets(hosts=tuple(hosts)),
@@ -369,6 +399,7 @@ class HostMachine(ServiceMachine):
             return_machines=evacuates and back,
             on_failure=on_failure,
             emergency=emergency,
+            strategy=strategy,
         )
         maintenance_id = self.do(self.control.submit, request, OPERATOR)
         if maintenance_id is not None:
@@ -435,5 +466,5 @@ def targets(draw: st.DrawFn) -> Targets:
         names = draw(st.lists(st.sampled_from(["m-0", "m-1", "m-2", "m-3"]), min_size=1, max_size=2, unique=True))
         return Targets(machines=tuple((scope, name) for name in names))
     if kind == "host":
-        return Targets(hosts=(draw(st.sampled_from(["h-0", "h-1", "h-2"])),))
+        return Targets(hosts=draw(st.sampled_from([("h-0",), ("h-1",), ("h-2",), ("h-0", "h-1", "h-2")])))
     return Targets(scope=scope, update_domain=draw(st.integers(0, 2)) if kind == "domain" else None)

@@ -19,11 +19,13 @@ from forewarn.core import (
     placement,
     planning,
     rescheduling,
+    strategy,
     waiting,
 )
 from forewarn.core.draft import Draft
-from forewarn.core.model import Event, HostMode, Order, OrderState, Phase, Scope, Status
+from forewarn.core.model import Event, HostMode, OnFailure, Order, OrderState, Phase, Scope, Status
 from forewarn.core.reason import Waiting
+from forewarn.core.strategy import PlannedWave, bake
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -247,6 +249,31 @@ def a_cancelled_host_is_worked_on(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(ORDER_TRANSITIONS[OrderState.CANCELLED], OrderVerb.TAKE, OrderState.RUNNING)
 
 
+def two_update_domains_in_one_wave(patch: pytest.MonkeyPatch) -> None:
+    """Let all events of neighbouring groups share the first wave, whatever their update domains."""
+    original = strategy.planned_waves
+
+    def crowded(*arguments: Any) -> list[PlannedWave]:
+        waves = original(*arguments)
+        return [[event for wave in waves[:2] for event in wave], *waves[2:]] if waves else []
+
+    patch.setattr(planning, "planned_waves", crowded)
+
+
+def bake_time_ignored(patch: pytest.MonkeyPatch) -> None:
+    others = tuple(each for each in constraints.BEFORE_PUBLICATION if each is not bake)
+    patch.setattr(constraints, "BEFORE_PUBLICATION", others)
+
+
+def limit_of_failures_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waiting, "_failures_hold", lambda draft, maintenance: maintenance.on_failure is OnFailure.HOLD)
+
+
+def no_operator_continues(patch: pytest.MonkeyPatch) -> None:
+    for module in (waiting, lifecycle):
+        patch.setattr(module, "awaits_continue", lambda draft, maintenance: False)
+
+
 # Each mutation with the message it must cause: a mutation that merely crashes the code proves nothing.
 MUTATIONS: dict[Patch, str] = {
     no_update_domain_guard: "invariant 6: ",
@@ -262,7 +289,7 @@ MUTATIONS: dict[Patch, str] = {
     ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
     overtaking_in_a_scope: "would overtake",
     earliest_ignored: "invariant 1: .* before the earliest start",
-    deadline_ignored: "invariant 1: .* after the deadline",
+    deadline_ignored: "invariant 1: .* after the deadline|the ticker does not move it",
     rescheduled_past_the_deadline: "invariant 1: .* rescheduled past the deadline",
     a_drill_hands_out_an_order: "invariant 11: order .* of a drill would be open",
     a_drill_does_not_yield: "invariant 15: ",
@@ -276,6 +303,10 @@ MUTATIONS: dict[Patch, str] = {
     a_doubt_has_a_time_limit: "invariant 11: .* with a time limit",
     a_retry_is_no_new_attempt: "invariant 11: .* to open within one attempt",
     hold_of_the_store_ignored: "invariant 1: .* while the store is held",
+    two_update_domains_in_one_wave: "invariant 6: wave .* would have update domains",
+    bake_time_ignored: "invariant 8: .* would not wait for the bake time",
+    limit_of_failures_ignored: "invariant 8: .* would move on after",
+    no_operator_continues: "invariant 8: .* would follow without an operator",
 }
 # Found by the machine with hosts.
 HOST_MUTATIONS: dict[Patch, str] = {

@@ -1,6 +1,7 @@
 """The judge: reads the history of a run, entry by entry, and returns a complaint for every broken rule.
 
-`account` checks commits, `order_checks` what executors did, `host_checks` the work on hosts, `guest_checks` what guests saw.
+`account` checks commits, `order_checks` what executors did, `host_checks` the work on hosts, `strategy_checks` what shares a wave
+and what a next wave waits for, `guest_checks` what guests saw.
 The checker of the crash tests compares what was acknowledged with what is in the store.
 """
 
@@ -32,12 +33,14 @@ from tests.sim.history import (
 )
 from tests.sim.host_checks import HostChecks
 from tests.sim.order_checks import OrderChecks
+from tests.sim.strategy_checks import StrategyChecks
 
 
 def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple[list[str], Notice]:
     """Return the complaints, each once, and how many guests got their notice. `store` is the store after the run."""
     account = Account(tolerance_ms=tolerance_ms)
     orders, hosts, guests = OrderChecks(account), HostChecks(account), GuestChecks(account)
+    strategies = StrategyChecks(account, tolerance_ms=tolerance_ms)
     acknowledged: list[Change] = []
     for entry in history:
         match entry:
@@ -45,8 +48,12 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
                 orders_before = {
                     order.id: account.orders[order.id] for order in entry.change.orders if order.id in account.orders
                 }
+                events_before = {
+                    event.id: account.events[event.id] for event in entry.change.events if event.id in account.events
+                }
                 account.commit(entry.at_ms, entry.change, entry.life)
                 hosts.committed(entry, orders_before)
+                strategies.committed(entry, events_before)
                 orders.committed(entry)
                 guests.committed(entry)
             case Acknowledged():

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import draft
+from forewarn.core import constraints, draft, strategy
 from forewarn.core.change import Change
+from forewarn.core.draft import Draft
+from forewarn.core.model import Event, Maintenance
+from forewarn.core.reason import Waiting
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.last_seen import LastSeen
@@ -56,6 +59,10 @@ OF_THE_CORE: dict[Patch, str] = {
     core.a_cordoned_host_is_chosen: "which was cordoned",
     core.machines_are_stopped_when_announced: "has an order and is Scheduled",
     core.a_cancelled_host_is_worked_on: "worked on all the same",
+    core.two_update_domains_in_one_wave: "has two update domains of",
+    core.bake_time_ignored: "before the bake time",
+    core.limit_of_failures_ignored: "moved on after",
+    core.no_operator_continues: "did not wait until an operator",
 }
 
 
@@ -240,6 +247,18 @@ def others_changes_are_not_looked_after(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Control, "listen_to_unchanged", lambda control, hearer: None)
 
 
+def bake_cut_short_by_a_failover(patch: pytest.MonkeyPatch) -> None:
+    """Forget the bake time when the store has failed over: epochs grow by 1,000 then."""
+    original = strategy.bake
+
+    def forgotten(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+        failed_over = any(draft.scopes[event.scope].epoch >= 1_000 for event in wave)
+        return [] if failed_over else original(draft, maintenance, wave)
+
+    replaced = tuple(forgotten if each is original else each for each in constraints.BEFORE_PUBLICATION)
+    patch.setattr(constraints, "BEFORE_PUBLICATION", replaced)
+
+
 OF_NODES: dict[Patch, str] = {
     acts_before_saving: "without having taken it|while it was saved as open",
     no_version_check: "was written over",
@@ -265,6 +284,7 @@ OF_NODES: dict[Patch, str] = {
     answers_what_it_did_not_save: "acknowledged .* lost",
     only_its_own_guests_count: "was disabled though a guest had polled",
     decisions_never_age: "for the first part of its notice",
+    bake_cut_short_by_a_failover: "before the bake time",
     others_changes_are_not_looked_after: "which was never saved|with another content|showed it the older",
 }
 MUTATIONS = OF_THE_CORE | OF_NODES

@@ -1,6 +1,7 @@
 """Guests that poll, approve and fall asleep, and operators that submit, steer and resolve failures, through any node."""
 
 import json
+import random
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
@@ -16,6 +17,7 @@ from forewarn.core.model import (
     OrderState,
     Source,
     Status,
+    Strategy,
     Targets,
 )
 from forewarn.core.transitions import Verb
@@ -34,6 +36,16 @@ UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
 NOT_TAKEN = (OrderState.PLANNED, OrderState.OPEN)
 ENDED = (OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED)
 RUNNING = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
+# Half of the maintenances have the default strategy.
+STRATEGIES = (
+    *(6 * [Strategy()]),
+    Strategy(group_by="host", max_parallel=2),
+    Strategy(group_by="host", canary=1, bake_s=120),
+    Strategy(bake_s=300),
+    Strategy(bake_s=120, pause_after=1),
+    Strategy(pause_after=1),
+    Strategy(max_failures="1"),
+)
 ROLLING = (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY)
 
 
@@ -138,6 +150,8 @@ class Operator:
         self._shared = shared
         self._universe = shared.universe
         self._keys = 0
+        # A source of its own, so that strategies leave everything else that a seed draws as it is.
+        self._strategies = random.Random(shared.universe.seed)
 
     def turn(self) -> None:
         choose = self._universe.choose
@@ -145,6 +159,14 @@ class Operator:
         choose.choices(acts, weights=(5, 3, 2))[0](choose.choice(self._shared.nodes))
         if self._clock_held() and choose.random() < 0.2:
             self.confirm_clock(choose.choice(self._shared.nodes))
+        if self._strategies.random() < 0.3:
+            self._continue_all(self._strategies.choice(self._shared.nodes))
+
+    def _continue_all(self, node: Node) -> None:
+        """Let all maintenances continue that pause after a wave; those that do not are refused."""
+        for maintenance in self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING)):
+            if node.alive and maintenance.continued_after < maintenance.strategy.pause_after:
+                node.request(lambda: node.control.continue_maintenance(maintenance.id, OPERATOR))  # noqa: B023
 
     # -- the clock
 
@@ -198,16 +220,22 @@ class Operator:
                 scope = choose.choice(sorted({scope for scope, _ in machines}))
                 earliest = start if choose.random() < 0.3 else None
                 not_after = start + timedelta(seconds=choose.choice([600, 2_000])) if choose.random() < 0.3 else None
+                strategy = self._strategies.choice(STRATEGIES)
                 return MaintenanceRequest(
                     type=rolling,
                     targets=Targets(scope=scope),
                     earliest=earliest,
                     not_after=not_after,
-                    on_failure=on_failure,
+                    on_failure=OnFailure.CONTINUE if strategy.max_failures else on_failure,
+                    strategy=strategy,
                 )
             case "host":
+                hosts, strategy = (choose.choice(HOSTS[:2]),), self._strategies.choice(STRATEGIES)
                 return MaintenanceRequest(
-                    type=rolling, targets=Targets(hosts=(choose.choice(HOSTS[:2]),)), on_failure=on_failure
+                    type=rolling,
+                    targets=Targets(hosts=HOSTS[:2] if strategy.group_by == "host" else hosts),
+                    on_failure=OnFailure.CONTINUE if strategy.max_failures else on_failure,
+                    strategy=strategy,
                 )
             case "drill":
                 return MaintenanceRequest(type=rolling, targets=some, drill_hold_s=choose.choice([60, 1_200]))
@@ -309,6 +337,7 @@ class Operator:
     def finish_all(self, node: Node) -> None:
         """At the end of the run, resume everything that is paused and finish everything that failed or is in doubt."""
         self.confirm_clock(node)
+        self._continue_all(node)
         for maintenance in self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING)):
             if maintenance.paused:
                 node.request(lambda: node.control.resume_maintenance(maintenance.id, OPERATOR))  # noqa: B023

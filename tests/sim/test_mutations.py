@@ -15,6 +15,7 @@ PROVOKED_BY = {
     "a_restart_forgets_the_clock": Faults(blackout_every_s=200, clock_every_s=600, jump_s=3_600),
     "back_and_forth_is_no_jump": Faults(clock_every_s=150, jump_s=3_600),
     "lost_reports_are_not_repeated": Faults(failover_every_s=100, slow=0.1, slow_s=5, cannot_begin=0.8),
+    "limit_of_failures_ignored": Faults(work_fails=0.6),
     "machines_are_stopped_when_announced": Faults(host_work=30),
     "a_cancelled_host_is_worked_on": Faults(host_work=30),
     "every_failover_is_one_step": Faults(failover_every_s=200, notification_lost=0.1, slow=0.03, slow_s=5),

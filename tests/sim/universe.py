@@ -95,6 +95,7 @@ class Faults:
 
 class Universe:
     def __init__(self, seed: int, *, faults: Faults | None = None) -> None:
+        self.seed = seed
         self.choose = random.Random(seed)
         self.faults = faults if faults is not None else Faults.drawn(self.choose)
         # Whether work may be repeated. Otherwise only the state folder of the node that began it knows of it.

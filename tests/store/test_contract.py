@@ -776,6 +776,29 @@ def test_hosts_come_back_as_given(store: Store) -> None:
     assert store.hosts()["kvm-07"] == replace(later, version=2)
 
 
+def test_selectors_read_the_labels_of_machines_and_of_their_hosts(store: Store) -> None:
+    """In the order of their keys, of some scopes or all, after a key; a host without a row has no labels."""
+    machines = [
+        machine("web-1", host="kvm-01", update_domain=3),
+        machine("web-0", host="kvm-07", labels={"env": UNICODE}),
+        machine("web-0", scope="blog", host="kvm-07"),
+        machine("web-2"),
+    ]
+    store.apply(change(scopes=[scope(), scope("blog")], machines=machines, hosts=[FULL_HOST]))
+    of_host = FULL_HOST.labels
+    blog: tuple[object, ...] = ("blog", "web-0", 0, "kvm-07", {}, of_host)
+    shop = [
+        ("shop", "web-0", 0, "kvm-07", {"env": UNICODE}, of_host),
+        ("shop", "web-1", 3, "kvm-01", {}, {}),
+        ("shop", "web-2", 0, "", {}, {}),
+    ]
+    assert [tuple(m) for m in store.labelled_machines(None)] == [blog, *shop]
+    assert [tuple(m) for m in store.labelled_machines(("shop",))] == shop
+    assert [m.key for m in store.labelled_machines(None, ("shop", "web-0"))] == [("shop", "web-1"), ("shop", "web-2")]
+    assert [m.key for m in store.labelled_machines(("blog", "shop"), ("shop", "web-1"))] == [("shop", "web-2")]
+    assert list(store.labelled_machines(())) == []
+
+
 def test_a_snapshot_of_a_host_has_its_machines_and_their_scopes(store: Store) -> None:
     """A decision about a host reads its row, the machines on it and the scopes of those."""
     machines = [machine("web-0", host="kvm-07"), machine("web-1", host="kvm-08")]

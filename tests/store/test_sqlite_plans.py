@@ -43,6 +43,8 @@ IN_ORDER_OF_AN_INDEX = (
     "orders_in_state",
     "scopes_page",
     "machines_page",
+    "machines_labelled",
+    "machines_labelled_of_scopes",
     "machines_page_of_scope",
     "machines_page_of_host",
     "scopes_matching",

@@ -205,6 +205,9 @@ class World:
     def resume(self, maintenance_id: str) -> Change:
         return self.save(lifecycle.resume(self.snapshot(), maintenance_id, now=self.now, actor=OPERATOR))
 
+    def continue_maintenance(self, maintenance_id: str) -> Change:
+        return self.save(lifecycle.continue_maintenance(self.snapshot(), maintenance_id, now=self.now, actor=OPERATOR))
+
     def resolve_failure(self, event_id: str, verb: Verb) -> Change:
         return self.save(
             lifecycle.resolve_failure(

@@ -1,5 +1,7 @@
 """A real PostgreSQL for the tests: its own folder, its own port, gone at the end. It must not run as root."""
 
+import atexit
+import fcntl
 import os
 import pwd
 import shutil
@@ -9,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -21,6 +24,8 @@ from tests.support.waiting import PATIENCE_S
 START_WITHIN_S = PATIENCE_S
 # For a store whose changes bear the times of a test instead of the database's.
 ANY_TIME_S = 1e9
+# The name of the variable with the folder for what the parts of a run share.
+SHARED_FOLDER = "TEST_SHARED_FOLDER"
 FAST = {
     # Nothing here must survive a power cut; what survives kill -9 does so without it.
     "fsync": "off",
@@ -45,6 +50,40 @@ def as_postgres(*command: str) -> list[str]:
         return list(command)
     # Whoever kills the tests kills the servers with them.
     return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=KILL", *command]
+
+
+def run_program(name: str, *arguments: str) -> None:
+    # The user postgres may have no right to be in the folder that the tests were started in.
+    done = subprocess.run(
+        as_postgres(program(name), *arguments), capture_output=True, text=True, timeout=60, check=False, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def give_to_postgres(folder: Path) -> None:
+    if os.geteuid() == 0:
+        user = pwd.getpwnam("postgres")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+
+
+@cache
+def _empty_data() -> Path:
+    """Return the data folder of a server that was never started, for servers to copy: initdb takes a second of CPU.
+
+    All parts of a run share the one in the folder that `scripts/test_parts.py` names. Else it is made for this process.
+    """
+    folder = Path(os.environ.get(SHARED_FOLDER, "") or folder_for_every_user("forewarn-initdb-"))
+    if SHARED_FOLDER not in os.environ:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    data, unfinished = folder / "data", folder / "unfinished"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not data.exists():
+            give_to_postgres(folder)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            run_program("initdb", "-D", str(unfinished), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+            unfinished.rename(data)
+    return data
 
 
 def reserved_port() -> socket.socket:
@@ -72,14 +111,14 @@ class Server:
 
     def make(self) -> "Server":
         self._own_folder()
-        self._run("initdb", "-D", str(self.folder / "data"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        run_program("cp", "-a", str(_empty_data()), str(self.folder / "data"))
         return self
 
     def copy(self, folder: Path) -> "Server":
         """A replica that follows this server."""
         other = Server(folder, **self._settings)
         other._own_folder()
-        self._run(
+        run_program(
             "pg_basebackup", "-D", str(folder / "data"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-R",
             "-c", "fast", "--no-sync",
         )  # fmt: skip
@@ -87,9 +126,7 @@ class Server:
 
     def _own_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-        if os.geteuid() == 0:
-            user = pwd.getpwnam("postgres")
-            os.chown(self.folder, user.pw_uid, user.pw_gid)
+        give_to_postgres(self.folder)
 
     def start(self) -> "Server":
         options = {
@@ -144,13 +181,6 @@ class Server:
         """Kill it and give its port back."""
         self.kill()
         self._reserved.close()
-
-    def _run(self, name: str, *arguments: str) -> None:
-        # The user postgres may have no right to be in the folder that the tests were started in.
-        done = subprocess.run(
-            as_postgres(program(name), *arguments), capture_output=True, text=True, timeout=60, check=False, cwd="/"
-        )
-        assert done.returncode == 0, done.stderr
 
 
 @contextmanager

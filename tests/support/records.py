@@ -242,6 +242,11 @@ targets = st.none() | st.one_of(
     st.builds(Targets, scope=st.just("shop"), update_domain=st.none() | st.integers(0, 2)),
     st.builds(Targets, scopes=st.lists(names, min_size=1, max_size=3).map(tuple)),
     st.builds(Targets, hosts=st.lists(names, min_size=1, max_size=3).map(tuple)),
+    st.builds(
+        Targets, labels=st.sampled_from(["rack=a3,!gpu", "ort=Köln/2"]), names=st.sampled_from([(), ("r2-*", "a/?")])
+    ),
+    st.builds(Targets, host_labels=st.just("rack=a3"), hosts=st.sampled_from([(), ("kvm-*",)])),
+    st.just(Targets(everything=True)),
 )
 
 

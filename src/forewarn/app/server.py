@@ -119,9 +119,9 @@ def running(
 
 def tune_process() -> None:
     """Tune a process that answers guests: no thread may make another wait for long."""
-    # The garbage collector need not visit the loaded fleet again.
-    gc.collect()
+    # The garbage collector need not visit the loaded modules and the loaded fleet.
     gc.freeze()
+    gc.enable()
     sys.setswitchinterval(SWITCH_S)
 
 

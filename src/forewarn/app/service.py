@@ -29,7 +29,6 @@ from forewarn.core.store_hold import replaced
 from forewarn.executors import registry
 from forewarn.executors.base import Executor
 from forewarn.executors.command import CommandExecutor
-from forewarn.libvirt.statements import parse_rules
 from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
 from forewarn.service.clock_file import ClockFile, boot_id, clock_path
@@ -189,6 +188,7 @@ class Service:
         try:
             from forewarn.libvirt.connections import HostConnections
             from forewarn.libvirt.inventory_keeper import InventoryKeeper
+            from forewarn.libvirt.statements import parse_rules
         except ImportError:
             raise InvalidSettings(
                 "inventory: libvirt-python is not installed: install the system packages libvirt-dev, pkg-config and gcc, then"

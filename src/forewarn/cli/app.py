@@ -3,6 +3,7 @@
 A command imports its own module and not those of the others: importing all of them takes longer than most commands run.
 """
 
+import gc
 import io
 import logging
 import os
@@ -190,7 +191,10 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any name can be printed
     try:
-        build(*sys.argv[1:2])()
+        command_line = build(*sys.argv[1:2])
+        if sys.argv[1:2] not in (["serve"], ["emulate"]):  # these import more, and collect once they are ready
+            gc.enable()
+        command_line()
     except (InvalidFleet, InvalidSettings) as error:
         _fail(error, 2, error.problems)
     except NotReachable as error:

@@ -7,7 +7,6 @@ import typer
 
 from forewarn.cli.client import Failed, Json
 from forewarn.cli.options import usage
-from forewarn.core.plan_warnings import NO_NOTICE, NO_TARGET
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.", show_default=False)]
 NoNoticeOk = Annotated[
@@ -21,11 +20,15 @@ NoHostOk = Annotated[
 
 def refuse_without_notice(warnings: Iterable[Json], *, no_notice_ok: bool) -> None:
     """End the command if the plan gives no notice, unless the user accepted this beforehand."""
+    from forewarn.core.plan_warnings import NO_NOTICE  # here, because it imports most of the core
+
     _refuse(warnings, NO_NOTICE, "--no-notice-ok", accepted=no_notice_ok)
 
 
 def refuse_without_host(warnings: Iterable[Json], *, no_host_ok: bool) -> None:
     """End the command if a machine can go to no host in the plan, unless the user accepted this beforehand."""
+    from forewarn.core.plan_warnings import NO_TARGET
+
     _refuse(warnings, NO_TARGET, "--no-host-ok", accepted=no_host_ok)
 
 

@@ -203,7 +203,10 @@ def _print_sentence(session: Session, event: Json) -> None:
 def _hints(session: Session, event: Json) -> list[str]:
     """Return what the caller can do about an event. Only its maintenance says how many of several causes are failures."""
     failed = 0
-    if any(reason["code"] == "unresolved" and len(reason.get("events", ())) > 1 for reason in event["waiting_for"]):
+    if any(
+        reason["code"] in ("unresolved", "failures") and len(reason.get("events", ())) > 1
+        for reason in event["waiting_for"]
+    ):
         maintenance = session.api.get(path_of("maintenances", event["maintenance_id"]), {"limit": 0})
         failed = maintenance["progress"]["failed"]
     return event_hints(event, session.role, failed)

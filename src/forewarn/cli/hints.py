@@ -30,6 +30,8 @@ CLEAR_HOST = "stop or move what runs on host {host}: its work can begin then"
 # By the code of the reason: who may run the commands, and the commands. For other reasons there is only to wait.
 HINTS: Mapping[str, tuple[frozenset[Role], str]] = {
     "approval": (OWNERS, "run `forewarn event approve {event}` to let it start without further approvals"),
+    "continue": (OPERATORS, "run `forewarn maintenance continue {maintenance}`"),
+    "failures": (OPERATORS, RESOLVE),
     "clock": (OPERATORS, "check the clock, then run `forewarn clock confirm`"),
     "in-doubt": (OPERATORS, f"check the machines, then {RESOLVE}"),
     "order-failed": (OPERATORS, RESOLVE),
@@ -68,6 +70,8 @@ def maintenance_hints(maintenance: Json, role: str) -> list[str]:
     events, hosts = maintenance["progress"]["failed"], maintenance["failed_hosts"]
     if (events or hosts > 1) and not (in_place and hosts):
         hints.append(RETRY_ALL.format(maintenance=maintenance["id"]))
+    if maintenance["awaits_continue"]:
+        hints.append(HINTS["continue"][1].format(maintenance=maintenance["id"]))
     if maintenance["paused"]:
         hints.append(HINTS["paused"][1].format(maintenance=maintenance["id"]))
     reasons = maintenance["needs_operator"]

@@ -10,7 +10,6 @@ from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_n
 from forewarn.cli.event import show_event
 from forewarn.cli.formatting import full_time, label_texts
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
-from forewarn.core.plan_warnings import NO_NOTICE
 
 app = group("machine", "Show machines, and restart or redeploy one as its user.")
 
@@ -36,12 +35,17 @@ def list_machines(
     host: Annotated[
         str | None, typer.Option(help="Only machines on this host.", autocompletion=completion.hosts)
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Only machines with these labels, like rack=a3,!gpu; may be repeated.", metavar="SELECTOR"),
+    ] = None,
     match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List machines by name, and when each was last seen."""
-    page = session.api.page("/v1/machines", {"scope": scope, "host": host, "q": match}, limit=limit, cursor=cursor)
+    query = {"scope": scope, "host": host, "labels": ",".join(label or ()) or None, "q": match}
+    page = session.api.page("/v1/machines", query, limit=limit, cursor=cursor)
     session.refuse_unknown(page, scope=scope, host=host)
     session.show_page(page, COLUMNS, lambda machines: [_row(machine) for machine in machines], empty="no machines")
 
@@ -80,6 +84,8 @@ def redeploy(session: Session, machine: Name, yes: Yes = False, no_notice_ok: No
 
 def _request(session: Session, machine: str, verb: str, *, yes: bool, no_notice_ok: bool) -> None:
     """Create the event; ask first if the plan has warnings other than an accepted lack of notice."""
+    from forewarn.core.plan_warnings import NO_NOTICE  # here, because it imports most of the core
+
     path = session.machine_path(machine, verb)
     planned = session.api.post(path, query={"dry_run": True})["warnings"]
     for warning in planned:

@@ -22,9 +22,10 @@ from forewarn.cli.hints import maintenance_hints
 from forewarn.cli.options import NewTime, moment, seconds, usage
 from forewarn.cli.output import Rows
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
+from forewarn.core import formatting
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names, span
-from forewarn.core.model import EventType, HostMode, MaintenanceStatus, OnFailure
+from forewarn.core.model import EventType, GroupBy, HostMode, MaintenanceStatus, OnFailure
 
 app = group("maintenance", "Plan, schedule, follow and cancel maintenance.")
 
@@ -96,11 +97,34 @@ def schedule(
             help="Every machine of this scope; may be repeated.", metavar="SCOPE", autocompletion=completion.scopes
         ),
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Machines with these labels, like rack=a3,!gpu, of the fleet or of each --scope; may be repeated.",
+            metavar="SELECTOR",
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Machines with a name like this, web-* or shop/web-*, of the fleet or of each --scope; may be repeated.",
+            metavar="PATTERN",
+        ),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every machine of the fleet.", show_default=False)] = False,
     update_domain: Annotated[int | None, typer.Option(help="Only this update domain of the one scope.")] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Every machine on this host; may be repeated.", metavar="HOST", autocompletion=completion.hosts
+            help="Every machine on this host, or on hosts like kvm-*; may be repeated.",
+            metavar="HOST",
+            autocompletion=completion.hosts,
+        ),
+    ] = None,
+    host_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Every machine on hosts with these labels, like rack=a3; may be repeated.", metavar="SELECTOR"
         ),
     ] = None,
     evacuate: Annotated[
@@ -153,7 +177,40 @@ def schedule(
     on_failure: Annotated[
         OnFailure, typer.Option(help="What happens to the other events when the work of one event fails.")
     ] = OnFailure.HOLD,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.", show_default=False)] = False,
+    group_by: Annotated[
+        str,
+        typer.Option(
+            help="What is worked on together: update-domain, host, fault-domain, scope, or label:KEY.", metavar="GROUPS"
+        ),
+    ] = GroupBy.UPDATE_DOMAIN,
+    max_parallel: Annotated[int, typer.Option(help="How many groups a wave has at most.", min=1)] = 1,
+    canary: Annotated[
+        int, typer.Option(help="How many groups the first wave has; 0: as many as the others.", min=0)
+    ] = 0,
+    bake: Annotated[
+        str | None,
+        typer.Option(help="How long to wait after a wave before the next is published, like 30m.", metavar="DURATION"),
+    ] = None,
+    max_failures: Annotated[
+        str,
+        typer.Option(
+            help="With --on-failure continue: hold when so many orders failed, like 3 or 5%.",
+            metavar="AMOUNT",
+            show_default=False,
+        ),
+    ] = "",
+    pause_after: Annotated[
+        int,
+        typer.Option(
+            help="After this wave, wait for `forewarn maintenance continue`.",
+            metavar="WAVE",
+            min=0,
+            show_default=False,
+        ),
+    ] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the plan and its calendar.", show_default=False)
+    ] = False,
     yes: Yes = False,
     no_notice_ok: NoNoticeOk = False,
     no_host_ok: NoHostOk = False,
@@ -164,8 +221,10 @@ def schedule(
 ) -> None:
     """Show the plan, ask for confirmation, and schedule it."""
     hosts = list(dict.fromkeys(host or []))
-    host_mode = _host_mode(hosts, evacuate=evacuate, in_place=in_place, to=to, return_=return_)
-    targets = _targets(machine or [], scope or [], update_domain, hosts)
+    host_labels = ",".join(host_label or ())
+    host_mode = _host_mode([*hosts, *(host_label or ())], evacuate=evacuate, in_place=in_place, to=to, return_=return_)
+    chosen = {"labels": ",".join(label or ()), "names": name or [], "everything": all_, "host_labels": host_labels}
+    targets = _targets(machine or [], scope or [], update_domain, hosts, chosen)
     types = [each for each, rules in EVENT_TYPES.items() if host_mode is None or host_mode in rules.host_modes]
     if type_ is None and host_mode is None:
         raise usage("--type: say what happens to the machines, or work on hosts with --evacuate or --in-place")
@@ -185,6 +244,14 @@ def schedule(
         "description": description,
         "emergency": emergency,
         "on_failure": on_failure.value,
+        "strategy": {
+            "group_by": group_by,
+            "max_parallel": max_parallel,
+            "canary": canary,
+            "bake_s": seconds("--bake", bake) if bake is not None else 0,
+            "max_failures": max_failures,
+            "pause_after": pause_after,
+        },
     }
     if host_mode is not None:
         request |= {"host_mode": host_mode.value, "return_machines": return_, "to_host": to or ""}
@@ -194,11 +261,15 @@ def schedule(
         return
     _show_plan(session, plan, request, now)
     if dry_run:
+        if calendar := plan["calendar"]:
+            session.out.heading("calendar")
+            session.out.table(plan_text.CALENDAR_COLUMNS, plan_text.calendar_rows(calendar))
+            session.out.say(plan_text.calendar_end(calendar))
         return
     refuse_without_notice(plan["warnings"], no_notice_ok=no_notice_ok)
     refuse_without_host(plan["warnings"], no_host_ok=no_host_ok)
     otherwise = "nothing was scheduled: the plan was not confirmed; --yes schedules without a question"
-    confirm("Schedule this?", yes=yes, otherwise=otherwise)
+    confirm("Schedule this for EVERY machine of the fleet?" if all_ else "Schedule this?", yes=yes, otherwise=otherwise)
     maintenance = session.api.post("/v1/maintenances", request, creating=True)
     if plan_text.shape(maintenance) != plan_text.shape(plan):
         session.out.aside(
@@ -281,22 +352,37 @@ def resume(session: Session, maintenance: Id) -> None:
     _apply(session, maintenance, "resume")
 
 
-def _targets(machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str]) -> dict[str, Any]:
+@command(app, "continue")
+def continue_(session: Session, maintenance: Id) -> None:
+    """Continue a maintenance that stopped after the wave of its --pause-after."""
+    _apply(session, maintenance, "continue")
+
+
+def _targets(
+    machines: list[str], scopes: list[str], update_domain: int | None, hosts: list[str], chosen: dict[str, Any]
+) -> dict[str, Any]:
     for option, given in (("--machine", machines), ("--scope", scopes), ("--host", hosts)):
         for name in given:
             if "," in name:
                 raise usage(f"{option}: {name!r} is a list: write one name per {option}, and repeat the option")
-    if sum((bool(machines), bool(scopes), bool(hosts))) != 1:
-        raise usage("choose the machines in exactly one way: --machine M, --scope S or --host H; each may be repeated")
+    selected = {key: value for key, value in chosen.items() if value}
+    of_scopes = bool(scopes or selected.keys() & {"labels", "names"})
+    ways = (bool(machines), of_scopes, bool(hosts or "host_labels" in selected), "everything" in selected)
+    if sum(ways) != 1:
+        raise usage(
+            "choose the machines in exactly one way: --machine M; --scope S, --label L and --name N, alone or together;"
+            " --host H and --host-label L; or --all"
+        )
     if update_domain is not None and len(scopes) != 1:
         raise usage("--update-domain: it needs exactly one --scope, the scope that contains the update domain")
     if machines:
         return {"machines": machines}
-    if hosts:
-        return {"hosts": hosts}
+    if hosts or not scopes:
+        return {"hosts": hosts, **selected} if hosts else selected
     if len(scopes) > 1:
-        return {"scopes": scopes}
-    return {"scope": scopes[0]} if update_domain is None else {"scope": scopes[0], "update_domain": update_domain}
+        return {"scopes": scopes, **selected}
+    domain = {} if update_domain is None else {"update_domain": update_domain}
+    return {"scope": scopes[0], **domain, **selected}
 
 
 def _host_mode(hosts: list[str], *, evacuate: bool, in_place: bool, to: str | None, return_: bool) -> HostMode | None:
@@ -305,7 +391,7 @@ def _host_mode(hosts: list[str], *, evacuate: bool, in_place: bool, to: str | No
     if (to or return_) and not evacuate:
         raise usage("--to and --return need --evacuate, which moves the machines away before the work on their host")
     if (evacuate or in_place) and not hosts:
-        raise usage(f"{'--evacuate' if evacuate else '--in-place'}: name the hosts with --host H")
+        raise usage(f"{'--evacuate' if evacuate else '--in-place'}: name the hosts with --host H or --host-label L")
     if to in hosts:
         raise usage(f"--to: {to} is one of the hosts to evacuate: choose another host")
     return HostMode.EVACUATE if evacuate else HostMode.IN_PLACE if in_place else None
@@ -315,6 +401,8 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
     session.out.say(plan_text.summary(plan))
     session.out.say(f"targets: {target_names(plan)}")
     unknown = "unknown, because the work on hosts takes a time of its own" if plan["host_mode"] else "unknown"
+    if steps := formatting.strategy(**plan["strategy"]):
+        session.out.say(f"strategy: {steps}")
     session.out.say(f"estimated end: {when(plan['estimated_end'], now) or unknown}")
     if request["not_before"]:
         session.out.say(f"not before {when(request['not_before'], now)}, unless approved")
@@ -445,6 +533,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("drill", "nothing touches the machines" if maintenance["drill_hold_s"] else ""),
             ("deadline", when(maintenance["not_after"], now)),
             ("on failure", maintenance["on_failure"]),
+            ("strategy", formatting.strategy(**maintenance["strategy"])),
             ("ended", full_time(maintenance["ended"])),
         ],
     )

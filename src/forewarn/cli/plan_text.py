@@ -1,10 +1,12 @@
 """The plan of a maintenance as text: waves, machines, hosts, notice, and what blocks it. It is shown before the confirmation."""
 
 from forewarn.cli.client import Json
+from forewarn.cli.formatting import full_time
 from forewarn.cli.output import Rows
-from forewarn.core.formatting import count, span
+from forewarn.core.formatting import count, names, span
 
 COLUMNS = ("wave", "scope", "update domain", "machines", "hosts", "notice")
+CALENDAR_COLUMNS = ("wave", "groups", "events", "machines", "hosts", "earliest start", "latest start", "may wait for")
 HOST_COLUMNS = {
     "evacuate": ("turn", "host", "machines", "they go to"),
     "in-place": ("turn", "host", "machines", "what happens to them"),
@@ -31,7 +33,7 @@ def summary(maintenance: Json) -> str:
 def _host_summary(maintenance: Json) -> str:
     """Return `Evacuation of 2 hosts by Freeze, one after the other, then the work on each`."""
     what = "Evacuation of" if maintenance["host_mode"] == "evacuate" else "In-place maintenance of"
-    hosts = maintenance["targets"]["count"] if maintenance["targets"] else len(maintenance["hosts"])
+    hosts = len(maintenance["hosts"])
     turns = ", one after the other" if hosts > 1 else ""
     back = "; then the machines come back" if maintenance["return_machines"] else ""
     return f"{what} {count(hosts, 'host')} by {maintenance['type']}{turns}{back}"
@@ -57,7 +59,7 @@ def _targets(plan: Json, host: Json) -> str:
 def rows(maintenance: Json) -> Rows:
     return [
         (
-            event["wave"],
+            f"{event['wave']} {event['group']}" if event["group"] else event["wave"],
             event["scope"],
             event["update_domain"],
             ", ".join(event["resources"]),
@@ -66,6 +68,31 @@ def rows(maintenance: Json) -> Rows:
         )
         for event in events_of(maintenance)
     ]
+
+
+def calendar_rows(calendar: Json) -> Rows:
+    return [
+        (
+            wave["wave"],
+            names(wave["groups"]),
+            wave["events"],
+            wave["machines"],
+            names(wave["hosts"]),
+            full_time(wave["earliest"]) or "unknown",
+            full_time(wave["latest"]) or "unknown",
+            ", ".join(wave["may_wait_for"]),
+        )
+        for wave in calendar["waves"]
+    ]
+
+
+def calendar_end(calendar: Json) -> str:
+    """Return when the maintenance ends, and what this assumes."""
+    earliest, latest = (full_time(calendar[key]) or "unknown" for key in ("earliest_end", "latest_end"))
+    return (
+        f"end: {earliest} if all is approved at once and work takes no time,"
+        f" {latest} if nothing is approved and the work of each event takes {span(calendar['work_s'])}"
+    )
 
 
 def blockers(plan: Json) -> list[str]:

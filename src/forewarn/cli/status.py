@@ -30,7 +30,8 @@ ID_LISTS = ("failed", "in_doubt", "open", "ended", "paused")
 # What an operator may do about each row of a table: below it, because a line of 100 columns has no room for commands.
 RESOLVE = "to resolve one: forewarn event retry|finish|abandon {}", "EVENT"
 RESOLVE_HOST = "to resolve one: forewarn order retry|finish|abandon {}", "ORDER"
-CONTINUE = "to continue one: forewarn maintenance resume {}", "MAINTENANCE"
+RESUME = "to continue one: forewarn maintenance resume {}", "MAINTENANCE"
+CONTINUE = "to continue one: forewarn maintenance continue {}", "MAINTENANCE"
 
 UNCORDON = "to use one again: forewarn host uncordon HOST", ""
 
@@ -86,7 +87,7 @@ def status(session: Session) -> None:
     scheduled = [event for event in events if event["status"] == "Scheduled"]
     abandoned = [event for event in state["ended"]["items"] if event["status"] == "Abandoned"]
     act = role == Role.OPERATOR
-    resolve, resolve_host, resume = (RESOLVE, RESOLVE_HOST, CONTINUE) if act else (None, None, None)
+    resolve, resolve_host = (RESOLVE, RESOLVE_HOST) if act else (None, None)
     listed = [item for key in ID_LISTS for item in state[key]["items"]] + state["left_out"]
     of_hosts = [each for host in state["host_work"] for each in (host["order_id"], host["maintenance_id"])]
     ids = session.out.id_texts([*(each for item in listed for each in _ids(item)), *of_hosts])
@@ -101,7 +102,9 @@ def status(session: Session) -> None:
     for line in filter(None, map(host_hint, state["host_work"] if act else ())):
         session.out.say(line)
     _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
-    _section(session, "PAUSED MAINTENANCES", _paused(state["paused"]["items"], ids), resume)
+    _section(session, "PAUSED MAINTENANCES", _paused(state, "paused", ids), RESUME if act else None)
+    waiting = _paused(state, "awaits_continue", ids)
+    _section(session, "MAINTENANCES THAT PAUSE AFTER A WAVE", waiting, CONTINUE if act else None)
     left = _left_cordoned(state["left_cordoned"], now)
     _section(session, "HOSTS LEFT CORDONED BY A MAINTENANCE THAT HAS ENDED", left, UNCORDON if act else None)
     _section(session, "ABANDONED IN THE LAST 24 HOURS", _abandoned(abandoned, ids))
@@ -247,10 +250,10 @@ def _left_cordoned(hosts: list[Json], now: str) -> Table:
     ]
 
 
-def _paused(maintenances: list[Json], ids: dict[str, str]) -> Table:
-    """Return the maintenances that an operator paused."""
+def _paused(state: Json, why: str, ids: dict[str, str]) -> Table:
+    """Return the maintenances that an operator paused, or those that pause after a wave."""
     return ("maintenance", "type", "created", "by", "description"), [
         (ids[each["id"]], each["type"], full_time(each["created"]), each["created_by"], each["description"])
-        for each in maintenances
-        if each["paused"]
+        for each in state["paused"]["items"]
+        if each[why]
     ]

@@ -316,7 +316,8 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
             moments.append(maintenance.earliest)
         planned = [e for e in wave if e.status is Status.PLANNED]
         waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
-        moments += [reason.until for reason in waits if reason.until is not None]
+        # A time that has passed by a held clock wakes nothing: the end of the hold does.
+        moments += [reason.until for reason in waits if reason.until is not None and reason.until > draft.now]
         moments += _wake_for_host(draft, maintenance)
     return min(moments, default=None)
 

@@ -14,11 +14,23 @@ from datetime import datetime
 from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.fleet_rules import MAX_NAMED_EVENTS
+from forewarn.core.fleet_rules import MAX_LIMIT, MAX_NAMED_EVENTS
 from forewarn.core.formatting import count
 from forewarn.core.hosts import IN_MAINTENANCE
-from forewarn.core.model import VISIBLE, Actor, AuditEntry, Event, GroupBy, Maintenance, Order, OrderState, Scope
+from forewarn.core.model import (
+    VISIBLE,
+    Actor,
+    AuditEntry,
+    Event,
+    GroupBy,
+    HostMode,
+    Maintenance,
+    Order,
+    OrderState,
+    Scope,
+)
 from forewarn.core.reason import Waiting
+from forewarn.core.strategy import PlannedWave
 
 _UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
 
@@ -71,6 +83,49 @@ def set_budget(
     return Change(at=now, fleet_rules=rules, audit=(entry,))
 
 
+# -- planning
+
+
+def split_by_budget(snapshot: Snapshot, maintenance: Maintenance, wave: PlannedWave) -> list[PlannedWave]:
+    """Split a planned wave that is larger than a budget, and events of it that are. Machines are shut down in place together.
+
+    Each part takes from every scope as many machines as its budget allows. Then it is split where it exceeds the fleet's.
+    """
+    if maintenance.host_mode is HostMode.IN_PLACE:
+        return [wave]
+    layers: dict[int, PlannedWave] = defaultdict(list)
+    filled: dict[str, tuple[int, int]] = {}
+    for event in wave:
+        limit = scope_limit(snapshot.scopes[event.scope], snapshot.machine_counts.get(event.scope, 0))
+        most = min(limit or len(event.machines), snapshot.fleet_rules.max_machines_down or len(event.machines))
+        machines = sorted(event.machines, key=lambda machine: machine.name)
+        for first in range(0, len(machines), most):
+            part = replace(event, machines=tuple(machines[first : first + most]))
+            layer, used = filled.get(event.scope, (0, 0))
+            if limit is not None and used + len(part.machines) > limit:
+                layer, used = layer + 1, 0
+            layers[layer].append(part)
+            filled[event.scope] = layer, used + len(part.machines)
+    return [part for _, layer in sorted(layers.items()) for part in _within_fleet(snapshot, maintenance, layer)]
+
+
+def _within_fleet(snapshot: Snapshot, maintenance: Maintenance, wave: PlannedWave) -> Iterator[PlannedWave]:
+    """Yield the parts of a wave, in order, each within the budgets of the fleet."""
+    rules, by_host = snapshot.fleet_rules, maintenance.strategy.group_by == GroupBy.HOST
+    part: PlannedWave = []
+    machines, hosts = 0, set[str]()
+    for event in wave:
+        host = {event.group} - {""} if by_host else set()
+        too_many_machines = machines + len(event.machines) > (rules.max_machines_down or MAX_LIMIT)
+        too_many_hosts = len(hosts | host) > (rules.max_hosts_down or MAX_LIMIT)
+        if part and (too_many_machines or too_many_hosts):
+            yield part
+            part, machines, hosts = [], 0, set()
+        part.append(event)
+        machines, hosts = machines + len(event.machines), hosts | host
+    yield part
+
+
 # -- what is down
 
 
@@ -79,7 +134,7 @@ def scope_limit(scope: Scope, machines: int) -> int | None:
     return parse_amount(scope.max_unavailable).of(machines) if scope.max_unavailable else None
 
 
-def _machines_down(draft: Draft) -> int:
+def machines_down(draft: Draft) -> int:
     """Return how many machines of the fleet are down, with what the draft has changed so far."""
     changed = sum(len(draft.unavailable_in(scope)) - len(draft.was_unavailable_in(scope)) for scope in draft.put_scopes)
     return draft.before.fleet_use.machines + changed
@@ -159,7 +214,7 @@ def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
         needed = {(event.scope, name) for event in bound for name in event.resources}
         unavailable = {scope: draft.unavailable_in(scope) for scope in {event.scope for event in bound}}
         more = sum(name not in unavailable[scope] for scope, name in needed)
-        down = _machines_down(draft)
+        down = machines_down(draft)
         if more and down + more > limit:
             allowed = f"max_machines_down allows {count(limit, 'machine')} of the fleet at once"
             if len(needed) > limit:

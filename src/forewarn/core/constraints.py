@@ -13,11 +13,12 @@ from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance
 from forewarn.core.reason import Waiting
 from forewarn.core.requested_start import announced_later, started_later
+from forewarn.core.strategy import bake
 
 Constraint = Callable[[Draft, Maintenance, list[Event]], list[Waiting]]
 
 # A planned wave is published when none of these holds it back.
-BEFORE_PUBLICATION: tuple[Constraint, ...] = (announced_later, budget_waits)
+BEFORE_PUBLICATION: tuple[Constraint, ...] = (announced_later, bake, budget_waits)
 # A published wave that is ready starts when none of these holds it back.
 BEFORE_START: tuple[Constraint, ...] = (started_later, deadline_passed)
 

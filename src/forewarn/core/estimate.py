@@ -16,10 +16,10 @@ def expected_end(
     """Return when the maintenance ends if nothing but time is missing, or None if that cannot be known.
 
     The current wave starts at its NotBefore, unless it has started. Its work takes as long as the longest wave that has ended
-    without an operator's help, or before there is one the duration that was requested. Each later wave adds the notice of the
-    current wave and the same work. Approvals bring the end forward. It cannot be known while an operator must act (paused, held,
-    an order failed or in doubt), while the duration is unknown, if the last wave would start after the deadline, and once the
-    current wave is late, because it then waits for something else than time.
+    without an operator's help, or before there is one the duration that was requested. Each later wave adds the bake time, the
+    notice of the current wave and the same work. Approvals bring the end forward. It cannot be known while an operator must act
+    (paused, held, an order failed or in doubt), while the duration is unknown, if the last wave would start after the deadline,
+    and once the current wave is late, because it then waits for something else than time.
     """
     known = list(waves)
     unended = [wave for wave in known if wave.unended]
@@ -35,7 +35,7 @@ def expected_end(
     if (start + work if current.running else start) < now:
         return None
     for wave in unended[1:]:
-        start += work + timedelta(seconds=current.notice_s)
+        start += work + timedelta(seconds=maintenance.strategy.bake_s + current.notice_s)
         start = max(start, wave.requested_not_before or start)
     left = len(unended) > 1 or not current.running
     missed = left and maintenance.not_after is not None and start >= maintenance.not_after

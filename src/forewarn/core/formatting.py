@@ -126,18 +126,31 @@ def target_names(
     scopes: Sequence[str] = (),
     hosts: Sequence[str] = (),
     update_domain: int | None = None,
+    labels: str = "",
+    names: Sequence[str] = (),
+    everything: bool = False,
+    host_labels: str = "",
     most: int = MAX_NAMES,
 ) -> str:
-    """Return `hosts rack1-a, rack1-b and 38 more`; `count` is the number of names, of which only some may be given."""
+    """Return `hosts rack1-a, rack1-b and 38 more`; `count` is the number of names, of which only some may be given.
+
+    Chosen machines are `machines like web-* with rack=a3 of scope shop`, chosen hosts `hosts with rack=a3`.
+    """
+    if everything:
+        return "every machine"
     kind, given = next(
         ((kind, each) for kind, each in (("machine", machines), ("scope", scopes), ("host", hosts)) if each), ("", ())
     )
-    if not given:
-        return "hosts, whose names only operators and viewers see"
     shown = given[:most]
     more = f" and {count - len(shown):,} more" if count > len(shown) else ""
     domain = f", update domain {update_domain}" if update_domain is not None else ""
-    return f"{kind if count == 1 else kind + 's'} {', '.join(shown)}{more}{domain}"
+    named = f"{kind if count == 1 else kind + 's'} {', '.join(shown)}{more}{domain}" if given else ""
+    if labels or names:
+        like = f" like {' or '.join(names[:most])}" if names else ""
+        return f"machines{like}{f' with {labels}' if labels else ''}{f' of {named}' if named else ''}"
+    if host_labels:
+        return f"{named or 'hosts'} with {host_labels}"
+    return named or "hosts, whose names only operators and viewers see"
 
 
 def cut(text: str, max_chars: int) -> str:
@@ -179,6 +192,16 @@ def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int) ->
     elsewhere = ["an order of a host, or outside your scopes, failed"] if held and not failed else []
     problems = ", ".join([*elsewhere, *(f"{count(number, 'order')} {what}" for number, what in counts if number)])
     return f"{'Held' if held else status}: {problems}" if problems else status
+
+
+def strategy(*, group_by: str, max_parallel: int, canary: int, bake_s: int, max_failures: str, pause_after: int) -> str:
+    """Return `by host, 2 at once, canary 1, bake time 30m, holds at 3 failures, pauses after wave 1`, or "" by default."""
+    steps = [f"by {group_by}, {max_parallel} at once"] if group_by != "update-domain" else []
+    steps += [f"canary {canary}"] if canary else []
+    steps += [f"bake time {span(bake_s)}"] if bake_s else []
+    steps += [f"holds at {max_failures} failures"] if max_failures else []
+    steps += [f"pauses after wave {pause_after}"] if pause_after else []
+    return ", ".join(steps)
 
 
 # -- why an event waits

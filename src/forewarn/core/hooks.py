@@ -34,7 +34,7 @@ KINDS: dict[str, frozenset[str]] = {
     "cancelled": frozenset({"event cancelled", "maintenance cancelled", "host cancelled", "deadline passed"}),
     "rescheduled": frozenset({"event rescheduled", "host rescheduled"}),
     "paused": frozenset({"maintenance paused"}),
-    "resumed": frozenset({"maintenance resumed"}),
+    "resumed": frozenset({"maintenance resumed", "maintenance continued"}),
     ENDED: frozenset({"maintenance ended"}),
     "enabled": frozenset({"scope enabled"}),
     "disabled": frozenset({"scope disabled"}),

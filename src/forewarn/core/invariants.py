@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.model import (
@@ -24,6 +25,7 @@ from forewarn.core.model import (
     OrderState,
     Phase,
     Status,
+    Strategy,
 )
 
 # 7. Statuses never go backwards, and ended statuses are final.
@@ -97,6 +99,8 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     _check_fleet_budgets(before, after, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
+        _check_domains_of_waves(by_maintenance[maintenance_id])
+    _check_strategy(before, after, changed)
     _check_scopes(before, after)
 
 
@@ -373,6 +377,43 @@ def _check_domains(events: Iterable[Event]) -> None:
     domains = {e.update_domain for e in events if e.status is Status.STARTED and e.one_domain_at_a_time}
     if len(domains) > 1:
         raise _broken(6, f"update domains {sorted(domains)} of one scope would have started events at once")
+
+
+def _check_domains_of_waves(events: Iterable[Event]) -> None:
+    """6. The events of a wave start together, so a scope has one update domain in it."""
+    domains: dict[tuple[int, str], int] = {}
+    for event in events:
+        domain = domains.setdefault((event.wave, event.scope), event.update_domain)
+        if domain != event.update_domain and event.one_domain_at_a_time:
+            raise _broken(
+                6, f"wave {event.wave} would have update domains {domain} and {event.update_domain} of {event.scope}"
+            )
+
+
+def _check_strategy(before: Snapshot, after: Snapshot, changed: Iterable[Event]) -> None:
+    """8. No wave follows before the bake time, before an operator lets it continue, or at the limit of failures."""
+    moved: dict[str, list[Event]] = defaultdict(list)
+    for event in changed:
+        if event.status in VISIBLE and _status_before(before, event) is not event.status:
+            moved[event.maintenance_id].append(event)
+    for maintenance in (after.maintenances[each] for each in moved):
+        strategy, wave = maintenance.strategy, moved[maintenance.id]
+        if strategy == Strategy():
+            continue
+        number = max(e.wave for e in wave)
+        if maintenance.continued_after < strategy.pause_after < number:
+            raise _broken(8, f"wave {number} of maintenance {maintenance.id} would follow without an operator")
+        events = [e for e in after.events.values() if e.maintenance_id == maintenance.id]
+        failed = sum(e.status is Status.STARTED and after.orders[e.id].state is OrderState.FAILED for e in events)
+        if strategy.max_failures and failed >= parse_amount(strategy.max_failures).of(len(events)):
+            raise _broken(8, f"wave {number} of maintenance {maintenance.id} would move on after {failed} failures")
+        ends = [e.ended or after.orders[e.id].ended for e in events if e.wave < number and e.started is not None]
+        last = max((end for end in ends if end is not None), default=None)
+        published = [e.published for e in wave if e.published is not None and e.status is Status.SCHEDULED]
+        trusted = [before.hold.trusted] if before.hold is not None else []
+        bake = timedelta(seconds=strategy.bake_s)
+        if bake and last is not None and published and min(published + trusted) - last < bake:
+            raise _broken(8, f"wave {number} of maintenance {maintenance.id} would not wait for the bake time")
 
 
 def _check_guard(before: Snapshot, by_scope: dict[str, list[Event]], started: Iterable[Event]) -> None:

@@ -38,7 +38,7 @@ from forewarn.core.model import (
 from forewarn.core.planning import plan
 from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal, status_after
 from forewarn.core.verb_steps import complete, find, machines_stopped, open_maintenance, wake
-from forewarn.core.waiting import order_failed, order_in_doubt
+from forewarn.core.waiting import awaits_continue, order_failed, order_in_doubt
 
 # -- operators and guests
 
@@ -200,6 +200,23 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     # A pause keeps no machine shut down: a tick still sees the work on its host to its end.
     if not paused or maintenance.host_mode is not None:
         wake(draft, maintenance_id)
+    return draft.change()
+
+
+def continue_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: datetime, actor: Actor) -> Change:
+    """Let a maintenance go on that its strategy stopped after a wave."""
+    draft = Draft(snapshot, now, actor)
+    maintenance = open_maintenance(draft, maintenance_id)
+    after = maintenance.strategy.pause_after
+    if after and maintenance.continued_after >= after:
+        return draft.change()
+    if not awaits_continue(draft, maintenance):
+        what = f"wave {after} has not ended" if after else "its strategy has no pause_after"
+        raise Refused(f"maintenance {maintenance_id} does not wait for an operator to continue: {what}")
+    draft.note("maintenance continued", maintenance_id=maintenance_id, detail=f"after wave {after}")
+    draft.put_maintenance(replace(maintenance, continued_after=after))
+    refresh(draft, maintenance_id)
+    wake(draft, maintenance_id)
     return draft.change()
 
 

@@ -21,6 +21,8 @@ from forewarn.core.event_types import HostMode as HostMode
 from forewarn.core.event_types import ScopeKind as ScopeKind
 from forewarn.core.event_types import Source as Source
 
+# A name with one of these is a pattern of the shell.
+WILDCARDS = frozenset("*?[")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_ADDRESSES_PER_MACHINE = 16
 MAX_DOMAIN = 999
@@ -35,7 +37,8 @@ MAX_GROUPS_AT_ONCE = 10_000
 MAX_WAVE = 100_000
 MAX_DRILL_HOLD_S = 3_600
 MAX_MACHINES_PER_SCOPE = 1_000
-MAX_MACHINES_PER_MAINTENANCE = 10_000
+MAX_HOSTS_PER_MAINTENANCE = 10_000
+MAX_MACHINES_PER_MAINTENANCE = 100_000
 # Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
 MAX_OPEN_USER_EVENTS = 500
 
@@ -131,10 +134,10 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_name(what: str, name: object) -> None:
-    require(
-        isinstance(name, str) and NAME.fullmatch(name) is not None,
-        f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
-    )
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        raise Invalid(
+            f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
+        )
 
 
 def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
@@ -149,6 +152,10 @@ def check_labels(labels: Mapping[str, str]) -> None:
     for key, value in labels.items():
         check_name("label", key)
         check_text(f"label {key}", value, MAX_LABEL_CHARS)
+
+
+def is_pattern(text: str) -> bool:
+    return not WILDCARDS.isdisjoint(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,16 +178,20 @@ class Machine:
         if self.labels:
             check_labels(self.labels)
         for key, value in (("update_domain", self.update_domain), ("fault_domain", self.fault_domain)):
-            require(0 <= value <= MAX_DOMAIN, f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
+            if not 0 <= value <= MAX_DOMAIN:  # no message is made for each of very many machines
+                raise Invalid(f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
         if self.host:
             check_name("host", self.host)
-        check_text("interface", self.interface, 64)
-        check_text("instance_id", self.instance_id, 128)
-        require(
-            len(self.addresses) <= MAX_ADDRESSES_PER_MACHINE,
-            f"{len(self.addresses)} addresses: at most {MAX_ADDRESSES_PER_MACHINE} are allowed",
-        )
-        object.__setattr__(self, "addresses", tuple(sorted({_address(a) for a in self.addresses})))
+        if self.interface:
+            check_text("interface", self.interface, 64)
+        if self.instance_id:
+            check_text("instance_id", self.instance_id, 128)
+        if self.addresses:
+            require(
+                len(self.addresses) <= MAX_ADDRESSES_PER_MACHINE,
+                f"{len(self.addresses)} addresses: at most {MAX_ADDRESSES_PER_MACHINE} are allowed",
+            )
+            object.__setattr__(self, "addresses", tuple(sorted({_address(a) for a in self.addresses})))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -361,21 +372,44 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, or hosts."""
+    """The targets of a maintenance: machines (scope, name), one scope or update domain of it, scopes, hosts, or everything.
+
+    `labels` (a selector) and `names` (patterns, of which one must match) choose among the machines of the scopes, or of the
+    whole fleet. `hosts` may be patterns, and `host_labels` chooses among all hosts, or among those that the patterns match.
+    """
 
     machines: tuple[tuple[str, str], ...] = ()
     scope: str = ""
     update_domain: int | None = None
     scopes: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    labels: str = ""
+    names: tuple[str, ...] = ()
+    everything: bool = False
+    host_labels: str = ""
 
     def __post_init__(self) -> None:
-        given = [bool(self.machines), bool(self.scope), bool(self.scopes), bool(self.hosts)]
-        require(sum(given) == 1, "targets must be exactly one of machines, a scope, scopes, or hosts")
         require(
             self.update_domain is None or bool(self.scope),
             "update_domain needs a scope: name the scope that contains it",
         )
+        given = [bool(self.machines), self.on_hosts, self.everything, bool(self.scope), bool(self.scopes)]
+        if self.labels or self.names:
+            require(not any(given[:3]), "labels and names choose among scopes, or the whole fleet: leave out the rest")
+        require(
+            sum(given) == 1 or (not any(given) and bool(self.labels or self.names)),
+            "targets must be exactly one of machines, a scope, scopes, hosts, or everything, or be chosen by labels or names",
+        )
+
+    @property
+    def on_hosts(self) -> bool:
+        return bool(self.hosts or self.host_labels)
+
+    @property
+    def selects(self) -> bool:
+        """Whether the fleet decides which machines or hosts these are, and not names alone."""
+        chosen = self.labels or self.names or self.everything or self.host_labels
+        return bool(chosen) or any(is_pattern(host) for host in self.hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,7 +581,7 @@ def _check_source(type_: EventType, source: Source) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceRequest:
-    """A maintenance as an operator submits it."""
+    """A maintenance as an operator submits it. `resolved` are the names that the selectors of its targets choose."""
 
     type: EventType
     targets: Targets
@@ -564,6 +598,11 @@ class MaintenanceRequest:
     strategy: Strategy = Strategy()
     not_after: datetime | None = None
     drill_hold_s: int = 0
+    resolved: Targets | None = None
+
+    @property
+    def named_targets(self) -> Targets:
+        return self.resolved or self.targets
 
     def __post_init__(self) -> None:
         check_text("description", self.description)
@@ -622,13 +661,14 @@ class MaintenanceRequest:
         require(evacuates or not self.to_host, "to_host needs host_mode evacuate: nothing leaves otherwise")
         if self.host_mode is None:
             return
-        require(bool(self.targets.hosts), f"host_mode {self.host_mode} needs hosts as targets")
+        require(self.targets.on_hosts, f"host_mode {self.host_mode} needs hosts as targets")
         require(self.source is Source.PLATFORM, f"host_mode {self.host_mode} needs source {Source.PLATFORM}")
         allowed = [type_ for type_, rules in EVENT_TYPES.items() if self.host_mode in rules.host_modes]
         require(self.type in allowed, f"host_mode {self.host_mode} needs type {' or '.join(allowed)}, not {self.type}")
         if self.to_host:
             check_name("to_host", self.to_host)
-            require(self.to_host not in self.targets.hosts, f"to_host {self.to_host} is one of the hosts to evacuate")
+            hosts = self.named_targets.hosts
+            require(self.to_host not in hosts, f"to_host {self.to_host} is one of the hosts to evacuate")
 
     def _check_strategy(self) -> None:
         """A maintenance of one wave has no strategy. The hosts of a host maintenance are worked on one after another."""

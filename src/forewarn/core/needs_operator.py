@@ -11,9 +11,12 @@ from forewarn.core.host_waiting import host_reasons
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
 from forewarn.core.reason import Waiting, clock_held
 from forewarn.core.waiting import (
+    awaits_continue,
     blocking_failures,
+    blocking_hosts,
     current_wave,
     due,
+    not_continued,
     obstacles,
     order_progress,
     ready,
@@ -25,7 +28,7 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
     """Return why only an operator can move the maintenance: orders that failed or are in doubt, a held clock or store.
 
     Return nothing while an executor is at work, and while passing time or a guest's approval could start the next wave.
-    Return nothing for a pause either: an operator wanted it.
+    Return nothing for a pause either: an operator wanted it. A pause that the strategy makes after a wave counts.
     """
     draft = Draft(snapshot, now, Actor("reader"))
     maintenance = draft.maintenances[maintenance_id]
@@ -36,9 +39,12 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
         return ()
     # Machines that are shut down for the work on their host wait for that, whatever it waits for.
     progress = [reason for reason in progress if reason.code != "host-work"]
+    if awaits_continue(draft, maintenance):
+        return (*progress, not_continued(maintenance))
     wave = current_wave(draft, maintenance)
     # The events of a wave start together, so the first event shows whether the wave has started.
-    if not wave or wave[0].status is Status.STARTED or blocking_failures(draft, maintenance):
+    held = blocking_failures(draft, maintenance) or blocking_hosts(draft, maintenance)
+    if not wave or wave[0].status is Status.STARTED or held:
         return tuple(progress)
     return () if maintenance.paused else _obstacles(draft, maintenance, wave)
 

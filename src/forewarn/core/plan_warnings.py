@@ -46,7 +46,7 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
         *_past_times(maintenance, now),
         *_misses_deadline(maintenance, wave_progress(events, after.orders)),
         *_already_open(before, events),
-        *_no_return(before, maintenance),
+        *_no_return(before, after, maintenance),
         *_busy_hosts(before, after, maintenance_id),
     )
 
@@ -132,10 +132,10 @@ def target_warnings(
     return [PlanWarning(NO_TARGET, message)]
 
 
-def _no_return(before: Snapshot, maintenance: Maintenance) -> list[PlanWarning]:
-    if maintenance.targets is None or not maintenance.return_machines:
+def _no_return(before: Snapshot, after: Snapshot, maintenance: Maintenance) -> list[PlanWarning]:
+    if not maintenance.return_machines:
         return []
-    rows = (before.hosts.get(name) for name in maintenance.targets.hosts)
+    rows = (before.hosts.get(order.host) for order in after.orders.values() if order.maintenance_id == maintenance.id)
     cordoned = [host.name for host in rows if host is not None and host.cordoned is not None]
     return [
         PlanWarning(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 
+from forewarn.core.budgets import split_by_budget
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
@@ -27,7 +28,7 @@ from forewarn.core.model import (
 from forewarn.core.strategy import PlannedEvent, PlannedWave, Splitter, planned_waves
 
 # Each splits a planned wave that another rule does not let start as a whole. They are applied in this order.
-SPLITTERS: tuple[Splitter, ...] = ()
+SPLITTERS: tuple[Splitter, ...] = (split_by_budget,)
 
 
 # What guests see of a drill without a description.
@@ -76,7 +77,7 @@ def plan(
     """
     works_on_hosts = request.host_mode is not None
     known_hosts = snapshot.hosts if works_on_hosts else None
-    machines = target_machines(request.targets, snapshot.machines, known_hosts)
+    machines = target_machines(request.named_targets, snapshot.machines, known_hosts)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
     maintenance = Maintenance(
         id=new_id(),
@@ -110,7 +111,7 @@ def plan(
             maintenance_id=maintenance.id,
             position=position,
         )
-        for position, host in enumerate(dict.fromkeys(request.targets.hosts), start=1)
+        for position, host in enumerate(dict.fromkeys(request.named_targets.hosts), start=1)
     ]
     return maintenance, [], orders
 

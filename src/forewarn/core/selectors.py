@@ -13,12 +13,13 @@ from functools import lru_cache
 
 from forewarn.core.errors import NotFound
 from forewarn.core.formatting import names
-from forewarn.core.model import MAX_TEXT_CHARS, check_name, require
+from forewarn.core.model import check_name, check_text, require
 
 MAX_PATTERNS = 100
 MAX_PATTERN_CHARS = 129
+# Targets are kept as JSON, in which a search does not find these.
+_UNSEARCHABLE = frozenset('"\\')
 _NO_LABELS: Mapping[str, str] = {}
-_WILDCARDS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,8 @@ class Term:
 @lru_cache(maxsize=256)
 def parse_selector(text: str) -> tuple[Term, ...]:
     """Return the terms of a selector; "" has none and chooses everything."""
-    require(
-        len(text) <= MAX_TEXT_CHARS, f"the selector has {len(text)} characters: at most {MAX_TEXT_CHARS} are allowed"
-    )
+    check_text("the selector", text)
+    require(_UNSEARCHABLE.isdisjoint(text), f"selector {text!r}: quotation marks and backslashes are not allowed")
     return tuple(_term(part.strip(), text) for part in text.split(",")) if text.strip() else ()
 
 
@@ -62,10 +62,6 @@ def _term(part: str, selector: str) -> Term:
 def matches(terms: Iterable[Term], labels: Mapping[str, str], inherited: Mapping[str, str] = _NO_LABELS) -> bool:
     """Whether every term holds. `inherited` are the labels of a machine's host."""
     return all(term.holds(labels, inherited) for term in terms)
-
-
-def is_pattern(text: str) -> bool:
-    return not _WILDCARDS.isdisjoint(text)
 
 
 class Selection:

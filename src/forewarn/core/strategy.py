@@ -1,17 +1,21 @@
-"""The strategy of a maintenance: how its machines form groups, and the groups form waves.
+"""The strategy of a maintenance: how its machines form groups and the groups form waves, and what a next wave waits for.
 
-Owns the groups, the steps of a group, and which of them share a wave. `planning` makes events of the planned waves, after other
-rules have split them: a splitter turns one planned wave into one or several, in order, and loses no event.
+Owns the groups, the steps of a group, which of them share a wave, and the bake time. `planning` makes events of the planned
+waves, after other rules have split them: a splitter turns one planned wave into one or several, in order, and loses no event.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import zip_longest
 
 from forewarn.core.change import Snapshot
-from forewarn.core.model import LABEL_GROUP, GroupBy, Host, Machine, Maintenance, Strategy
+from forewarn.core.draft import Draft
+from forewarn.core.durations import duration_text
+from forewarn.core.model import LABEL_GROUP, Event, GroupBy, Host, Machine, Maintenance, Strategy
+from forewarn.core.reason import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +94,19 @@ def _waves(groups: Iterable[list[PlannedWave]]) -> list[PlannedWave]:
             (wave if fits else moved).append(event)
         waves.append(wave)
     return waves
+
+
+def bake(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Hold back a wave until the bake time has passed since the last event of the earlier waves ended or failed."""
+    bake_s = maintenance.strategy.bake_s
+    if not bake_s:
+        return []
+    earlier = [e for e in draft.events_of(maintenance.id) if e.wave < wave[0].wave and e.started is not None]
+    ends = [end for e in earlier if (end := e.ended or draft.orders[e.id].ended) is not None]
+    if not ends:
+        return []
+    until = max(ends) + timedelta(seconds=bake_s)
+    if all(draft.trusted_in(event.scope) >= until for event in wave):
+        return []
+    message = f"the bake time of {duration_text(bake_s)} after wave {max(e.wave for e in earlier)} runs"
+    return [Waiting(code="bake", message=message, until=until)]

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from heapq import nsmallest
 from itertools import islice
 
+from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Snapshot
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
@@ -55,6 +56,12 @@ def waiting_for_each(snapshot: Snapshot, event_ids: Iterable[str], now: datetime
             shared[event.maintenance_id] = _SharedReasons(draft, draft.maintenances[event.maintenance_id])
         reasons[event_id] = _reasons(draft, event, shared.get(event.maintenance_id))
     return reasons
+
+
+def wave_reasons(draft: Draft, maintenance: Maintenance) -> tuple[Waiting, ...]:
+    """Return what the current wave of a maintenance waits for, as its first event shows it."""
+    shared = _SharedReasons(draft, maintenance)
+    return _reasons(draft, shared.wave[0], shared)
 
 
 def host_not_before(draft: Draft, maintenance: Maintenance, order: Order) -> datetime | None:
@@ -162,9 +169,29 @@ def _with_cause(draft: Draft, other: Event, reason: Waiting) -> Waiting:
 
 def blocking_failures(draft: Draft, maintenance: Maintenance) -> list[Event]:
     """Return the events whose failed orders hold the rest of the maintenance."""
-    if maintenance.on_failure is not OnFailure.HOLD:
-        return []
+    return _failed_events(draft, maintenance) if _failures_hold(draft, maintenance) else []
+
+
+def _failed_events(draft: Draft, maintenance: Maintenance) -> list[Event]:
     return [e for e in draft.events_of(maintenance.id) if order_failed(draft, e)]
+
+
+def _failed_hosts(draft: Draft, maintenance: Maintenance) -> list[Order]:
+    return [order for order in draft.host_orders_of(maintenance.id) if order.state is OrderState.FAILED]
+
+
+def _failures_hold(draft: Draft, maintenance: Maintenance) -> bool:
+    """Whether failed orders hold the maintenance: any with on_failure = hold, with `continue` as many as max_failures."""
+    if maintenance.on_failure is not OnFailure.CONTINUE or not maintenance.strategy.max_failures:
+        return maintenance.on_failure is OnFailure.HOLD
+    failed = len(_failed_events(draft, maintenance)) + len(_failed_hosts(draft, maintenance))
+    return failed >= _failure_limit(draft, maintenance)
+
+
+def _failure_limit(draft: Draft, maintenance: Maintenance) -> int:
+    """Return the number of failed orders at which the maintenance holds. A share counts all orders that it will have."""
+    orders = len(draft.events_of(maintenance.id)) + len(draft.host_orders_of(maintenance.id))
+    return parse_amount(maintenance.strategy.max_failures).of(orders)
 
 
 def approved(event: Event) -> bool:
@@ -200,13 +227,26 @@ def notice_end(maintenance: Maintenance, event: Event) -> datetime | None:
 
 def blocking_hosts(draft: Draft, maintenance: Maintenance) -> list[Order]:
     """Return the failed orders of hosts that hold the rest of the maintenance."""
-    if maintenance.on_failure is not OnFailure.HOLD:
-        return []
-    return [order for order in draft.host_orders_of(maintenance.id) if order.state is OrderState.FAILED]
+    return _failed_hosts(draft, maintenance) if _failures_hold(draft, maintenance) else []
+
+
+def awaits_continue(draft: Draft, maintenance: Maintenance) -> bool:
+    """Whether the wave `pause_after` of the strategy has ended, and no operator has let the maintenance continue."""
+    pause_after = maintenance.strategy.pause_after
+    if not pause_after or maintenance.continued_after >= pause_after:
+        return False
+    wave = current_wave(draft, maintenance)
+    reached = wave[0].wave if wave else 1 + max((e.wave for e in draft.events_of(maintenance.id)), default=0)
+    return reached > pause_after
 
 
 def stopped(draft: Draft, maintenance: Maintenance) -> bool:
-    return maintenance.paused or bool(blocking_failures(draft, maintenance)) or bool(blocking_hosts(draft, maintenance))
+    return (
+        maintenance.paused
+        or bool(blocking_failures(draft, maintenance))
+        or bool(blocking_hosts(draft, maintenance))
+        or awaits_continue(draft, maintenance)
+    )
 
 
 def due(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> bool:
@@ -331,20 +371,42 @@ def _before_earliest(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
 
 
 def why_stopped(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
-    reasons = []
+    reasons: list[Waiting] = []
     failed = blocking_failures(draft, maintenance)
-    if failed:
+    if maintenance.on_failure is OnFailure.CONTINUE:
+        reasons += _limit_reached(draft, maintenance, failed, blocking_hosts(draft, maintenance))
+    elif failed:
         first, reason = failed[0].id, draft.orders[failed[0].id].reason
         message = f"the order of event {first} failed ({reason}) and holds the maintenance"
         if len(failed) > 1:
             message = f"{len(failed)} orders failed and hold the maintenance, the first in event {first} ({reason})"
         reasons.append(Waiting(code="unresolved", message=message, events=tuple(e.id for e in failed[:MAX_NAMED])))
-    for order in blocking_hosts(draft, maintenance):
+    for order in blocking_hosts(draft, maintenance) if maintenance.on_failure is OnFailure.HOLD else ():
         message = f"the work on host {order.host} failed ({order.reason}) and holds the maintenance"
         reasons.append(Waiting(code="unresolved", message=message, orders=(order.id,)))
     if maintenance.paused:
         reasons.append(Waiting(code="paused", message="the maintenance is paused"))
+    if awaits_continue(draft, maintenance):
+        reasons.append(not_continued(maintenance))
     return reasons
+
+
+def not_continued(maintenance: Maintenance) -> Waiting:
+    after = maintenance.strategy.pause_after
+    return Waiting(code="continue", message=f"wave {after} has ended, and an operator has not let it continue")
+
+
+def _limit_reached(
+    draft: Draft, maintenance: Maintenance, events: list[Event], hosts: list[Order]
+) -> Iterable[Waiting]:
+    """Yield the wait for failures to be resolved, if there are as many as the strategy allows."""
+    if events or hosts:
+        message = (
+            f"{len(events) + len(hosts)} order(s) failed, and the maintenance holds at"
+            f" {_failure_limit(draft, maintenance)} (max_failures = {maintenance.strategy.max_failures})"
+        )
+        named = tuple(e.id for e in events[:MAX_NAMED])
+        yield Waiting(code="failures", message=message, events=named, orders=tuple(o.id for o in hosts[:MAX_NAMED]))
 
 
 def _rest_of_wave(event: Event, unready: Collection[str]) -> list[Waiting]:

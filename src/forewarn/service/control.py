@@ -20,6 +20,7 @@ from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.hosts import known_host
 from forewarn.core.model import (
+    LABEL_GROUP,
     UNFINISHED,
     Actor,
     AuditEntry,
@@ -41,6 +42,7 @@ from forewarn.core.waiting import waiting_for
 from forewarn.service.decisions import Decision, Once, waking_others
 from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
+from forewarn.service.selection import resolved_targets
 from forewarn.store import Focus, MaintenanceQuery
 
 # How many maintenances are read at once to see what resuming the store would start.
@@ -106,30 +108,35 @@ class Control(FleetUseCases, HookUseCases):
     def submit_once(self, request: MaintenanceRequest, actor: Actor, once: Once | None) -> Submission:
         """Schedule a maintenance; with `once`, save the response with it."""
 
-        def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Submission]:
-            return self._submitted(snapshot, request, now, actor)
+        named = replace(request, resolved=resolved_targets(self._store, request))
 
-        return self._decide_once(_focus_of(request.targets), decide, once)
+        def decide(snapshot: Snapshot, now: datetime) -> tuple[Change, Submission]:
+            return self._submitted(snapshot, named, now, actor)
+
+        return self._decide_once(_focus_of(named.named_targets), decide, once)
 
     def plan(
         self, request: MaintenanceRequest, actor: Actor, *, read: Callable[[Focus], Snapshot] | None = None
     ) -> Submission:
         """Return what `submit_once` would lead to, without saving it; `read` may replace `Store.snapshot`."""
-        snapshot = (read or self._store.snapshot)(_focus_of(request.targets))
+        named = replace(request, resolved=resolved_targets(self._store, request))
+        snapshot = (read or self._store.snapshot)(_focus_of(named.named_targets))
         now = self._clock.now()
-        return self._submitted(snapshot, request, now, actor)[1]
+        return self._submitted(snapshot, named, now, actor)[1]
 
     def _submitted(
         self, snapshot: Snapshot, request: MaintenanceRequest, now: datetime, actor: Actor
     ) -> tuple[Change, Submission]:
-        _refuse_unknown_scope(snapshot, request.targets)
+        _refuse_unknown_scope(snapshot, request.named_targets)
         if request.to_host and any(host.listed for host in self._store.hosts().values()):
             focus = Focus(hosts=(request.to_host,), whole_maintenances=False, open_events=False, document_only=True)
             known_host(self._store.snapshot(focus), request.to_host)
         if request.host_mode is not None and self.host_check is not None:
-            for host in request.targets.hosts:
+            for host in request.named_targets.hosts:
                 if reason := self.host_check.stops_us(host):
                     raise Refused(reason)
+        if request.strategy.group_by.startswith(LABEL_GROUP):
+            snapshot = replace(snapshot, hosts={**self._store.hosts(), **snapshot.hosts})  # machines inherit labels
         maintenance_id, change = lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
         )
@@ -219,6 +226,13 @@ class Control(FleetUseCases, HookUseCases):
         self._decide(
             Focus(maintenances=(maintenance_id,)),
             lambda s, now: lifecycle.resume(s, maintenance_id, now=now, actor=actor),
+        )
+
+    def continue_maintenance(self, maintenance_id: str, actor: Actor) -> None:
+        """Let a maintenance go on that its strategy stopped after a wave."""
+        self._decide(
+            Focus(maintenances=(maintenance_id,)),
+            lambda s, now: lifecycle.continue_maintenance(s, maintenance_id, now=now, actor=actor),
         )
 
     # -- tokens

@@ -1,7 +1,7 @@
 """Read from the store where the machines of an event may go; `core.placement` holds the rules."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -11,7 +11,7 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.hosts import IN_MAINTENANCE
 from forewarn.core.model import Event, Host, HostMode, Machine, Order, OrderState
 from forewarn.core.placement import Hosts, targets
-from forewarn.store import MAX_PAGE, Focus, HostQuery, Store
+from forewarn.store import MAX_PAGE, Focus, HostCount, HostQuery, Store
 
 MAX_HOST_ORDERS = 10_000
 MAX_RUNNING_ORDERS = 1_000_000
@@ -139,10 +139,13 @@ def _machines_of(store: Store, scope: str) -> list[Machine]:
 
 
 def _machines_on_hosts(store: Store) -> dict[str, int]:
-    counts: dict[str, int] = {}
+    return {each.name: each.machines for each in every_host(store)}
+
+
+def every_host(store: Store) -> Iterator[HostCount]:
+    """Iterate over the hosts that carry machines, that the fleet lists, or that are cordoned, by name."""
     after: str | None = ""
     while after is not None:
         page = store.hosts_page(HostQuery(after=after, limit=MAX_PAGE))
-        counts |= {each.name: each.machines for each in page}
+        yield from page
         after = page[-1].name if len(page) == MAX_PAGE else None
-    return counts

@@ -62,6 +62,8 @@ MAX_CONFIG_BYTES = 1024 * 1024
 
 
 def _executor(value: object) -> str:
+    if value in list(registry.BUILT_IN):  # then the metadata of all packages need not be read
+        return str(value)
     return one_of(*registry.names())(value)
 
 

@@ -3,7 +3,7 @@
 Every store can be called from several threads at once.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -97,6 +97,21 @@ class MachineIdentity(NamedTuple):
     @classmethod
     def of(cls, m: Machine) -> "MachineIdentity":
         return cls(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+
+
+class LabelledMachine(NamedTuple):
+    """What a selector reads of a machine: its labels, and those of its host for the keys that it does not have."""
+
+    scope: str
+    name: str
+    update_domain: int
+    host: str
+    labels: Mapping[str, str]
+    host_labels: Mapping[str, str]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.scope, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +258,11 @@ class Store(Protocol):
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         """Iterate over the identities of all machines."""
+
+    def labelled_machines(
+        self, scopes: tuple[str, ...] | None, after: tuple[str, str] = ("", "")
+    ) -> Generator[LabelledMachine, None, None]:
+        """Iterate over the machines of these scopes, None for all, by key: those after the key `after`."""
 
     # Atomic and durable: when it returns, the change survives a crash; when it raises, nothing of it happened.
 

@@ -36,7 +36,10 @@ def maintenance_text(maintenance: Maintenance, within: tuple[str, ...] | None) -
         return folded("\n".join(about))
     scopes = (scope for scope in (targets.scope, *targets.scopes) if within is None or scope in within)
     machines = (f"{scope}/{name}" for scope, name in targets.machines if within is None or scope in within)
-    return folded("\n".join((*about, *scopes, *machines, *(targets.hosts if within is None else ()))))
+    rest = (
+        (targets.labels, *targets.names, *targets.hosts, targets.host_labels) if within is None else (targets.labels,)
+    )
+    return folded("\n".join((*about, *scopes, *machines, *filter(None, rest))))
 
 
 def selected_scopes(scope: str, within: tuple[str, ...] | None) -> tuple[str, ...] | None:

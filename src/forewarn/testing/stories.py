@@ -21,12 +21,14 @@ from forewarn.core.model import (
     Actor,
     Event,
     EventType,
+    GroupBy,
     HostMode,
     MaintenanceRequest,
     OnFailure,
     OrderState,
     Source,
     Status,
+    Strategy,
     Targets,
 )
 from forewarn.core.order_verbs import Outcome, Unknown
@@ -41,7 +43,8 @@ MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
-    "not_after", "drill",
+    "not_after", "drill", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
+    "scopes", "label", "name", "host_label",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -164,17 +167,27 @@ class Player:
     # -- acts of operators
 
     def _do_schedule(self, type_: str, *targets: str, **options: str) -> Iterable[str]:
-        flags = {each for each in targets if each in ("user", "emergency", "return")}
+        flags = {each for each in targets if each in ("user", "emergency", "return", "all")}
         unknown = [each for each in targets if each not in flags and "/" not in each]
         unknown += [key for key in options if key not in SCHEDULE_OPTIONS]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is neither a machine nor one of {', '.join(SCHEDULE_OPTIONS)}")
         machines = tuple(_key(each) for each in targets if "/" in each)
-        hosts = tuple(options["host"].split(",")) if "host" in options else ()
+        hosts, scopes, patterns = (tuple(options.get(each, "").split(",")) for each in ("host", "scopes", "name"))
         domain = int(options["ud"]) if "ud" in options else None
         request = MaintenanceRequest(
             type=EventType(type_),
-            targets=Targets(machines=machines, hosts=hosts, scope=options.get("scope", ""), update_domain=domain),
+            targets=Targets(
+                machines=machines,
+                hosts=hosts if "host" in options else (),
+                scope=options.get("scope", ""),
+                update_domain=domain,
+                scopes=scopes if "scopes" in options else (),
+                labels=options.get("label", ""),
+                names=patterns if "name" in options else (),
+                everything="all" in flags,
+                host_labels=options.get("host_label", ""),
+            ),
             source=Source.USER if "user" in flags else Source.PLATFORM,
             emergency="emergency" in flags,
             not_before=self._moment(options.get("not_before")),
@@ -185,6 +198,14 @@ class Player:
             host_mode=HostMode(options["mode"]) if "mode" in options else None,
             return_machines="return" in flags,
             to_host=options.get("to", ""),
+            strategy=Strategy(
+                group_by=options.get("group_by", GroupBy.UPDATE_DOMAIN),
+                max_parallel=int(options.get("max_parallel", "1")),
+                canary=int(options.get("canary", "0")),
+                bake_s=parse_duration(options.get("bake", "0")),
+                max_failures=options.get("max_failures", ""),
+                pause_after=int(options.get("pause_after", "0")),
+            ),
             not_after=self._moment(options.get("not_after")),
             drill_hold_s=int(options.get("drill", "0")),
         )
@@ -201,6 +222,9 @@ class Player:
 
     def _do_resume(self, name: str) -> None:
         self.service.control.resume_maintenance(self._id(name), self._operator)
+
+    def _do_continue(self, name: str) -> None:
+        self.service.control.continue_maintenance(self._id(name), self._operator)
 
     def _do_cancel(self, name: str) -> None:
         cancel = self.service.control.cancel_maintenance if name.startswith("M") else self.service.control.cancel_event

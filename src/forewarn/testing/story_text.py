@@ -3,13 +3,13 @@
 This module knows no service. It raises Invalid with the line of an error, or ValueError where the caller knows the line.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid
 from forewarn.core.fleet import Fleet
-from forewarn.core.model import ApprovalMode, EventType, Machine, Scope, ScopeKind
+from forewarn.core.model import ApprovalMode, EventType, Host, Machine, Scope, ScopeKind
 from forewarn.service.settings import declared, names
 
 MAX_BYTES = 1024 * 1024
@@ -18,7 +18,8 @@ SCOPE_OPTIONS = (
     "approval", "approve_user_events", "max_user_operations", "terminate_notice", "minimum_notice",
     "max_unavailable",
 )  # fmt: skip
-MACHINE_OPTIONS = ("ud", "host")
+MACHINE_OPTIONS = ("ud", "fd", "host", "labels")
+HOST_OPTIONS = ("labels",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,11 @@ def setting(key: str, value: str) -> tuple[str, object]:
 
 
 def parse_fleet_lines(lines: Iterable[str]) -> Fleet:
-    """Parse lines `scope NAME KIND [setting=value …]` and `machine SCOPE/NAME [ud=N] [host=H]`."""
-    scopes, machines = {}, {}
+    """Parse lines `scope NAME KIND [setting=value …]` and `machine SCOPE/NAME [ud=N] [fd=N] [host=H] [labels=rack:r1,…]`.
+
+    A line `host NAME [labels=rack:r1,…]` lists a host.
+    """
+    scopes, machines, hosts = {}, {}, {}
     for line in lines:
         match line.split():
             case ["scope", name, kind, *rest]:
@@ -85,11 +89,23 @@ def parse_fleet_lines(lines: Iterable[str]) -> Fleet:
             case ["machine", key, *rest] if key.count("/") == 1:
                 options = _options(rest, MACHINE_OPTIONS)
                 scope, _, short = key.partition("/")
-                domain, host = int(options.get("ud", "0")), options.get("host", "")
-                machines[scope, short] = Machine(scope=scope, name=short, update_domain=domain, host=host)
+                machines[scope, short] = Machine(
+                    scope=scope,
+                    name=short,
+                    update_domain=int(options.get("ud", "0")),
+                    fault_domain=int(options.get("fd", "0")),
+                    host=options.get("host", ""),
+                    labels=_labels(options),
+                )
+            case ["host", name, *rest]:
+                hosts[name] = Host(name=name, labels=_labels(_options(rest, HOST_OPTIONS)), listed=True)
             case _:
                 raise ValueError(f"{line!r} is neither `scope NAME KIND …` nor `machine SCOPE/NAME …`")
-    return Fleet(scopes, machines)
+    return Fleet(scopes, machines, hosts)
+
+
+def _labels(options: Mapping[str, str]) -> dict[str, str]:
+    return dict(pair.split(":") for pair in options.get("labels", "").split(",") if pair)
 
 
 def _options(pairs: Iterable[str], known: tuple[str, ...]) -> dict[str, str]:

@@ -1,12 +1,11 @@
 """One Chromium for all tests of a session, a fresh context for every page; any error in a console fails the test."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
-from scripts.screenshots import FLAGS
+from scripts.screenshots import FLAGS, chromium_path
 
 from tests.support.waiting import PATIENCE_S
 
@@ -18,7 +17,7 @@ NewPage = Callable[..., Page]
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
+    chromium = chromium_path()
     assert chromium is not None, "there is no chromium on the PATH: scripts/test_tools installs it"
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)

@@ -24,10 +24,10 @@ class ChangeChecks:
         self._noted: dict[tuple[str, str], list[Audited]] = defaultdict(list)
         for entry in history.audit:
             self._noted[entry.action, entry.event or entry.maintenance].append(entry)
-        self._asked: dict[tuple[str, str], list[Request]] = defaultdict(list)
+        self._requests: dict[tuple[str, str], list[Request]] = defaultdict(list)
         for request in history.requests:
             for thing in request.ids:
-                self._asked[request.what, thing].append(request)
+                self._requests[request.what, thing].append(request)
 
     def complaints(self) -> Iterator[str]:
         yield from self._submitted()
@@ -53,21 +53,21 @@ class ChangeChecks:
         for maintenance in self.history.maintenances:
             found[maintenance.key].append(maintenance.id)
         for key, requests in by_key.items():
-            told = list(dict.fromkeys(r.told for r in requests if r.acknowledged))
-            if len(told) > 1:
-                yield f"request {key} was answered in two ways: {told}"
+            answers = list(dict.fromkeys(r.answered_ids for r in requests if r.acknowledged))
+            if len(answers) > 1:
+                yield f"request {key} was answered in two ways: {answers}"
             if len(found[key]) > 1:
                 yield f"request {key} became {len(found[key])} maintenances"
-            if told and told[0][0] not in found[key]:
-                yield f"request {key} was told to be maintenance {told[0][0]}, which is lost"
-            elif told:
-                events = {event.id for event in self.history.events if event.maintenance == told[0][0]}
-                if events != set(told[0][1:]):
-                    yield f"maintenance {told[0][0]} was told to have other events than it has"
+            if answers and answers[0][0] not in found[key]:
+                yield f"request {key} was answered with maintenance {answers[0][0]}, which is lost"
+            elif answers:
+                events = {event.id for event in self.history.events if event.maintenance == answers[0][0]}
+                if events != set(answers[0][1:]):
+                    yield f"the answer about maintenance {answers[0][0]} had other events than it has"
             if found[key] and all(r.refused for r in requests):
                 yield f"request {key} was refused and became maintenance {found[key][0]}"
         for key in found.keys() - by_key.keys():
-            yield f"maintenance {found[key][0]} was asked for by nobody"
+            yield f"maintenance {found[key][0]} was requested by nobody"
 
     # -- pause, resume, cancel
 
@@ -81,17 +81,17 @@ class ChangeChecks:
             if entry.action != ("maintenance paused", "maintenance resumed")[number % 2]:
                 yield f"{entry.action} twice in a row: {maintenance}"
         for what, entries in (("pause maintenance", pauses), ("resume maintenance", resumes)):
-            if len(entries) > sum(not r.refused for r in self._asked[what, maintenance]):
-                yield f"{what} {maintenance} is in the audit more often than it was asked for"
+            if len(entries) > sum(not r.refused for r in self._requests[what, maintenance]):
+                yield f"{what} {maintenance} is in the audit more often than it was requested"
         moments = [entry.at for entry in steps]
-        for request in self._asked["pause maintenance", maintenance]:
+        for request in self._requests["pause maintenance", maintenance]:
             if request.acknowledged and not self._was_paused(request, moments):
-                yield f"{request.who} paused maintenance {maintenance}, was told yes, and it is lost"
+                yield f"{request.who} paused maintenance {maintenance}; that was acknowledged, and it is lost"
             if request.acknowledged:
                 yield from self._started_meanwhile(request, maintenance)
-        for request in self._asked["resume maintenance", maintenance]:
+        for request in self._requests["resume maintenance", maintenance]:
             if request.acknowledged and not self._was_not_paused(request, moments):
-                yield f"{request.who} resumed maintenance {maintenance}, was told yes, and it is lost"
+                yield f"{request.who} resumed maintenance {maintenance}; that was acknowledged, and it is lost"
 
     def _span(self, request: Request) -> tuple[float, float]:
         return self.history.at(request.begin_s) - DECIDED_S, self.history.at(request.end_s) + BEHIND_S
@@ -110,7 +110,7 @@ class ChangeChecks:
         """After the answer none of its events starts until an operator may have resumed it."""
         resumes = [
             r.begin_s
-            for r in self._asked["resume maintenance", maintenance]
+            for r in self._requests["resume maintenance", maintenance]
             if not r.refused and r.end_s > pause.begin_s
         ]
         until = self.history.at(min(resumes, default=float("inf")))
@@ -120,14 +120,17 @@ class ChangeChecks:
                 yield f"event {event.id} started while its maintenance was paused"
 
     def _cancelled(self, maintenance: str) -> Iterator[str]:
-        noted, asked = self._noted["maintenance cancelled", maintenance], self._asked["cancel maintenance", maintenance]
+        noted, requests = (
+            self._noted["maintenance cancelled", maintenance],
+            self._requests["cancel maintenance", maintenance],
+        )
         if len(noted) > 1:
             yield f"maintenance {maintenance} was cancelled twice"
-        if noted and all(r.refused for r in asked):
+        if noted and all(r.refused for r in requests):
             yield f"maintenance {maintenance} was cancelled by nobody"
-        for request in asked:
+        for request in requests:
             if request.acknowledged and not noted:
-                yield f"{request.who} cancelled maintenance {maintenance}, was told yes, and it is lost"
+                yield f"{request.who} cancelled maintenance {maintenance}; that was acknowledged, and it is lost"
             for event in self.history.events if request.acknowledged else ():
                 started = event.started_at if event.maintenance == maintenance else None
                 if started is not None and started > self.history.at(request.end_s):
@@ -135,9 +138,9 @@ class ChangeChecks:
 
     def _cancelled_events(self) -> Iterator[str]:
         for event in self.history.events:
-            for request in self._asked["cancel event", event.id]:
+            for request in self._requests["cancel event", event.id]:
                 if request.acknowledged and event.status != "Cancelled":
-                    yield f"{request.who} cancelled event {event.id}, was told yes, and it is {event.status}"
+                    yield f"{request.who} cancelled event {event.id}; that was acknowledged, and it is {event.status}"
 
     # -- approvals
 
@@ -150,13 +153,13 @@ class ChangeChecks:
                 and (WRONG_ID in request.ids) != request.refused
                 and request.status in (200, 400)
             ):
-                yield f"{request.who} approved {', '.join(request.ids)} and was told {request.status}"
+                yield f"{request.who} approved {', '.join(request.ids)} and got {request.status}"
             for event_id in (
                 request.ids if request.what in ("approve", "approve event") and request.acknowledged else ()
             ):
                 event = self.events.get(event_id)
                 if event is None:
-                    yield f"{request.who} approved event {event_id}, was told yes, and there is no such event"
+                    yield f"{request.who} approved event {event_id}; that was acknowledged, and there is no such event"
                     continue
                 given = {entry.who for entry in self._noted["event approved", event_id]}
                 if request.what == "approve event":
@@ -166,7 +169,7 @@ class ChangeChecks:
                 else:
                     counts = bool(given)
                 if not counts and not self._waited_no_longer(event, self.history.at(request.end_s)):
-                    yield f"{request.who} approved event {event_id}, was told yes, and it is lost"
+                    yield f"{request.who} approved event {event_id}; that was acknowledged, and it is lost"
 
     def _waited_no_longer(self, event: Event, at: float) -> bool:
         """Whether the event was cancelled or started by then; audit times are never later than the save."""
@@ -182,27 +185,27 @@ class ChangeChecks:
                     yield f"the approval of event {event.id} by {who} was recorded {count} times"
             for entry in entries:
                 by_guest = "/" in entry.who
-                asked = self._asked["approve" if by_guest else "approve event", event.id]
+                requests = self._requests["approve" if by_guest else "approve event", event.id]
                 if not any(
                     not r.refused
                     and (not by_guest or f"{r.scope}/{r.machine}" == entry.who)
                     and self.history.at(r.begin_s) <= entry.at + BEHIND_S
-                    for r in asked
+                    for r in requests
                 ):
-                    yield f"event {event.id} was approved for {entry.who}, which never asked for it"
+                    yield f"event {event.id} was approved for {entry.who}, which never sent an approval"
 
     # -- the rest
 
     def _resolved(self) -> Iterator[str]:
         for event in self.history.events:
             for verb in RESOLVING_VERBS:
-                asked = self._asked[f"{verb} event", event.id]
+                requests = self._requests[f"{verb} event", event.id]
                 noted = len(self._noted[f"event {verb} by operator", event.id])
-                least, most = sum(r.acknowledged for r in asked), sum(not r.refused for r in asked)
+                least, most = sum(r.acknowledged for r in requests), sum(not r.refused for r in requests)
                 if noted < least:
-                    yield f"an operator said {verb} of event {event.id}, was told yes, and it is lost"
+                    yield f"an operator requested {verb} of event {event.id}; that was acknowledged, and it is lost"
                 if noted > most:
-                    yield f"{verb} of event {event.id} is in the audit more often than it was asked for"
+                    yield f"{verb} of event {event.id} is in the audit more often than it was requested"
 
     def _ended(self) -> Iterator[str]:
         for maintenance in self.history.maintenances:

@@ -48,15 +48,15 @@ class DocumentChecks:
 
     def _one_content(self) -> Iterator[str]:
         for poll in self.polls:
-            told = f"{poll.scope} was shown {poll.etag} by {poll.node}"
+            shown = f"{poll.scope} was shown {poll.etag} by {poll.node}"
             if poll.status == 304 and poll.etag != poll.if_none_match:
-                yield f"{poll.who} was told that {poll.if_none_match} is unchanged by {poll.etag}"
+                yield f"{poll.who} got 304 for {poll.if_none_match}, which is not {poll.etag}"
             elif (poll.scope, stage(poll.etag)) not in self.bodies:
-                yield f"{told}, which nobody was ever shown in full"
+                yield f"{shown}, which nobody was ever shown in full"
             elif poll.body and poll.body != self.bodies[poll.scope, stage(poll.etag)]:
-                yield f"{told} with another content than somebody else"
+                yield f"{shown} with another content than somebody else"
             elif poll.body and json.loads(poll.body)["DocumentIncarnation"] != stage(poll.etag)[1]:
-                yield f"{told} with another incarnation inside"
+                yield f"{shown} with another incarnation inside"
 
     def _never_older(self) -> Iterator[str]:
         """ "No machine that sends If-None-Match ever saw an older document than before." """
@@ -106,7 +106,7 @@ class DocumentChecks:
                 wrong += [e for e in appears if scope_of.get(e) == poll.scope and self._comes_after(e, poll)]
                 for event_id in wrong:
                     yield (
-                        f"{change.node} said yes to {change.who} ({change.what}) and showed"
+                        f"{change.node} acknowledged {change.what} of {change.who} and showed"
                         f" {poll.scope}/{poll.machine} event {event_id} as it was before"
                     )
 
@@ -117,7 +117,7 @@ class DocumentChecks:
         not_waiting: list[str] = []
         if change.what == "submit":
             published = {a.event for a in self.history.audit if a.action == "event published" and a.who != "ticker"}
-            appears = [event_id for event_id in change.told[1:] if event_id in published]
+            appears = [event_id for event_id in change.answered_ids[1:] if event_id in published]
         elif change.what in ("finish event", "abandon event"):
             gone = list(change.ids)
         elif change.what == "cancel event":

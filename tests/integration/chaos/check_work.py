@@ -20,7 +20,7 @@ class WorkChecks:
     def __init__(self, history: History, documents: DocumentChecks) -> None:
         self.history, self._documents = history, documents
         self._approval = {scope.name: scope.approval for scope in history.scopes}
-        self._said = {m.id: m.description for m in history.maintenances}
+        self._descriptions = {m.id: m.description for m in history.maintenances}
         self._noted: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._taken_at: dict[tuple[str, int], float] = {}
         for entry in history.audit:
@@ -31,11 +31,13 @@ class WorkChecks:
         for entry in history.audit:
             if entry.action == "event approved":
                 self._approved_by[entry.event].add(entry.who.partition("/")[2])
-        self._asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # when, by which machine or "" an operator
+        self._approvals: dict[str, list[tuple[float, str]]] = defaultdict(
+            list
+        )  # when, by which machine or "" an operator
         for request in history.requests:
             if request.what in ("approve", "approve event") and not request.refused:
                 for event_id in request.ids:
-                    self._asked[event_id].append((history.at(request.begin_s), request.machine))
+                    self._approvals[event_id].append((history.at(request.begin_s), request.machine))
         self.early = {event.id for event in history.events if self._is_early(event)}
 
     def complaints(self) -> Iterator[str]:
@@ -80,15 +82,15 @@ class WorkChecks:
             self.history.at(poll.end_s)
             for poll in self._documents.polls
             if poll.scope == event.scope
-            and (told := self._documents.shown(poll).get(event.id)) is not None
-            and told["EventStatus"] == "Started"
+            and (shown := self._documents.shown(poll).get(event.id)) is not None
+            and shown["EventStatus"] == "Started"
         ]
         first = min(moments, default=event.not_before_at)
         return first < event.not_before_at and not self._had_go(event, first)
 
     def _had_go(self, event: Event, by: float) -> bool:
         """Whether the approvals that may have been given by then suffice."""
-        return self._suffices(event, {machine for at, machine in self._asked[event.id] if at <= by})
+        return self._suffices(event, {machine for at, machine in self._approvals[event.id] if at <= by})
 
     def _suffices(self, event: Event, machines: set[str]) -> bool:
         if "" in machines or self._approval[event.scope] != "all":
@@ -117,7 +119,7 @@ class WorkChecks:
     def _failed(self, event: Event) -> Iterator[str]:
         """Work fails only in the first attempt of a maintenance whose description says fails-once."""
         failures = len(self._noted["order failed", event.id])
-        if failures > (1 if "fails-once" in self._said.get(event.maintenance, "") else 0):
+        if failures > (1 if "fails-once" in self._descriptions.get(event.maintenance, "") else 0):
             yield f"order {event.id} failed {failures} times, and its work did not"
 
     def _gone_while_at_work(self) -> Iterator[str]:

@@ -48,7 +48,7 @@ def check(history: History) -> Verdict:
         if seen and event.id not in work_checks.early:
             held += 1
         else:
-            complaints.append(f"{event.scope}/{machine} asked and did not have its notice of event {event.id}")
+            complaints.append(f"{event.scope}/{machine} polled and did not have its notice of event {event.id}")
     return Verdict(history.run.seed, tuple(dict.fromkeys(complaints)), len(pairs), held, tuple(_counted(history)))
 
 
@@ -62,8 +62,8 @@ def _promised(history: History, documents: DocumentChecks) -> Iterator[tuple[Eve
         for machine in event.resources:
             polls = [p for p in documents.polls if p.who == f"guest {event.scope}/{machine}"]
             if any(begin <= history.at(p.begin_s) and history.at(p.end_s) < left[event.id] for p in polls):
-                told = (documents.shown(poll).get(event.id) for poll in polls)
-                yield event, machine, any(each is not None and each["EventStatus"] == "Scheduled" for each in told)
+                shown = (documents.shown(poll).get(event.id) for poll in polls)
+                yield event, machine, any(each is not None and each["EventStatus"] == "Scheduled" for each in shown)
 
 
 def _counted(history: History) -> Iterator[str]:

@@ -109,11 +109,11 @@ class RecordingClient:
     def submit(self, node: NodeLife, key: str, body: dict[str, object]) -> Answer:
         begin_s = time.monotonic()
         answer = self._api(node, "POST", "/v1/maintenances", json.dumps(body), key)
-        told: tuple[str, ...] = ()
+        answered_ids: tuple[str, ...] = ()
         if answer.status == 201:
             made = answer.json()
-            told = (made["id"], *(event["id"] for wave in made["waves"] for event in wave["events"]))
-        self._note(node, begin_s, "submit", answer, key=key, told=told)
+            answered_ids = (made["id"], *(event["id"] for wave in made["waves"] for event in wave["events"]))
+        self._note(node, begin_s, "submit", answer, key=key, answered_ids=answered_ids)
         return answer
 
     def verb(self, node: NodeLife, verb: str, kind: str, thing: str) -> Answer:

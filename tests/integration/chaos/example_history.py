@@ -17,7 +17,7 @@ def request(begin_s: float, what: str, **more: Any) -> Request:
 
 def document(incarnation: int, *events: tuple[str, str]) -> str:
     """Return a document of scope `shop`; an event whose id ends in 1 belongs to m1, others to m0."""
-    told = [
+    shown = [
         {
             "EventId": event_id,
             "EventStatus": status,
@@ -26,7 +26,7 @@ def document(incarnation: int, *events: tuple[str, str]) -> str:
         }
         for event_id, status in events
     ]
-    return json.dumps({"DocumentIncarnation": incarnation, "Events": told})
+    return json.dumps({"DocumentIncarnation": incarnation, "Events": shown})
 
 
 def poll(begin_s: float, incarnation: int, *events: tuple[str, str], held: int = 0, **more: Any) -> Request:
@@ -54,9 +54,9 @@ def example_history() -> list[Entry]:
         Run(seed=1, wall_minus_monotonic_s=WALL_S, max_stale_s=6, disturbed_s=25),
         poll(1, 1),
         request(2, "submit", key="k-p", status=0, end_s=4.0, node="node-2"),
-        request(4.2, "submit", key="k-p", status=201, told=("of-P", "P")),
+        request(4.2, "submit", key="k-p", status=201, answered_ids=("of-P", "P")),
         poll(4.4, 2, ("P", "Scheduled"), held=1),
-        request(5, "submit", key="k-r", status=201, told=("of-R-1", "R-1")),
+        request(5, "submit", key="k-r", status=201, answered_ids=("of-R-1", "R-1")),
         poll(5.2, 3, ("P", "Scheduled"), ("R-1", "Scheduled"), held=2),
         request(6, "approve", who="guest shop/m1", scope="shop", machine="m1", ids=("R-1",), status=503),
         request(6.3, "approve", who="guest shop/m1", scope="shop", machine="m1", ids=("R-1",), node="node-2"),
@@ -64,7 +64,7 @@ def example_history() -> list[Entry]:
         poll(7, 4, ("P", "Scheduled"), ("R-1", "Started"), held=3, node="node-2"),
         poll(7.2, 4, held=4, node="node-3"),
         request(8, "retry event", ids=("R-1",)),
-        request(8.2, "submit", key="k-c", status=201, told=("of-C", "C")),
+        request(8.2, "submit", key="k-c", status=201, answered_ids=("of-C", "C")),
         request(8.5, "pause maintenance", ids=("of-C",)),
         request(8.7, "resume maintenance", ids=("of-C",), status=0),
         request(8.9, "cancel maintenance", ids=("of-C",)),
@@ -82,7 +82,7 @@ def example_history() -> list[Entry]:
         Worked(what="began", order="P", attempt=1, at=at + 45.6),
         Worked(what="ended", order="P", attempt=1, at=at + 46.0),
         Scope(name="shop", approval="any"),
-        *(Maintenance(id=f"of-{e}", status=s, description=f"{k} said", ended=True)
+        *(Maintenance(id=f"of-{e}", status=s, description=f"{k} by hand", ended=True)
           for e, s, k in (("P", "Completed", "k-p"), ("C", "Cancelled", "k-c"))),
         Maintenance(id="of-R-1", status="Completed", description="k-r fails-once;", ended=True),
         Event(id="P", maintenance="of-P", scope="shop", type="Preempt", status="Completed", resources=("m0",),

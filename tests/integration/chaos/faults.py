@@ -1,7 +1,7 @@
 """The faults of a run and their times, all decided beforehand by the seed.
 
-A node is killed, or told to stop, and restarted; the holder of the ticker's lease is stopped until its lease has ended, then
-continued; the connection to the database is cut or stalls, for one node or for all.
+A node is killed, or stopped by SIGTERM, and restarted; the holder of the ticker's lease is stopped until its lease has ended,
+then continued; the connection to the database is cut or stalls, for one node or for all.
 """
 
 import signal
@@ -20,7 +20,7 @@ HOLDER = -2
 # A lease lasts 10 s: its holder is stopped for longer.
 STOPPED_S = (11.0, 13.0)
 DOWN = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}
-# A node that is told to stop stays away until another node, which renews its leases every 3 s, has missed it.
+# A node that gets SIGTERM stays away until another node, which renews its leases every 3 s, has missed it.
 LASTS_S = {"terminate": (4.0, 8.0)}
 CALM_BEFORE_S = 1.0
 # So long after the last fault may have begun, everything is mended.

@@ -26,8 +26,8 @@ class Run:
 class Request:
     """One request to one life of one node. `status` 0: no answer came.
 
-    `ids` are what it was about (events approved; the maintenance or event of an operator's verb), `told` what the answer
-    named (the maintenance and its events). A poll says the scope and machine that asked, and the document seen.
+    `ids` are what it was about (events approved; the maintenance or event of an operator's verb), `answered_ids` what the
+    answer named (the maintenance and its events). A poll names its scope and machine, and has the document that came.
     """
 
     who: str
@@ -42,7 +42,7 @@ class Request:
     if_none_match: str = ""
     ids: tuple[str, ...] = ()
     key: str = ""
-    told: tuple[str, ...] = ()
+    answered_ids: tuple[str, ...] = ()
     etag: str = ""
     body: str = ""
 
@@ -83,7 +83,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """As it is in the end. Its description begins with the key it was asked for with."""
+    """As it is in the end. Its description begins with the key of its request."""
 
     id: str
     status: str

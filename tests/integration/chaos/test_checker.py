@@ -85,7 +85,7 @@ def both(first: Bend, second: Bend) -> Bend:
     return lambda entries: second(first(entries))
 
 
-def asked(what: str, **values: object) -> Callable[[Request], bool]:
+def matching(what: str, **values: object) -> Callable[[Request], bool]:
     return lambda r: r.what == what and all(getattr(r, name) == value for name, value in values.items())
 
 
@@ -102,11 +102,11 @@ BENT: dict[str, tuple[Bend, str]] = {
     "another content under one tag": (
         also(poll(7.5, 4, ("P", "Scheduled"), node="node-3")), "with another content than somebody else"),
     "another incarnation inside": (
-        changed(Request, asked("poll", etag='"9"'), body=document(8)), "with another incarnation inside"),
+        changed(Request, matching("poll", etag='"9"'), body=document(8)), "with another incarnation inside"),
     "a tag out of nowhere": (
         also(poll(7.5, 5, held=5)), "which nobody was ever shown in full"),
     "a 304 with another tag": (
-        changed(Request, asked("poll", begin_s=7.2), etag='"3"'), "is unchanged by"),
+        changed(Request, matching("poll", begin_s=7.2), etag='"3"'), "which is not"),
     "older than the tag it sent": (
         also(poll(10.5, 6, ("P", "Scheduled"), ("R-1", "Started"), held=7, node="node-2")), "showed it the older"),
     "older than what it saw": (
@@ -121,63 +121,64 @@ BENT: dict[str, tuple[Bend, str]] = {
     "an event that comes back": (
         also(poll(48, 10, ("P", "Scheduled"), held=9)), "was gone and came back"),
     "a start undone": (
-        changed(Request, asked("poll", etag='"6"'), body=document(6, ("P", "Scheduled"), ("R-1", "Scheduled"))),
+        changed(Request, matching("poll", etag='"6"'), body=document(6, ("P", "Scheduled"), ("R-1", "Scheduled"))),
         "went back from Started to Scheduled"),
     "another NotBefore": (
-        changed(Request, asked("poll", etag='"3"'),
+        changed(Request, matching("poll", etag='"3"'),
                 body=document(3, ("P", "Scheduled"), ("R-1", "Scheduled")).replace("later", "sooner")),
         "changed its NotBefore"),
     "a machine in two started events": (
-        changed(Request, asked("poll", etag='"8"'), body=document(8, ("P", "Started"), ("Q", "Started"))),
+        changed(Request, matching("poll", etag='"8"'), body=document(8, ("P", "Started"), ("Q", "Started"))),
         "is in two started events"),
     "a submission not shown where it was answered": (
-        also(poll(5.3, 2, ("P", "Scheduled"), who="operator 1")), "(submit) and showed"),
+        also(poll(5.3, 2, ("P", "Scheduled"), who="operator 1")), "acknowledged submit of operator 1 and showed"),
     "a cancelled event still shown there": (
-        changed(Request, asked("poll", etag='"6"'),
+        changed(Request, matching("poll", etag='"6"'),
                 body=document(6, ("P", "Scheduled"), ("R-1", "Started"), ("C", "Scheduled"))),
-        "(cancel maintenance) and showed"),
+        "acknowledged cancel maintenance of operator 1 and showed"),
     # What was answered with yes.
     "a maintenance lost": (without(Maintenance, named("of-R-1")), "which is lost"),
     "a maintenance twice": (
-        also(Maintenance(id="of-P2", status="Completed", description="k-p said", ended=True)), "became 2 maintenances"),
+        also(Maintenance(id="of-P2", status="Completed", description="k-p by hand", ended=True)), "became 2 maintenances"),
     "two answers to one key": (
-        also(request(4.5, "submit", key="k-p", status=201, told=("of-P2", "P2"))), "was answered in two ways"),
+        also(request(4.5, "submit", key="k-p", status=201, answered_ids=("of-P2", "P2"))), "was answered in two ways"),
     "a maintenance of nobody": (
-        also(Maintenance(id="of-X", status="Completed", description="k-x", ended=True)), "was asked for by nobody"),
+        also(Maintenance(id="of-X", status="Completed", description="k-x", ended=True)), "was requested by nobody"),
     "refused and done": (
-        changed(Request, asked("submit", key="k-c"), status=409, told=()), "was refused and became maintenance"),
-    "other events than told": (
-        changed(Request, asked("submit", key="k-r"), told=("of-R-1", "R-1", "R-2")), "to have other events than it has"),
+        changed(Request, matching("submit", key="k-c"), status=409, answered_ids=()), "was refused and became maintenance"),
+    "other events than answered": (
+        changed(Request, matching("submit", key="k-r"), answered_ids=("of-R-1", "R-1", "R-2")), "had other events than it has"),
     "a pause lost": (
-        without(Audited, lambda a: a.action in ("maintenance paused", "maintenance resumed")), "paused maintenance of-C, was"),
-    "a pause nobody asked for": (
-        changed(Request, asked("pause maintenance"), status=409), "more often than it was asked for"),
+        without(Audited, lambda a: a.action in ("maintenance paused", "maintenance resumed")),
+        "paused maintenance of-C; that was"),
+    "a pause that nobody requested": (
+        changed(Request, matching("pause maintenance"), status=409), "more often than it was requested"),
     "two pauses in a row": (
         changed(Audited, noted("maintenance resumed"), action="maintenance paused"), "twice in a row"),
     "a resume lost": (
-        both(changed(Request, asked("resume maintenance"), status=200, begin_s=18.0, end_s=18.1),
-             without(Audited, noted("maintenance resumed"))), "resumed maintenance of-C, was"),
+        both(changed(Request, matching("resume maintenance"), status=200, begin_s=18.0, end_s=18.1),
+             without(Audited, noted("maintenance resumed"))), "resumed maintenance of-C; that was"),
     "a start while paused": (
         both(changed(Event, named("C"), status="Completed", started_at=WALL_S + 8.65),
-             changed(Request, asked("cancel maintenance"), status=0)), "started while its maintenance was paused"),
-    "a cancellation lost": (without(Audited, noted("maintenance cancelled")), "cancelled maintenance of-C, was"),
+             changed(Request, matching("cancel maintenance"), status=0)), "started while its maintenance was paused"),
+    "a cancellation lost": (without(Audited, noted("maintenance cancelled")), "cancelled maintenance of-C; that was"),
     "a start after the cancellation": (
         changed(Event, named("C"), started_at=WALL_S + 9.5), "started after its maintenance was cancelled"),
-    "an event's cancellation lost": (also(request(9, "cancel event", ids=("P",))), "cancelled event P, was told yes"),
-    "an approval lost": (without(Audited, noted("event approved", "R-1")), "approved event R-1, was told yes, and it is lost"),
+    "an event's cancellation lost": (also(request(9, "cancel event", ids=("P",))), "cancelled event P; that was acknowledged"),
+    "an approval lost": (without(Audited, noted("event approved", "R-1")), "event R-1; that was acknowledged, and it is lost"),
     "an approval of all lost": (
         both(changed(Scope, lambda s: s.name == "shop", approval="all"),
              also(request(6.1, "approve", who="guest shop/m0", scope="shop", machine="m0", ids=("C", "P")))),
-        "approved event P, was told yes, and it is lost"),
+        "approved event P; that was acknowledged, and it is lost"),
     "an approval recorded twice": (
         also(note(20, 6.3, "event approved", who="shop/m1", event="R-1", maintenance="of-R-1")), "was recorded 2 times"),
     "an approval nobody gave": (
-        also(note(20, 20, "event approved", who="shop/m0", event="P", maintenance="of-P")), "which never asked for it"),
-    "a wrong id accepted": (changed(Request, asked("approve", machine="m0"), status=200), "and was told 200"),
-    "a right id refused": (changed(Request, asked("approve", status=200), status=400), "and was told 400"),
-    "a retry lost": (without(Audited, noted("event retry by operator")), "said retry of event R-1"),
+        also(note(20, 20, "event approved", who="shop/m0", event="P", maintenance="of-P")), "which never sent an approval"),
+    "a wrong id accepted": (changed(Request, matching("approve", machine="m0"), status=200), "and got 200"),
+    "a right id refused": (changed(Request, matching("approve", status=200), status=400), "and got 400"),
+    "a retry lost": (without(Audited, noted("event retry by operator")), "requested retry of event R-1"),
     "a retry too many": (
-        also(note(20, 8.05, "event retry by operator", event="R-1")), "in the audit more often than it was asked for"),
+        also(note(20, 8.05, "event retry by operator", event="R-1")), "in the audit more often than it was requested"),
     "a maintenance that never ends": (
         changed(Maintenance, named("of-P"), ended=False, status="Running"), "has not ended: it is Running"),
     "an event that never ends": (changed(Event, named("P"), status="Started"), "event P has not ended"),
@@ -189,9 +190,9 @@ BENT: dict[str, tuple[Bend, str]] = {
     "early by the command": (
         also(Worked(what="began", order="P", attempt=1, at=WALL_S + 34.9)), "before its NotBefore"),
     "early by what a guest saw": (
-        changed(Request, asked("poll", etag='"8"'), begin_s=34.0, end_s=34.1), "before its NotBefore"),
+        changed(Request, matching("poll", etag='"8"'), begin_s=34.0, end_s=34.1), "before its NotBefore"),
     "an approval that came after the start": (
-        changed(Request, asked("approve", machine="m1"), begin_s=6.9, end_s=7.0), "R-1 started before its NotBefore"),
+        changed(Request, matching("approve", machine="m1"), begin_s=6.9, end_s=7.0), "R-1 started before its NotBefore"),
     "not all of them approved": (
         both(changed(Scope, lambda s: s.name == "shop", approval="all"), changed(Event, named("R-1"), resources=("m1", "m2"))),
         "R-1 started before its NotBefore"),
@@ -216,10 +217,10 @@ BENT: dict[str, tuple[Bend, str]] = {
     "gone while at work": (
         changed(Worked, lambda w: w.order == "P" and w.what == "ended", at=WALL_S + 48), "while its work went on"),
     # Notice.
-    "a guest that asked and was not told": (
+    "a guest that polled and was not shown": (
         both(
             without(Request, lambda r: r.what == "poll" and r.who == "guest shop/m0" and r.begin_s not in (1, 20, 47)),
-            changed(Request, asked("poll", begin_s=20, who="guest shop/m0"), if_none_match='"1"', etag='"1"'),
+            changed(Request, matching("poll", begin_s=20, who="guest shop/m0"), if_none_match='"1"', etag='"1"'),
         ), "did not have its notice of event P"),
 }  # fmt: skip
 

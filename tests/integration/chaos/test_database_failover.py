@@ -91,7 +91,7 @@ def without_writes_s(history: History) -> float:
     return max(later - earlier for earlier, later in pairwise(ends) if later > at_s and earlier < at_s + WITHIN_S)
 
 
-def told(history: History, verdict: Verdict) -> str:
+def summary(history: History, verdict: Verdict) -> str:
     polls = [r for r in history.requests if r.what == "poll" and r.end_s > killed_s(history)]
     refused = [r.end_s for r in polls if r.status == 503]
     silence_s = max(refused) - min(refused) if refused else 0.0
@@ -114,7 +114,7 @@ def test_a_primary_with_a_synchronous_standby_is_killed(tmp_path: Path) -> None:
     """No complaint: nothing acknowledged is lost, nothing starts twice or early. Epochs begin all the same: nobody can know."""
     with failing_over(tmp_path, synchronous=True) as (cluster, history):
         verdict = check(history)
-        print(told(history, verdict))
+        print(summary(history, verdict))
         assert verdict.complaints == ()
         assert verdict.share == 1.0
         assert verdict.promised > 0
@@ -129,7 +129,7 @@ def test_a_primary_without_one_is_killed(tmp_path: Path) -> None:
     """Every scope begins a new epoch, once; no complaint but of what was acknowledged just before, which may be lost."""
     with failing_over(tmp_path, synchronous=False) as (_, history):
         verdict = check(history)
-        print(told(history, verdict))
+        print(summary(history, verdict))
         may_be_lost = last_things(history)
         assert [each for each in verdict.complaints if not may_be_lost.intersection(GUID.findall(each))] == []
         (detail,) = failovers(history)
@@ -144,7 +144,7 @@ def last_things(history: History) -> set[str]:
     def late(request: Request) -> bool:
         return request.acknowledged and since_s <= request.end_s and request.begin_s <= until_s
 
-    found = {each for r in history.requests if late(r) for each in (*r.ids, *r.told)}
+    found = {each for r in history.requests if late(r) for each in (*r.ids, *r.answered_ids)}
     found |= {each for r in history.requests if late(r) and r.body for each in GUID.findall(r.body)}
     found |= {w.order for w in history.worked if history.at(since_s) <= w.at <= history.at(until_s)}
     of = {event.id: event.maintenance for event in history.events}

@@ -23,12 +23,12 @@ from tests.integration.nodes.nodes import Node, Nodes
 MAX_STALE_S = 6
 START_WITHIN_S = 60.0
 WORK_SCRIPT = """#!/bin/sh
-read -r told
-seconds=${{told##*work=}}
+read -r order
+seconds=${{order##*work=}}
 echo "began $FOREWARN_ORDER_ID $FOREWARN_ATTEMPT $(date +%s.%N)" >>{file}
 sleep "${{seconds%%;*}}"
 echo "ended $FOREWARN_ORDER_ID $FOREWARN_ATTEMPT $(date +%s.%N)" >>{file}
-case "$told" in *fails-once*) [ "$FOREWARN_ATTEMPT" != 1 ] ;; esac
+case "$order" in *fails-once*) [ "$FOREWARN_ATTEMPT" != 1 ] ;; esac
 """
 
 
@@ -125,7 +125,7 @@ class ThreeNodes:
         deadline_s = time.monotonic() + START_WITHIN_S
         before = self._processes[number]
         if before is not None:
-            before.wait(START_WITHIN_S)  # one that was told to stop takes a moment
+            before.wait(START_WITHIN_S)  # one that gets SIGTERM takes a moment
             self._keep_ports(self._nodes_now[number])
         while not self._closed and self._killed[number] == killed and time.monotonic() < deadline_s:
             process, log = self._nodes.begin(

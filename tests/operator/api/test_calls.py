@@ -356,6 +356,56 @@ def test_a_maintenance_keeps_its_targets_and_shows_its_progress(service: Running
     assert service.get("/v1/maintenances")["items"][0]["estimated_end"] is None
 
 
+def test_labels_choose_machines_when_a_maintenance_is_submitted(service: RunningService) -> None:
+    """The maintenance keeps the selector; machines that get the label later are not added."""
+    hosts = [{"name": "rack1-a", "labels": {"rack": "a3"}}]
+    service.post("/v1/fleet", {**service.get("/v1/fleet"), "hosts": hosts})
+    targets = {"labels": "rack=a3", "scopes": ["shop", "blog"]}
+    made = service.post("/v1/maintenances", {"type": "Reboot", "targets": targets}, 201)
+    assert made["targets"] == {"count": 2, **targets}
+    service.request("PUT", "/v1/scopes/shop/machines/web-1", {"update_domain": 1, "labels": {"rack": "a3"}})
+    shown = service.get(f"/v1/maintenances/{made['id']}")
+    assert shown["targets"] == made["targets"]
+    assert [(e["scope"], e["resources"]) for w in shown["waves"] for e in w["events"]] == [
+        ("blog", ["db"]),
+        ("shop", ["web-0"]),
+    ]
+    assert [row["id"] for row in service.get("/v1/maintenances?q=RACK%3Da3")["items"]] == [made["id"]]
+    for wrong, status in (
+        ({"labels": "rack=z9"}, 404),
+        ({"names": ["x*"]}, 404),
+        ({"labels": "rack=a3", "hosts": ["rack1-a"]}, 400),
+        ({"labels": "a b"}, 400),
+        ({"names": ["a b"]}, 422),
+        ({"host_labels": "rack=z9"}, 404),
+        ({"everything": True, "scope": "shop"}, 400),
+    ):
+        assert service.request("POST", "/v1/maintenances", {"type": "Reboot", "targets": wrong}).status == status
+
+
+def test_machines_are_listed_by_label(service: RunningService) -> None:
+    """In pages, of a scope or a host; an owner's selector reads neither other scopes nor labels of hosts."""
+    hosts = [{"name": "rack1-a", "labels": {"rack": "a3"}}]
+    service.post("/v1/fleet", {**service.get("/v1/fleet"), "hosts": hosts})
+    service.request("PUT", "/v1/scopes/shop/machines/web-1", {"update_domain": 1, "labels": {"rack": "a3", "gpu": "x"}})
+
+    def listed(query: str, token: str | None = None) -> list[str]:
+        page = service.get(f"/v1/machines?{query}", **({"token": token} if token else {}))
+        return [f"{m['scope']}/{m['name']}" for m in page["items"]]
+
+    assert listed("labels=rack%3Da3") == ["blog/db", "shop/web-0", "shop/web-1"]
+    assert listed("labels=rack%3Da3&host=rack1-a&scope=shop") == ["shop/web-0"]
+    first = service.get("/v1/machines?labels=rack&limit=2")
+    assert [m["name"] for m in first["items"]] == ["db", "web-0"]
+    second = service.get(f"/v1/machines?labels=rack&limit=2&cursor={first['next_cursor']}")
+    assert ([m["name"] for m in second["items"]], second["next_cursor"]) == (["web-1"], None)
+    owner = service.token_of("owner", "shop")
+    assert listed("labels=rack%3Da3", owner) == ["shop/web-1"]
+    assert listed("labels=!rack", owner) == ["shop/web-0"]
+    refused = service.request("GET", "/v1/machines?labels=rack&q=web")
+    assert (refused.status, "q and labels exclude each other" in refused.message) == (400, True)
+
+
 def test_an_owner_sees_targets_and_progress_of_their_scopes(service: RunningService) -> None:
     """Names of other scopes and of hosts are left out; the end is that of the whole maintenance."""
     service.enable("shop", "blog")

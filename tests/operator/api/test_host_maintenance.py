@@ -65,6 +65,21 @@ def test_a_plan_shows_hosts_machines_and_targets(service: RunningService) -> Non
     assert service.get("/v1/maintenances")["items"] == []
 
 
+def test_hosts_are_chosen_by_pattern_and_label(service: RunningService) -> None:
+    """Also empty hosts that the fleet lists; the maintenance shows their machines while its targets keep the pattern."""
+    targets = {"hosts": ["rack1-[bc]"], "host_labels": "!gpu"}
+    body = {"type": "Freeze", "targets": targets, "host_mode": "evacuate", "to_host": "rack1-a"}
+    made = service.post("/v1/maintenances", body, 201)
+    assert [host["host"] for host in made["hosts"]] == ["rack1-b", "rack1-c"]
+    shown = service.get(f"/v1/maintenances/{made['id']}")
+    assert shown["targets"] == {"count": 1, **targets}
+    assert [host["machines"] for host in shown["hosts"]] == [["shop/web-1"], []]
+    refused = service.request("POST", "/v1/maintenances", {**body, "targets": {"hosts": ["rack1-*"]}})
+    assert (refused.status, "to_host rack1-a is one of the hosts to evacuate" in refused.message) == (400, True)
+    for wrong in ({"hosts": ["rack9-*"]}, {"host_labels": "gpu"}):
+        assert service.request("POST", "/v1/maintenances", {**body, "targets": wrong}).status == 404
+
+
 def test_an_impossible_plan_is_refused(service: RunningService) -> None:
     """The sentence names the machines to move first; a wrong combination of fields is refused too."""
     service.request("PUT", "/v1/scopes/shop/machines/web-1", {"host": "rack1-a", "update_domain": 1})

@@ -16,7 +16,7 @@ TYPES = "Freeze, Reboot, Redeploy, Preempt, Terminate"
 REBOOT = {"type": "Reboot", "targets": {}}
 FIELDS = (
     "type, targets, source, not_before, earliest, duration_s, description, emergency, on_failure, host_mode,"
-    " return_machines, to_host"
+    " return_machines, to_host, strategy, not_after"
 )
 # Words of msgspec, Python and regular expressions, which mean nothing to an operator.
 JARGON = re.compile(r"`(?:str|int|bool|float|object|array|datetime)|regex|enum|Expected|RFC3339|\^|\$|null")

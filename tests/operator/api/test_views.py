@@ -1,22 +1,23 @@
 """The bodies that the API builds from stored objects."""
 
-import re
-from pathlib import Path
-
-from forewarn import core
 from forewarn.core.model import Targets
+from forewarn.operator.api.bodies import TargetsOut
 from forewarn.operator.api.views import CAUSED_BY_OTHERS, maintenance_row, targets_out
 from tests.support.records import maintenance
+from tests.support.waiting_codes import CODES
 
 # Reasons that describe the progress of the maintenance itself. A plan, which is not submitted yet, hides them.
 OWN_REASONS = {
     "approval",
+    "bake",
     "clock",
+    "continue",
     "drill",
     "earlier-host",
     "earlier-wave",
     "earliest",
     "executor",
+    "failures",
     "host-not-empty",
     "host-work",
     "in-doubt",
@@ -31,10 +32,8 @@ OWN_REASONS = {
 
 def test_every_reason_to_wait_is_shown_in_a_plan_or_listed_as_hidden() -> None:
     """A reason whose cause is another maintenance is in CAUSED_BY_OTHERS, so that a plan shows it."""
-    source = "".join(path.read_text("utf-8") for path in Path(core.__path__[0]).glob("*.py"))
-    codes = set(re.findall(r'code="([a-z-]+)"', source))
-    assert codes - CAUSED_BY_OTHERS == OWN_REASONS
-    assert codes >= CAUSED_BY_OTHERS
+    assert CODES - CAUSED_BY_OTHERS == OWN_REASONS
+    assert CODES >= CAUSED_BY_OTHERS
 
 
 def test_a_list_shows_the_first_targets_and_counts_all() -> None:
@@ -45,6 +44,24 @@ def test_a_list_shows_the_first_targets_and_counts_all() -> None:
     assert len(targets_out(machines, None).machines) == 100
     domain = targets_out(Targets(scope="shop", update_domain=0), None)
     assert (domain.scopes, domain.update_domain, domain.count) == (["shop"], 0, 1)
+
+
+def test_an_owner_sees_labels_and_patterns_of_their_scopes() -> None:
+    """Not those of hosts, and no pattern that names scopes of others."""
+    chosen = Targets(scopes=("blog", "shop"), labels="rack=a3", names=("web-*", "sh*/db", "blog/x"))
+    shown = targets_out(chosen, None, 2)
+    assert (shown.labels, shown.names, shown.scopes, shown.count) == (
+        "rack=a3",
+        ["web-*", "sh*/db"],
+        ["blog", "shop"],
+        2,
+    )
+    owners = targets_out(chosen, ("shop",))
+    assert (owners.labels, owners.names, owners.scopes) == ("rack=a3", ["web-*", "sh*/db"], ["shop"])
+    hosts = Targets(hosts=("kvm-*",), host_labels="rack=a3")
+    assert targets_out(hosts, None).host_labels == "rack=a3"
+    assert targets_out(hosts, ("shop",)) == TargetsOut(count=0)
+    assert targets_out(Targets(everything=True), ("shop",)).everything
 
 
 def test_a_maintenance_without_stored_targets_has_none() -> None:

@@ -56,10 +56,60 @@ def test_the_preview_shows_the_whole_request(operator: PortalClient) -> None:
     assert "Expected end unknown" in shortly
 
 
+def test_a_strategy_is_planned_and_continued() -> None:
+    """The form takes every field, the preview and the page of the maintenance show them, and a button lets it continue."""
+    with running_service() as service:
+        operator = PortalClient(service)
+        strategy = {"group_by": "host", "canary": "1", "bake": "10m", "pause_after": "1", "max_failures": "50%"}
+        typed = {**MAINTENANCE, **strategy, "on_failure": "continue", "max_parallel": "2"}
+        page = operator.post("/plan", typed)
+        text = "by host, 2 at once, canary 1, bake time 10m, holds at 50% failures, pauses after wave 1"
+        assert f"Strategy {text}" in page_text(page)
+        assert "Wave 1: 1 machine in 1 event of rack1-a" in page_text(page)
+        assert re.search(r"Starts between 00:10:00Z in 10m and .* may wait for bake, continue", page_text(page))
+        assert "End between 00:10:00Z in 10m" in page_text(page)
+        shown = operator.post("/plan", {**hidden_fields(page), "step": "change"})
+        assert "<details open>\n<summary>Strategy</summary>" in shown.raw.decode()
+        confirmed = operator.post("/plan", {**hidden_fields(page), "step": "do", "accept": "yes"})
+        path = confirmed.headers["location"].partition("?")[0]
+        assert text in page_text(operator.get(path))
+        first = service.get(f"/v1{path}")["waves"][0]["events"][0]["id"]
+        service.post(f"/v1/orders/{first}/finish")
+        service.service.ticker.advance(1)
+        assert f'action="{path}/continue"' in operator.get(path).raw.decode()
+        assert operator.post(f"{path}/continue", {}).status == 303
+        assert f'action="{path}/continue"' not in operator.get(path).raw.decode()
+        assert service.get(f"/v1{path}")["status"] == "Running"
+
+
 def test_the_target_that_is_filled_in_counts(operator: PortalClient) -> None:
     """Whichever target is selected."""
     page = page_text(operator.post("/plan", {**MAINTENANCE, "scope": "", "machines": "shop/web-0"}))
     assert "1 machine in 1 event" in page
+
+
+def test_labels_and_patterns_choose_the_targets() -> None:
+    """Machines of the fleet or of scopes, hosts, or everything; the preview repeats what was typed."""
+    labels = '\n[[hosts]]\nname = "rack1-a"\nlabels = { rack = "a3" }\n'
+    with running_service(FLEET + labels) as running:
+        operator = PortalClient(running)
+        plan = {key: value for key, value in MAINTENANCE.items() if key != "scope"}
+        for typed, shown in (
+            ({"labels": "rack=a3"}, "labels rack=a3"),
+            ({"scope": "shop", "names": "web-0 db"}, "no machine of shop has a name like db"),
+            ({"scope": "shop", "names": "web-*", "labels": "!rack"}, "scope shop , labels !rack , names web-*"),
+            ({"hosts": "rack1-*", "host_labels": "rack=a3"}, "hosts rack1-* , host labels rack=a3"),
+            ({"everything": "yes"}, "Targets every machine of the fleet"),
+        ):
+            page = page_text(operator.post("/plan", {**plan, **typed}))
+            assert shown in page
+        chosen = page_text(operator.post("/plan", {**plan, "labels": "rack=a3"}))
+        assert "2 machines in 2 events" in chosen
+        machines = page_text(operator.get("/machines?labels=rack=a3"))
+        assert "web-0" in machines
+        assert "web-1" not in machines
+        wrong = operator.get("/machines?labels=,")
+        assert (wrong.status, "a part is empty" in page_text(wrong)) == (400, True)
 
 
 def test_the_filled_in_target_is_selected_when_the_form_returns(operator: PortalClient) -> None:
@@ -207,7 +257,7 @@ def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
 @pytest.mark.parametrize(
     "typed, text",
     [
-        ({"scope": ""}, "choose a scope, hosts or machines"),
+        ({"scope": ""}, "choose scopes, labels, hosts, machines or every machine"),
         ({"scope": "nowhere"}, "there is no scope"),
         ({"update_domain": "x"}, "is not a whole number"),
         ({"update_domain": "1_0"}, "is not a whole number"),
@@ -219,7 +269,12 @@ def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
         ({"not_before": "tomorrow"}, "not_before"),
         ({"type": "Explode"}, "type"),
         ({"target": "machines", "scope": "", "machines": "web-9"}, "there is no machine web-9"),
-        ({"target": "nothing"}, "choose a scope"),
+        ({"target": "nothing"}, "choose scopes"),
+        ({"labels": "rack=z9"}, "no machine of shop has labels like rack=z9"),
+        ({"labels": "rack=a3,"}, "a part is empty"),
+        ({"scope": "", "names": "x-*"}, "no machine has a name like x-*"),
+        ({"everything": "yes"}, "scope and everything are filled in"),
+        ({"scope": "", "labels": "gpu", "hosts": "rack1-a"}, "scope and hosts are filled in"),
         ({"emergency": "yes", "not_before": "2031-01-01T00:00"}, "an emergency starts at once"),
         ({"description": "x" * 2_000}, "description"),
         ({"duration": "31d"}, "duration_s"),

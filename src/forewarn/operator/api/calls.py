@@ -170,6 +170,7 @@ CALLS: tuple[Call, ...] = (
             ("cancel", Control.cancel_maintenance, "Cancel its events that have not started."),
             ("pause", Control.pause_maintenance, "Stop its events that have not started."),
             ("resume", Control.resume_maintenance, "Continue after a pause."),
+            ("continue", Control.continue_maintenance, "Continue after the wave at which its strategy stopped it."),
             ("retry-failed", Control.retry_failed, "Retry all its orders that failed; orders in doubt stay as they are."),
         )
     ),

@@ -134,7 +134,10 @@ class Api:
     def maintenance_body(self, caller: Identity, maintenance_id: str, part: slice = WHOLE) -> bodies.MaintenanceOut:
         maintenance = self.store.maintenance(maintenance_id)
         if maintenance is not None and maintenance.host_mode is not None and maintenance.ended is None:
-            hosts = maintenance.targets.hosts if maintenance.targets is not None else ()
+            orders = self.store.snapshot(
+                Focus(maintenances=(maintenance_id,), whole_maintenances=False, open_events=False)
+            ).orders
+            hosts = tuple(order.host for order in orders.values() if order.host)
             snapshot = self.store.snapshot(Focus(maintenances=(maintenance_id,), hosts=hosts))
         else:
             snapshot = self.snapshots.around(maintenances=[maintenance_id])
@@ -147,6 +150,10 @@ class Api:
             update_domain=body.update_domain,
             scopes=tuple(dict.fromkeys(body.scopes)),
             hosts=tuple(dict.fromkeys(body.hosts)),
+            labels=body.labels.strip(),
+            names=tuple(dict.fromkeys(body.names)),
+            everything=body.everything,
+            host_labels=body.host_labels.strip(),
         )
 
     def machine_key(self, text: str) -> tuple[str, str]:

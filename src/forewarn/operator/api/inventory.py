@@ -1,14 +1,28 @@
 """Show, change and remove scopes and machines, restart machines, show and cordon hosts, and apply the whole fleet."""
 
 from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
 
 from forewarn.core import fleet
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.errors import NotFound
 from forewarn.core.hosts import IN_MAINTENANCE, known_host
-from forewarn.core.model import Actor, EventType, MaintenanceRequest, Order, OrderState, Source, Targets
+from forewarn.core.model import (
+    Actor,
+    EventType,
+    Machine,
+    MaintenanceRequest,
+    Order,
+    OrderState,
+    Source,
+    Targets,
+    require,
+)
+from forewarn.core.selectors import matches, parse_selector
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
+from forewarn.operator.api.bodies.common import Text
 from forewarn.operator.api.context import (
     TOML,
     Api,
@@ -23,7 +37,7 @@ from forewarn.operator.api.context import (
 from forewarn.operator.api.receipts import SaveEvent
 from forewarn.service.control import Control
 from forewarn.service.placement import MAX_HOST_ORDERS, hosts_in_maintenance
-from forewarn.store import Focus, HostQuery, MachineQuery, ScopeQuery
+from forewarn.store import Focus, HostQuery, MachineQuery, ScopeQuery, selected_scopes
 
 # -- scopes and machines
 
@@ -35,10 +49,14 @@ class DocumentQuery(RequestBody):
 
 
 class MachinesQuery(Searched):
-    """Which machines; `q` is searched in `scope/name`, host, instance id and addresses."""
+    """Which machines; `q` is searched in `scope/name`, host, instance id and addresses. `labels` is a selector, without `q`.
+
+    A machine has the labels of its host for the keys that it does not have. For an owner only the machine's own labels count.
+    """
 
     scope: str = ""
     host: str = ""
+    labels: Text = ""
 
 
 def list_scopes(api: Api, context: CallContext) -> Result:
@@ -86,20 +104,34 @@ def delete_scope(api: Api, context: CallContext) -> Result:
 
 def list_machines(api: Api, context: CallContext) -> Result:
     query = context.query
-    rows = api.store.machines_page(
-        MachineQuery(
-            scope=query.scope,
-            host=query.host,
-            text=query.text,
-            within=context.caller.within,
-            after=read_cursor(query.cursor, tuple[str, str]),
-            limit=query.limit + 1,
-        )
+    wanted = MachineQuery(
+        scope=query.scope,
+        host=query.host,
+        text=query.text,
+        within=context.caller.within,
+        after=read_cursor(query.cursor, tuple[str, str]),
+        limit=query.limit + 1,
     )
+    rows = _labelled(api, query.labels, wanted) if query.labels.strip() else api.store.machines_page(wanted)
     page, last = split_page(rows, query.limit)
     seen = api.store.last_seen([m.key for m in page])
     items = [views.machine_out(m, seen.get(m.key)) for m in page]
     return page_of(items, cursor_of(*last.key) if last else None)
+
+
+def _labelled(api: Api, labels: str, wanted: MachineQuery) -> list[Machine]:
+    require(not wanted.text, "q and labels exclude each other: use one of them")
+    terms = parse_selector(labels)
+    scopes = selected_scopes(wanted.scope, wanted.within)
+    with closing(api.store.labelled_machines(scopes, wanted.after or ("", ""))) as machines:
+        matching = (
+            m.key
+            for m in machines
+            if wanted.host in ("", m.host) and matches(terms, m.labels, m.host_labels if wanted.within is None else {})
+        )
+        keys = tuple(islice(matching, wanted.limit))
+    found = api.store.snapshot(Focus(machines=keys, whole_maintenances=False, open_events=False)).machines
+    return [found[key] for key in keys if key in found]
 
 
 def list_hosts(api: Api, context: CallContext) -> Result:

@@ -1,4 +1,4 @@
-"""Schedule, list, show, pause, resume and cancel maintenances, retry all their failed orders, and skip one of their hosts."""
+"""Schedule, list, show, pause, resume, continue and cancel maintenances, retry their failed orders, and skip one host."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from forewarn.core.estimate import expected_end
-from forewarn.core.model import Actor, HostMode, Maintenance, MaintenanceRequest, MaintenanceStatus, Order
+from forewarn.core.model import Actor, HostMode, Maintenance, MaintenanceRequest, MaintenanceStatus, Order, Strategy
 from forewarn.core.placement import Hosts
 from forewarn.core.plan_warnings import target_warnings
 from forewarn.operator.api import bodies, views
@@ -66,6 +66,7 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
         host_mode=body.host_mode,
         return_machines=body.return_machines,
         to_host=body.to_host,
+        strategy=Strategy(**msgspec.structs.asdict(body.strategy)),
         not_after=in_utc(body.not_after, "not_after"),
     )
     if context.query.dry_run:
@@ -144,7 +145,7 @@ def get_maintenance(api: Api, context: CallContext) -> Result:
 
 
 def change_maintenance(change: Callable[[Control, str, Actor], None]) -> Callable[[Api, CallContext], Result]:
-    """Return the call that pauses, resumes, cancels or retries a maintenance and returns it."""
+    """Return the call that pauses, resumes, continues, cancels or retries a maintenance and returns it."""
 
     def call(api: Api, context: CallContext) -> Result:
         change(api.control, context.path["id"], context.caller.actor)

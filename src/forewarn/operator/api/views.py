@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 
 from forewarn.core import fleet
+from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import NotFound
 from forewarn.core.estimate import expected_end
@@ -37,6 +40,7 @@ from forewarn.core.model import (
 from forewarn.core.needs_operator import needs_operator
 from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
+from forewarn.core.preview import forecast
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
 from forewarn.core.reason import Waiting
 from forewarn.core.waiting import MAX_NAMED, waiting_for_each
@@ -134,6 +138,7 @@ class EventBodies:
             id=event.id,
             maintenance_id=event.maintenance_id,
             wave=event.wave,
+            group=event.group if self._within is None else "",
             scope=event.scope,
             update_domain=event.update_domain,
             type=event.type,
@@ -168,9 +173,9 @@ class EventBodies:
             self._notice_s[wave] = due_notice_s(self._waves.get(wave, ()), self._snapshot.scopes)
         return self._notice_s[wave]
 
-    def waits_for_failure(self, event: Event) -> bool:
-        """Whether the event waits until an operator resolves a failure, maybe one of another maintenance."""
-        return any(reason.code == "unresolved" for reason in self._waiting[event.id])
+    def waits_for_operator(self, event: Event) -> bool:
+        """Whether the event waits until an operator resolves a failure, maybe of another maintenance, or lets it continue."""
+        return any(reason.code in ("unresolved", "failures", "continue") for reason in self._waiting[event.id])
 
     def reasons(self, reasons: Iterable[Waiting], most: int) -> list[bodies.WaitingOut]:
         """Show the first reasons; an owner sees those of the owner's scopes first."""
@@ -217,12 +222,16 @@ def maintenance_row(
     the later hosts of a maintenance need is not known before their turn, so such a maintenance has no estimated end.
     """
     on_hosts = host_progress(host_orders)
+    held = _is_held(maintenance, total(all_waves), on_hosts)
     shows_hosts = within is None and maintenance.host_mode is not None
     derived: dict[str, Any] = {
         "targets": targets_out(maintenance.targets, within, max_targets) if maintenance.targets is not None else None,
         "progress": body_of(bodies.ProgressOut, total(waves)),
-        "held": maintenance.on_failure is OnFailure.HOLD
-        and (on_hosts.failed > 0 or any(wave.failed for wave in all_waves)),
+        "held": held,
+        "awaits_continue": maintenance.status is MaintenanceStatus.PAUSED
+        and not (held or maintenance.paused)
+        and maintenance.continued_after < maintenance.strategy.pause_after,
+        "strategy": body_of(bodies.StrategyOut, maintenance.strategy),
         "estimated_end": estimated_end if maintenance.host_mode is None else None,
         "to_host": maintenance.to_host if within is None else "",
         "failed_hosts": on_hosts.failed if within is None else 0,
@@ -234,8 +243,19 @@ def maintenance_row(
     return bodies.MaintenanceRow(**stored, **derived)
 
 
+def _is_held(maintenance: Maintenance, events: Counted, hosts: Counted) -> bool:
+    """Whether failures stop what has not started: any failure, or with on_failure = continue as many as max_failures."""
+    failed, limit = events.failed + hosts.failed, maintenance.strategy.max_failures
+    if maintenance.on_failure is OnFailure.CONTINUE and limit:
+        return failed >= parse_amount(limit).of(sum(asdict(events).values()) + sum(asdict(hosts).values()))
+    return failed > 0 and maintenance.on_failure is OnFailure.HOLD
+
+
 def targets_out(targets: Targets, within: Collection[str] | None, most: int | None = None) -> bodies.TargetsOut:
-    """Show the first `most` names. An owner sees the machines and scopes of their own, and no hosts."""
+    """Show the first `most` names. An owner sees the machines and scopes of their own, and no hosts.
+
+    An owner does not see patterns that name scopes of others.
+    """
     machines = targets.machines if within is None else [key for key in targets.machines if key[0] in within]
     named = targets.scopes or ((targets.scope,) if targets.scope else ())
     scopes = [scope for scope in named if within is None or scope in within]
@@ -246,7 +266,16 @@ def targets_out(targets: Targets, within: Collection[str] | None, most: int | No
         scopes=scopes[:most],
         update_domain=targets.update_domain,
         hosts=hosts[:most],
+        labels=targets.labels,
+        names=[each for each in targets.names if within is None or _names_own(each, within)][:most],
+        everything=targets.everything,
+        host_labels=targets.host_labels if within is None else "",
     )
+
+
+def _names_own(pattern: str, within: Iterable[str]) -> bool:
+    scope, slash, _ = pattern.rpartition("/")
+    return not slash or any(fnmatchcase(own, scope) for own in within)
 
 
 def maintenance_out(
@@ -283,7 +312,7 @@ def maintenance_out(
         waves.setdefault(event.wave, []).append(builder.event(event))
     all_waves = wave_progress(all_events, snapshot.orders)
     held = snapshot.hold is not None or snapshot.store_hold is not None
-    held = held or (unstarted is not None and builder.waits_for_failure(unstarted))
+    held = held or (unstarted is not None and builder.waits_for_operator(unstarted))
     row = maintenance_row(
         maintenance,
         all_waves if within is None else wave_progress(events, snapshot.orders),
@@ -342,11 +371,13 @@ def only_event(body: bodies.SubmittedMaintenance) -> bodies.SubmittedEvent:
 def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.SubmittedMaintenance:
     """Show a dry run: no ids and no absolute times; an event that would start at once has a notice of 0.
 
-    The one exception is `estimated_end`, the expected end if the maintenance were scheduled now.
+    The exceptions are `estimated_end` and `calendar`, which say when things would happen if it were scheduled now.
 
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
     body = submission_out(plan, within)
+    if within is None and body.host_mode is None:
+        body.calendar = body_of(bodies.CalendarOut, forecast(plan.snapshot, plan.maintenance_id, plan.at))
     body.id = body.created = body.not_before = body.earliest = body.not_after = None
     body.status = MaintenanceStatus.PLANNED
     event_count = sum(body.event_counts.values())

@@ -50,6 +50,7 @@ ORDER = {
 }
 PAUSE = Button("pause", "Pause", "hold events that have not started; NotBefore stays")
 RESUME = Button("resume", "Resume", "continue at once")
+CONTINUE = Button("continue", "Continue", "publish the next wave")
 RETRY_ALL = Button(
     "retry-failed", "Retry all", "let all its failed orders be taken again; orders in doubt stay as they are"
 )
@@ -125,6 +126,8 @@ def order_buttons(api: ApiClient, event: EventOut, order: OrderOut | None, *, ta
 def maintenance_buttons(api: ApiClient, maintenance: MaintenanceOut) -> list[Button]:
     """Return what helps against failures, and the actions on events that have not started. What failures hold needs no pause."""
     buttons = [RETRY_ALL] if maintenance.progress.failed else []
+    if any(reason.code == "continue" for reason in maintenance.needs_operator):
+        buttons.append(CONTINUE)
     if UNSTARTED & maintenance.event_counts.keys():
         stop_or_go = [RESUME] if maintenance.paused else [] if maintenance.held else [PAUSE]
         buttons += [*stop_or_go, CANCEL_REST]

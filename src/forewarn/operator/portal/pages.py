@@ -51,10 +51,12 @@ def hosts(request: PageRequest) -> RenderedPage:
 
 
 def machines(request: PageRequest) -> RenderedPage:
-    search = {key: request.query.get(key, "").strip() for key in ("q", "scope", "host")}
-    variables = _list(request, "machines.html", "/v1/machines", MACHINE_ROWS, **search).variables
-    restart = {m.scope: _may_restart(request.api, m.scope) for m in variables["items"]}
-    return RenderedPage("machines.html", {**variables, "may_restart": restart})
+    search = {key: request.query.get(key, "").strip() for key in ("q", "scope", "host", "labels")}
+    page = _search_page(
+        "machines.html", search, lambda: _list(request, "machines.html", "/v1/machines", MACHINE_ROWS, **search), {}
+    )
+    restart = {m.scope: _may_restart(request.api, m.scope) for m in page.variables["items"]}
+    return RenderedPage("machines.html", {**page.variables, "may_restart": restart}, page.status)
 
 
 def _may_restart(api: ApiClient, scope: str) -> bool:

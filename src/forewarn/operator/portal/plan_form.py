@@ -16,8 +16,8 @@ import msgspec
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
-from forewarn.core.model import EventType, HostMode, OnFailure, Source
-from forewarn.operator.api.bodies import EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
+from forewarn.core.model import LABEL_GROUP, EventType, GroupBy, HostMode, OnFailure, Source
+from forewarn.operator.api.bodies import CalendarWave, EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
@@ -29,7 +29,9 @@ ALMOST_EQUAL = timedelta(minutes=1)
 CHANGED = "The plan has changed since the last preview, and nothing was saved. This is the new preview."
 NOT_ACCEPTED = "Nothing was saved: tick the box that accepts the warnings, or change the plan."
 MACHINE_KINDS = {"restart": "Restart a machine", "redeploy": "Redeploy a machine"}
-TARGETS = ("scope", "hosts", "machines")
+TARGETS = ("scope", "hosts", "machines", "everything")
+# Each of these chooses among the machines or hosts of its target, or among all.
+SELECTORS: Mapping[str, str] = {"labels": "scope", "names": "scope", "host_labels": "hosts"}
 FIELDS: Mapping[str, str] = {
     "kind": "",
     "machine": "",
@@ -37,8 +39,12 @@ FIELDS: Mapping[str, str] = {
     "target": "scope",
     "scope": "",
     "update_domain": "",
+    "labels": "",
+    "names": "",
     "hosts": "",
+    "host_labels": "",
     "machines": "",
+    "everything": "",
     "host_mode": "",
     "to_host": "",
     "return_machines": "",
@@ -50,6 +56,12 @@ FIELDS: Mapping[str, str] = {
     "source": Source.PLATFORM,
     "on_failure": OnFailure.HOLD,
     "emergency": "",
+    "group_by": GroupBy.UPDATE_DOMAIN,
+    "max_parallel": "",
+    "canary": "",
+    "bake": "",
+    "max_failures": "",
+    "pause_after": "",
 }
 
 
@@ -64,7 +76,7 @@ def form(
         raise Forbidden(f"a token with the role {request.api.caller.role} cannot plan: log in with another token")
     if values["kind"] not in kinds:
         values["kind"] = next(iter(kinds))
-    filled = [target for target in TARGETS if values[target]]
+    filled = _filled(values)
     if len(filled) == 1:
         values["target"] = filled[0]
     variables = {
@@ -74,6 +86,7 @@ def form(
         "host_modes": list(HostMode),
         "sources": list(Source),
         "failures": list(OnFailure),
+        "groups": [*GroupBy, f"{LABEL_GROUP}rack"],
         "scopes": [s.name for s in request.api.get("/v1/scopes", limit=SUGGESTIONS).items],
         "machines": [f"{m.scope}/{m.name}" for m in request.api.get("/v1/machines", limit=SUGGESTIONS).items],
         "error_message": error_message,
@@ -161,12 +174,17 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
             raise Unprocessable("machine: write it as scope/name, like shop/web-0")
         return f"/v1/scopes/{scope}/machines/{name}/{kind}", None
     target = _target(fields)
-    named = fields[target].replace(",", " ").split()
+    named = _names(fields[target])
     targets: dict[str, Any] = {target: named}
+    if target == "everything":
+        targets = {target: True}
     if target == "scope":
         targets = {"scope": named[0]} if len(named) == 1 else {"scopes": named}
+        targets |= {"labels": fields["labels"], "names": _names(fields["names"])}
         if fields["update_domain"]:
             targets["update_domain"] = _number("update_domain", fields["update_domain"])
+    if target == "hosts":
+        targets["host_labels"] = fields["host_labels"]
     body: dict[str, Any] = {
         **{name: fields[name] for name in ("type", "source", "on_failure", "description")},
         **{name: rfc3339(fields[name]) for name in ("not_before", "earliest", "not_after") if fields[name]},
@@ -178,14 +196,32 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         body["return_machines"] = bool(fields["return_machines"])
     if fields["duration"]:
         body["duration_s"] = _seconds("duration", fields["duration"])
+    if strategy := _strategy(fields):
+        body["strategy"] = strategy
     return "/v1/maintenances", body
+
+
+def _strategy(fields: Mapping[str, str]) -> dict[str, Any]:
+    strategy: dict[str, Any] = {name: fields[name] for name in ("group_by", "max_failures") if fields[name]}
+    numbers = ("max_parallel", "canary", "pause_after")
+    strategy |= {name: _number(name, fields[name]) for name in numbers if fields[name]}
+    return strategy | ({"bake_s": _seconds("bake", fields["bake"])} if fields["bake"] else {})
+
+
+def _filled(fields: Mapping[str, str]) -> list[str]:
+    chosen = {target for selector, target in SELECTORS.items() if fields[selector]}
+    return [target for target in TARGETS if fields[target] or target in chosen]
+
+
+def _names(text: str) -> list[str]:
+    return text.replace(",", " ").split()
 
 
 def _target(fields: Mapping[str, str]) -> str:
     """Return the target that is filled in, whichever is selected. Nothing that was typed is silently ignored."""
-    filled = [target for target in TARGETS if fields[target]]
+    filled = _filled(fields)
     if not filled or fields["target"] not in TARGETS:
-        raise Unprocessable("targets: choose a scope, hosts or machines, and name them")
+        raise Unprocessable("targets: choose scopes, labels, hosts, machines or every machine")
     if len(filled) > 1:
         raise Unprocessable(f"targets: {' and '.join(filled)} are filled in, but only one is allowed: clear the others")
     if fields["update_domain"] and filled != ["scope"]:
@@ -230,6 +266,7 @@ class WavePreview:
     machine_count: int
     notice_s: int
     not_before: datetime | None
+    calendar: CalendarWave | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +291,8 @@ def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: d
     page = min(max(1, _page_number(request.form.get("page", ""))), page_count)
     first = (page - 1) * MAX_EVENTS
     shown = events[first : first + MAX_EVENTS]
+    known = plan.calendar if isinstance(plan, SubmittedMaintenance) else None
+    calendar = {wave.wave: wave for wave in known.waves} if known is not None else {}
     return PlanPreview(
         waves=[
             WavePreview(
@@ -264,6 +303,7 @@ def _preview(request: PageRequest, plan: MaintenanceOut | EventOut, requested: d
                 notice_s=(notice_s := min(event.notice_s or 0 for event in wave)),
                 # The first wave is published at once; a later wave gets its notice when it is published.
                 not_before=request.now + timedelta(seconds=notice_s) if number == 1 else requested,
+                calendar=calendar.get(wave[0].wave),
             )
             for number, wave in enumerate(waves, 1)
             if (on_page := [event for event in shown if event.wave == wave[0].wave])

@@ -1,7 +1,7 @@
 """Implements `Store` in memory: snapshots, changes, what is due, and pruning. Its bases hold the rest, by subject."""
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
@@ -22,7 +22,15 @@ from forewarn.core.model import (
     OrderState,
     Scope,
 )
-from forewarn.store import EventFirstSeen, Focus, Inventory, MachineIdentity, MachineLastSeen, StorePosition
+from forewarn.store import (
+    EventFirstSeen,
+    Focus,
+    Inventory,
+    LabelledMachine,
+    MachineIdentity,
+    MachineLastSeen,
+    StorePosition,
+)
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.memory.access import MemoryAccess
 from forewarn.store.memory.hooks import MemoryHooks
@@ -120,6 +128,16 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         return map(MachineIdentity.of, self.inventory().machines.values())
+
+    def labelled_machines(
+        self, scopes: tuple[str, ...] | None, after: tuple[str, str] = ("", "")
+    ) -> Generator[LabelledMachine, None, None]:
+        fleet = self.inventory()
+        for key, m in sorted(fleet.machines.items()):
+            if key > after and (scopes is None or m.scope in scopes):
+                host = fleet.hosts.get(m.host)
+                labels = host.labels if host is not None else {}
+                yield LabelledMachine(m.scope, m.name, m.update_domain, m.host, m.labels, labels)
 
     @locked
     def inventory(self) -> Inventory:

@@ -42,6 +42,19 @@ SELECT m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, a.interf
 FROM machines m LEFT JOIN machine_addresses a ON a.scope = m.scope AND a.name = m.name
 ORDER BY m.scope, m.name;
 
+-- name: machines_labelled
+-- Return what selectors read of every machine after this key, in the order of machines.
+SELECT m.scope, m.name, m.update_domain, m.host, m.labels, h.labels
+FROM machines m LEFT JOIN hosts h ON h.name = m.host
+WHERE (m.scope, m.name) > (%(scope)s, %(name)s) ORDER BY m.scope, m.name;
+
+-- name: machines_labelled_of_scopes
+-- Return what selectors read of the machines of these scopes after this key, in the order of machines.
+SELECT m.scope, m.name, m.update_domain, m.host, m.labels, h.labels
+FROM machines m LEFT JOIN hosts h ON h.name = m.host
+WHERE m.scope = ANY(%(scopes)s::text[]) AND (m.scope, m.name) > (%(scope)s, %(name)s)
+ORDER BY m.scope, m.name;
+
 -- name: addresses_by_key
 -- Return the addresses of the machines with these keys.
 SELECT a.scope, a.name, a.address FROM jsonb_array_elements(%(keys)s::jsonb) k

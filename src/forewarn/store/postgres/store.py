@@ -94,10 +94,10 @@ class PostgresSession:
         self._touch()
         return _PendingRows(self._connection.execute(SQL[name].encode(), _escaped(values)), self._wait)
 
-    def stream(self, name: str, /) -> Iterable[Any]:
+    def stream(self, name: str, /, **values: object) -> Iterable[Any]:
         with self._connection.cursor(name, row_factory=tuple_row) as cursor:
             self._touch()
-            cursor.execute(SQL[name].encode())
+            cursor.execute(SQL[name].encode(), values)
             while rows := cursor.fetchmany(WALKED_AT_ONCE):
                 yield from rows
                 self._touch()

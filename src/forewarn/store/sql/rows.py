@@ -83,9 +83,19 @@ def _labels_text(labels: Mapping[str, str]) -> str:
     return json.dumps(dict(sorted(labels.items())))
 
 
+@lru_cache(maxsize=4_096)
+def read_labels(text: str) -> Mapping[str, str]:
+    """Parse labels. Cached: many machines have the same ones."""
+    labels: dict[str, str] = json.loads(text)
+    return labels
+
+
 def targets_text(targets: Targets) -> str:
     """Return the targets as JSON, without the fields that name nothing."""
-    return json.dumps({name: value for name, value in asdict(targets).items() if value not in ((), "", None)})
+    stated = {name: value for name, value in asdict(targets).items() if value is not False}
+    # A search finds letters that are not ASCII only if they are kept as they are.
+    named = {name: value for name, value in stated.items() if value not in ((), "", None)}
+    return json.dumps(named, ensure_ascii=False)
 
 
 @lru_cache(maxsize=64)
@@ -168,7 +178,7 @@ _TEXT: Coders = {
     datetime | None: (_optional(time_text), _optional(_time)),
     tuple[str, ...]: (json.dumps, _texts),
     Mapping[EventType, int]: (_notices_text, _notices),
-    Mapping[str, str]: (_labels_text, json.loads),
+    Mapping[str, str]: (_labels_text, read_labels),
     HostMode | None: (_optional(str), _optional(HostMode)),
     Mapping[str, Window]: (_windows_text, _windows),
     Mapping[str, NoGoTime]: (_no_go_times_text, _no_go_times),
@@ -181,7 +191,7 @@ _NATIVE: Coders = {
     datetime | None: (None, _optional(_in_utc)),
     tuple[str, ...]: (list, tuple),
     Mapping[EventType, int]: (_notices_text, _notices),
-    Mapping[str, str]: (_labels_text, json.loads),
+    Mapping[str, str]: (_labels_text, read_labels),
     HostMode | None: (_optional(str), _optional(HostMode)),
     Mapping[str, Window]: (_windows_text, _windows),
     Mapping[str, NoGoTime]: (_no_go_times_text, _no_go_times),

@@ -15,7 +15,7 @@ class SqlSession(Protocol):
     def query(self, name: str, /, **values: object) -> Iterable[Row]:
         """Return the rows. Queries sent before the rows of any are read may share a round trip: send first, then read."""
 
-    def stream(self, name: str, /) -> Iterable[Any]:
+    def stream(self, name: str, /, **values: object) -> Iterable[Any]:
         """Yield the rows of a possibly huge result one by one, by position."""
 
     def execute(self, name: str, /, **values: object) -> int:

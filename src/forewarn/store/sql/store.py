@@ -4,7 +4,7 @@ A subclass implements `_reading` and `_writing`; each yields a `SqlSession`, an 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import groupby, takewhile
@@ -43,6 +43,7 @@ from forewarn.store import (
     HostQuery,
     IdKind,
     Inventory,
+    LabelledMachine,
     MachineIdentity,
     MachineLastSeen,
     MachineQuery,
@@ -57,7 +58,7 @@ from forewarn.store import (
 )
 from forewarn.store.audit_chain import AuditChain, ChainMark
 from forewarn.store.sql import lists, writing
-from forewarn.store.sql.rows import Row, read_strategy, read_targets
+from forewarn.store.sql.rows import Row, Values, read_labels, read_strategy, read_targets
 from forewarn.store.sql.session import SqlSession
 
 # After every id of the audit.
@@ -180,6 +181,20 @@ class SqlStore:
                 scope, name, update_domain, fault_domain, instance_id, _, _ = found[0]
                 identities = tuple((row[5], row[6]) for row in found if row[6] is not None)
                 yield MachineIdentity(scope, name, update_domain, fault_domain, instance_id, identities)
+
+    def labelled_machines(
+        self, scopes: tuple[str, ...] | None, after: tuple[str, str] = ("", "")
+    ) -> Generator[LabelledMachine, None, None]:
+        values: Values = {"scope": after[0], "name": after[1]}
+        with self._reading_fleet() as reader:
+            if scopes is not None:
+                rows = reader.stream("machines_labelled_of_scopes", scopes=reader.as_list(scopes), **values)
+            else:
+                rows = reader.stream("machines_labelled", **values)
+            for scope, name, update_domain, host, labels, host_labels in rows:
+                yield LabelledMachine(
+                    scope, name, update_domain, host, read_labels(labels), read_labels(host_labels or "{}")
+                )
 
     # -- atomic writes
 

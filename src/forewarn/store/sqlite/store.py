@@ -45,8 +45,8 @@ class SqliteSession:
     def query(self, name: str, /, **values: object) -> Iterable[Row]:
         return self._connection.execute(SQL[name], values)
 
-    def stream(self, name: str, /) -> Iterable[Any]:
-        return self._connection.execute(SQL[name])
+    def stream(self, name: str, /, **values: object) -> Iterable[Any]:
+        return self._connection.execute(SQL[name], values)
 
     def execute(self, name: str, /, **values: object) -> int:
         return self._connection.execute(SQL[name], values).rowcount

@@ -4,6 +4,8 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
+from forewarn.core.selectors import MAX_PATTERN_CHARS
+
 MAX_LIST = 10_000
 Name = Annotated[
     str,
@@ -12,6 +14,24 @@ Name = Annotated[
         max_length=64,
         pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         description="a name of 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
+    ),
+]
+HostPattern = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9*?\[][A-Za-z0-9._*?\[\]!-]{0,63}$",
+        description="a name, or a pattern of names with `*`, `?` or `[ab]`",
+    ),
+]
+MachinePattern = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=MAX_PATTERN_CHARS,
+        pattern=r"^[A-Za-z0-9._*?\[\]!/-]{1,129}$",
+        description="a pattern of names, or of `scope/name`, with `*`, `?` or `[ab]`",
     ),
 ]
 MachineName = Annotated[

@@ -5,11 +5,25 @@ from typing import Annotated
 
 import msgspec
 
-from forewarn.core.model import EventType, HostMode, MaintenanceStatus, OnFailure, OrderState, Source, Status
+from forewarn.core.model import (
+    MAX_BAKE_S,
+    MAX_GROUPS_AT_ONCE,
+    MAX_WAVE,
+    EventType,
+    HostMode,
+    MaintenanceStatus,
+    OnFailure,
+    OrderState,
+    Source,
+    Status,
+)
+from forewarn.core.selectors import MAX_PATTERNS
 from forewarn.operator.api.bodies.common import (
     MAX_LIST,
     Domain,
+    HostPattern,
     MachineName,
+    MachinePattern,
     Name,
     Problem,
     RequestBody,
@@ -19,13 +33,37 @@ from forewarn.operator.api.bodies.common import (
 
 
 class TargetsIn(RequestBody):
-    """Exactly one of machines, a scope (with or without an update domain), scopes, hosts."""
+    """Exactly one of machines, a scope (with or without an update domain), scopes, hosts, everything.
+
+    `labels` (a selector like `rack=a3,!gpu`) and `names` (patterns, of which one must match) choose among the machines of the
+    scope or scopes, or of the whole fleet. `hosts` may be patterns; `host_labels` chooses among them, or among all hosts.
+    """
 
     machines: Annotated[list[MachineName], msgspec.Meta(max_length=MAX_LIST)] = []
     scope: Annotated[str, msgspec.Meta(max_length=64)] = ""
     update_domain: Domain | None = None
     scopes: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
-    hosts: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
+    hosts: Annotated[list[HostPattern], msgspec.Meta(max_length=MAX_LIST)] = []
+    labels: Text = ""
+    names: Annotated[list[MachinePattern], msgspec.Meta(max_length=MAX_PATTERNS)] = []
+    everything: bool = False
+    host_labels: Text = ""
+
+
+class StrategyIn(RequestBody):
+    """How to go through the machines. `group_by` is update-domain, host, fault-domain, scope or label:KEY.
+
+    A wave has up to `max_parallel` groups, the first one `canary` groups if this is not 0. A wave is published at least `bake_s`
+    after the one before it has ended. At `max_failures`, a number ("3") or a share of the orders ("5%"), a maintenance with
+    on_failure continue holds. After the wave `pause_after` it waits until an operator lets it continue.
+    """
+
+    group_by: Annotated[str, msgspec.Meta(max_length=80)] = "update-domain"
+    max_parallel: Annotated[int, msgspec.Meta(ge=1, le=MAX_GROUPS_AT_ONCE)] = 1
+    canary: Annotated[int, msgspec.Meta(ge=0, le=MAX_GROUPS_AT_ONCE)] = 0
+    bake_s: Annotated[int, msgspec.Meta(ge=0, le=MAX_BAKE_S)] = 0
+    max_failures: Annotated[str, msgspec.Meta(max_length=10)] = ""
+    pause_after: Annotated[int, msgspec.Meta(ge=0, le=MAX_WAVE)] = 0
 
 
 class MaintenanceIn(RequestBody):
@@ -47,6 +85,7 @@ class MaintenanceIn(RequestBody):
     host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    strategy: StrategyIn = msgspec.field(default_factory=StrategyIn)
     not_after: datetime | None = None
 
 
@@ -84,7 +123,8 @@ class TimelineEntry(ResponseBody, omit_defaults=True):
 class EventOut(ResponseBody):
     """An event of one scope, and what happened to it. A dry run's event has no ids and no times.
 
-    An event that is being submitted, or would be, also has the hosts of its machines. An event that was rescheduled is
+    `group` names the machines that the strategy keeps together; an owner sees none. An event that is being submitted, or would
+    be, also has the hosts of its machines. An event that was rescheduled is
     `replaced_by` another one, or by the order of its host, and that event `replaces` it: it was moved `reschedules` times, and
     starts at `requested_not_before` or later.
     """
@@ -92,6 +132,7 @@ class EventOut(ResponseBody):
     id: str | None
     maintenance_id: str | None
     wave: int
+    group: str
     scope: str
     update_domain: int
     type: EventType
@@ -122,9 +163,11 @@ class WaveOut(ResponseBody):
 
 
 class TargetsOut(ResponseBody, omit_defaults=True):
-    """The requested targets: machines, scopes (of one scope perhaps only an update domain), or hosts.
+    """The requested targets: machines, scopes (of one scope perhaps only an update domain), hosts, or everything.
 
-    `count` is the number of names. A list of maintenances shows the first 20. An owner sees machines and scopes of their own.
+    `labels` and `names` chose among the machines of the scopes or of the fleet, `host_labels` among the hosts. `count` is the
+    number of machines, scopes and hosts that are named. A list of maintenances shows the first 20. An owner sees machines and
+    scopes of their own, and the labels.
     """
 
     count: int
@@ -132,6 +175,10 @@ class TargetsOut(ResponseBody, omit_defaults=True):
     scopes: list[str] = []
     update_domain: int | None = None
     hosts: list[str] = []
+    labels: str = ""
+    names: list[str] = []
+    everything: bool = False
+    host_labels: str = ""
 
 
 class ProgressOut(ResponseBody):
@@ -172,13 +219,24 @@ class HostWorkOut(ResponseBody):
     targets: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
 
 
+class StrategyOut(ResponseBody):
+    """How the maintenance goes through its machines, as it was requested."""
+
+    group_by: str
+    max_parallel: int
+    canary: int
+    bake_s: int
+    max_failures: str
+    pause_after: int
+
+
 class MaintenanceOut(ResponseBody):
     """A maintenance, and how far it is. `hosts` is the work on its hosts, if it has a `host_mode`; an owner sees none.
 
     `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known. It is `held`
     while failed orders stop the events that have not started; `failed_hosts` counts those of hosts, `host_progress` all orders of
-    hosts. `needs_operator` says why
-    only an operator can move it; it is empty while anything else can, and for a pause. A drill has a `drill_hold_s`.
+    hosts. It `awaits_continue` after the wave at which its strategy stopped it. `needs_operator` says why only an operator can
+    move it; it is empty while anything else can, and for a pause that an operator made. A drill has a `drill_hold_s`.
     """
 
     id: str | None
@@ -187,6 +245,7 @@ class MaintenanceOut(ResponseBody):
     status: MaintenanceStatus
     paused: bool
     held: bool
+    awaits_continue: bool
     needs_operator: list[WaitingOut]
     description: str
     duration_s: int
@@ -209,13 +268,47 @@ class MaintenanceOut(ResponseBody):
     to_host: str
     failed_hosts: int
     host_progress: ProgressOut | None
+    strategy: StrategyOut
     hosts: list[HostWorkOut]
 
 
+class CalendarWave(ResponseBody):
+    """When a wave may start. A time is null if the wave would wait for something that no passing of time ends.
+
+    `may_wait_for` are codes of reasons to wait.
+    """
+
+    wave: int
+    groups: list[str]
+    events: int
+    machines: int
+    hosts: list[str]
+    earliest: datetime | None
+    latest: datetime | None
+    may_wait_for: list[str]
+
+
+class CalendarOut(ResponseBody):
+    """The whole maintenance if it were scheduled now, nothing failed, and an operator let it continue at once.
+
+    Earliest: every event is approved when it is published, and work takes no time. Latest: no event is approved, and the work of
+    each takes `work_s`: the requested duration, or what is assumed without one.
+    """
+
+    work_s: int
+    waves: list[CalendarWave]
+    earliest_end: datetime | None
+    latest_end: datetime | None
+
+
 class SubmittedMaintenance(MaintenanceOut):
-    """A maintenance just submitted, or with dry_run its plan; `warnings` says what may surprise."""
+    """A maintenance just submitted, or with dry_run its plan; `warnings` says what may surprise.
+
+    Only a plan has a `calendar`, unless it works on hosts: the events of a host are planned in its turn.
+    """
 
     warnings: list[Problem] = []
+    calendar: CalendarOut | None = None
 
 
 class SubmittedEvent(EventOut):
@@ -225,7 +318,10 @@ class SubmittedEvent(EventOut):
 
 
 class MaintenanceRow(ResponseBody):
-    """A maintenance in a list, without its waves. It is Paused if an operator `paused` it, or if failures have it `held`."""
+    """A maintenance in a list, without its waves.
+
+    It is Paused if an operator `paused` it, if failures have it `held`, or if it `awaits_continue`.
+    """
 
     id: str
     type: EventType
@@ -233,6 +329,7 @@ class MaintenanceRow(ResponseBody):
     status: MaintenanceStatus
     paused: bool
     held: bool
+    awaits_continue: bool
     description: str
     duration_s: int
     emergency: bool
@@ -252,6 +349,7 @@ class MaintenanceRow(ResponseBody):
     to_host: str
     failed_hosts: int
     host_progress: ProgressOut | None
+    strategy: StrategyOut
 
 
 class OpenWaveOut(ResponseBody):
