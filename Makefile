@@ -74,4 +74,4 @@ lock: setup  ## pin the development environment and the image's again (hashes, n
 	    --no-emit-index-url --no-header --quiet -o requirements/$$extra.txt || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(AUDIT) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) $(AUDIT) .mypy_cache .ruff_cache .pytest_cache .hypothesis .kvm-guest dist

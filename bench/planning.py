@@ -1,4 +1,4 @@
-"""What it costs to plan a maintenance of very many machines, beside a bare pass over the same rows of the same file.
+"""What it costs to plan and preview a maintenance of very many machines, beside a bare pass over the same rows of the same file.
 
 The bare pass reads what a selector must read of each machine, with the driver alone, and keeps nothing. Bytes are the peak of
 what Python allocates meanwhile, measured apart from the time: counting them is slow.
@@ -17,6 +17,7 @@ from bench.service import OPERATOR, service_on
 from bench.size import Size
 from forewarn.core.change import Change
 from forewarn.core.model import EventType, GroupBy, Host, MaintenanceRequest, Strategy, Targets
+from forewarn.core.preview import forecast
 from forewarn.service.clock import ManualClock
 from forewarn.service.selection import resolved_targets
 from forewarn.store.sqlite.store import SqliteStore
@@ -38,12 +39,15 @@ def run(folder: Path, size: Size) -> list[Verdict]:
     hosts = _fill(path, machines)
     with service_on(path, ManualClock(BEGINNING)) as service:
         store, control = service.store, service.control
+        by_domain, by_host = control.plan(BY_DOMAIN, OPERATOR), control.plan(BY_HOST, OPERATOR)
         subjects: dict[str, Callable[[], object]] = {
             "bare pass over the rows": lambda: _bare_pass(path),
             "choose every machine": lambda: resolved_targets(store, BY_DOMAIN),
             "choose one rack by label": lambda: resolved_targets(store, BY_LABEL),
             "plan by update domain": lambda: control.plan(BY_DOMAIN, OPERATOR),
             "plan by host": lambda: control.plan(BY_HOST, OPERATOR),
+            "preview by update domain": lambda: forecast(by_domain.snapshot, by_domain.maintenance_id, BEGINNING),
+            "preview by host": lambda: forecast(by_host.snapshot, by_host.maintenance_id, BEGINNING),
         }
         costs: dict[str, list[Cost]] = {name: [] for name in subjects}
         for _ in range(rounds):
@@ -60,7 +64,7 @@ def run(folder: Path, size: Size) -> list[Verdict]:
             ]
             for name, each in costs.items()
         ]
-        title = f"Plan {machines:,} machines on {hosts:,} hosts, median of {rounds} rounds"
+        title = f"Plan and preview {machines:,} machines on {hosts:,} hosts, median of {rounds} rounds"
         print_table(title, ["what", "wall", "CPU", "CPU ratio", "peak"], rows)
     return []
 

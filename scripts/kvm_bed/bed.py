@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.kvm_bed.guest_image import DISK_MIB, build_initrd, kernel
+from scripts.kvm_bed.guest_image import DISK_MIB, initrd, kernel
 
 ROOT = Path(__file__).parent.parent.parent
 CLONE_NEWNET = 0x40000000
@@ -276,9 +276,7 @@ def start_bed(*names: str) -> Bed:
     uris = {name: f"qemu+unix:///system?socket={folder / name / 'run/libvirt-sock'}" for name in names}
     bed = Bed(folder, keeper, first_process, uris, folder / "initrd")
     try:
-        (folder / "root").mkdir()
-        build_initrd(bed.initrd, folder / "root")
-        shutil.rmtree(folder / "root")
+        shutil.copy(initrd(), bed.initrd)
         for name in names:
             bed.until_host_answers(name)
     except BaseException:

@@ -5,6 +5,7 @@ counts its boots on its disk, in the block after the file system, and shuts down
 agent if its disk has the file `agent.toml`, and `program.py` if its disk has that.
 """
 
+import hashlib
 import os
 import py_compile
 import re
@@ -12,11 +13,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
 from pathlib import Path
 
-from scripts.build_agent import build
+from scripts.build_agent import build, contents
 
+CACHE = Path(__file__).parent.parent.parent / ".kvm-guest"
+
+UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
 # The size of a guest's file system. The number of its boots is in the block of 4 KiB behind it.
 DISK_MIB = 8
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "button", "evdev")
@@ -84,14 +89,33 @@ def modules_of(image: Path) -> Path:
     return Path("/lib/modules") / image.name.removeprefix("vmlinuz-")
 
 
-def build_initrd(target: Path, work: Path) -> None:
+def initrd() -> Path:
+    """Return the initial file system of this checkout's agent, made when it is first needed."""
+    image, version = kernel()
+    sources = [*sorted(contents().items()), (__file__, Path(__file__).read_bytes())]
+    digest = hashlib.sha256(repr((str(image), version, sys.version, sources)).encode()).hexdigest()
+    made = CACHE / f"{digest[:32]}.cpio"
+    if made.exists():
+        return made
+    CACHE.mkdir(exist_ok=True)
+    for old in set(CACHE.glob("*.cpio")) - {made}:
+        old.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        work = Path(folder) / "root"
+        work.mkdir()
+        _build_initrd(Path(folder) / "initrd", work)
+        (Path(folder) / "initrd").rename(made)  # another process may have made the same one meanwhile
+    return made
+
+
+def _build_initrd(target: Path, work: Path) -> None:
     """Write the initial file system to `target`; `work` is an empty folder for its parts."""
     for name in ("bin", "dev", "proc", "sys", "state", "tmp", "modules"):
         (work / name).mkdir()
     shutil.copy(_program("busybox"), work / "bin/busybox")
     _add_modules(work)
     python = _add_python(work)
-    build(work / "agent.pyz")
+    _add_agent(work / "agent.pyz")
     init = work / "init"
     init.write_text(INIT.replace("PYTHON", python).replace("BOOTS_BLOCK", str(DISK_MIB * 256)))
     init.chmod(0o755)
@@ -150,6 +174,20 @@ def _copy(root: Path, binary: Path) -> None:
     shutil.copy(binary, copy)
     copy.chmod(0o755)
     subprocess.run(["strip", "--strip-unneeded", copy], check=True)
+
+
+def _add_agent(target: Path) -> None:
+    """Build the agent's file, and add its modules as compiled: an emulated processor takes seconds to compile them."""
+    build(target)
+    compiled = target.with_name("compiled.pyc")
+    with zipfile.ZipFile(target, "a") as archive:
+        for name in [each for each in archive.namelist() if each.endswith(".py")]:
+            source = compiled.with_suffix(".py")
+            source.write_bytes(archive.read(name))
+            py_compile.compile(str(source), str(compiled), dfile=name, doraise=True, invalidation_mode=UNCHECKED)
+            archive.write(compiled, f"{name}c")
+    compiled.unlink()
+    compiled.with_suffix(".py").unlink()
 
 
 def _zip_library(library: Path, archive: Path) -> None:

@@ -146,7 +146,7 @@ RARE_WORDS = {
     "waiting codes": (
         "approval", "bake", "budget", "clock", "continue", "drill", "failures", "earlier-host", "earlier-wave", "earliest",
         "executor", "host-not-empty", "host-work",
-        "in-doubt", "machine", "notice", "order-failed", "paused",
+        "in-doubt", "machine", "no-target", "notice", "order-failed", "paused",
         "queue", "requested-start", "store-held", "ticker", "unresolved", "update-domain", "wave",
     ),
     "journal records": (

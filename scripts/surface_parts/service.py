@@ -240,6 +240,7 @@ def play_maintenance(play: Play) -> None:
     call("pause", "POST", f"/v1/maintenances/{rolling}/pause")
     play.guest("127.0.0.10", "POST", json.dumps({"StartRequests": [{"EventId": first}, {"EventId": host_shop}]}))
     play.record_state("paused, approved")
+    call("continue without a pause", "POST", f"/v1/maintenances/{rolling}/continue")
     call("resume", "POST", f"/v1/maintenances/{rolling}/resume")
     play.record_state("first started")
     call("cancel what started", "POST", verb.format(first, "cancel"))

@@ -52,6 +52,8 @@ addresses = ["127.0.{net}.{number + 1}"]
 )
 
 Result = subprocess.CompletedProcess[str]
+# Runs a command; returns its exit code, output and errors.
+Command = Callable[..., tuple[int, str, str]]
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:

@@ -1,12 +1,16 @@
 """A running service for each module of tests, and servers that answer as a test scripts them."""
 
+import io
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.cli.command_line import CommandLine, serving
+from forewarn.cli.app import run
+from tests.cli.command_line import Command, CommandLine, serving
 from tests.cli.scripted_server import ScriptedServer
+from tests.support.running_service import RunningService
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +42,19 @@ def scripted() -> Iterator[Callable[..., ScriptedServer]]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def forewarn(service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command for the module's service, in this process; return its exit code, output and errors."""
+    monkeypatch.setenv("FOREWARN_SERVER", service.url)
+    monkeypatch.setenv("FOREWARN_TOKEN", service.token)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["forewarn", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO())  # no question is answered
+        with pytest.raises(SystemExit) as ended:
+            run()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return command

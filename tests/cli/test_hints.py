@@ -14,7 +14,7 @@ from forewarn.core.order_verbs import Unknown
 from forewarn.operator.api.calls import CALLS
 from tests.cli import api_bodies
 from tests.cli.api_bodies import FIRST_ID, SECOND_ID, event, maintenance
-from tests.support.running_service import START, RunningService, running_service
+from tests.support.running_service import FLEET, START, RunningService, running_service
 from tests.support.waiting_codes import CODES
 
 MAINTENANCE_ID = event()["maintenance_id"]
@@ -39,6 +39,7 @@ TABLE: dict[str, dict[str, str]] = {
     "host-work": NOTHING,
     "in-doubt": {Role.OPERATOR: RETRY},
     "machine": NOTHING,
+    "no-target": {Role.OPERATOR: "forewarn host uncordon HOST"},
     "notice": NOTHING,
     "order-failed": {Role.OPERATOR: RETRY},
     "paused": {Role.OPERATOR: f"forewarn maintenance resume {MAINTENANCE_ID}"},
@@ -60,6 +61,7 @@ CALL_OF = {
     "order retry": "/v1/orders/{id}/retry",
     "maintenance retry-failed": "/v1/maintenances/{id}/retry-failed",
     "clock confirm": "/v1/clock/confirm",
+    "host uncordon": "/v1/hosts/{host}/uncordon",
     "db resume": "/v1/store/resume",
 }
 
@@ -141,8 +143,11 @@ def test_a_held_maintenance_names_the_ways_out() -> None:
 
 def test_open_work_on_a_host_says_what_moves_it() -> None:
     """An operator takes it, or first clears the host; an order that is not open needs nothing."""
-    host = {"host": "kvm-a", "order_id": SECOND_ID, "state": "open", "waiting_for": [reason("executor")]}
-    assert commands(host_hint(host)) == [f"forewarn order start {SECOND_ID}"]
+    host = {
+        "host": "kvm-a", "order_id": SECOND_ID, "state": "open", "waiting_for": [reason("executor")], "executor": "external",
+    }  # fmt: skip
+    assert commands(host_hint(host)) == [f"forewarn order start {SECOND_ID}", f"forewarn order finish {SECOND_ID}"]
+    assert host_hint({**host, "executor": "command"}) == ""
     assert maintenance_hints(maintenance(hosts=[host]), Role.OPERATOR) == [host_hint(host)]
     assert maintenance_hints(maintenance(hosts=[host]), Role.VIEWER) == []
     occupied = {**host, "waiting_for": [reason("host-not-empty")]}
@@ -254,7 +259,29 @@ TROUBLE: dict[str, Callable[[RunningService, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("code", [code for code, by_role in TABLE.items() if by_role])
+def test_an_uncordoned_host_ends_the_wait_for_one() -> None:
+    """The events that were not announced are announced then, and an owner does not learn about hosts."""
+    rows = "".join(f'[[hosts]]\nname = "{name}"\n' for name in ("rack1-a", "rack1-b"))
+    with running_service(FLEET + rows) as service:
+        service.enable("shop", "blog")
+        service.post("/v1/hosts/rack1-b/cordon")
+        request = {"type": "Freeze", "targets": {"hosts": ["rack1-a"]}, "host_mode": "evacuate"}
+        made = service.post("/v1/maintenances", request, 201)
+        assert (made["waves"], made["hosts"][0]["waiting_for"][0]["code"]) == ([], "no-target")
+        ((_, *command, _),) = [line.split() for line in commands(maintenance_hints(made, Role.OPERATOR)[0])]
+        service.post(CALL_OF[" ".join(command)].replace("{host}", "rack1-b"))
+        service.post("/v1/clock/advance", {"seconds": 1})
+        shown = service.get(f"/v1/maintenances/{made['id']}")
+        assert [event["status"] for event in shown["waves"][0]["events"]] == ["Scheduled", "Scheduled"]
+        service.post("/v1/hosts/rack1-b/cordon")
+        path = f"/v1/events/{shown['waves'][0]['events'][0]['id']}"
+        (reason,) = [each for each in service.get(path)["waiting_for"] if each["code"] == "no-target"]
+        assert reason["message"].startswith("its machines can go to no host: every other host is cordoned")
+        owned = service.get(path, token=service.token_of("owner", "shop", "blog"))["waiting_for"]
+        assert "it waits for something outside your scopes" in [each["message"] for each in owned]
+
+
+@pytest.mark.parametrize("code", [code for code, by_role in TABLE.items() if by_role and code != "no-target"])
 def test_the_suggested_command_ends_the_wait(code: str) -> None:
     """After the call that the command makes, the event no longer waits for that reason."""
     with running_service() as service:

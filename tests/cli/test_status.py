@@ -129,3 +129,28 @@ def test_those_who_may_not_resolve_failures_get_no_commands(
     assert "Held: 1 order failed" in text
     assert "PAUSED MAINTENANCES" in text
     assert "forewarn " not in text
+
+
+def test_failed_work_in_place_is_not_offered_a_retry(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The service would refuse it, because the machines of the host run again."""
+    in_place, evacuated = order(host="kvm-a"), order(SECOND_ID, host="kvm-b", type="Freeze", maintenance_id="M2")
+    text = printed(monkeypatch, capsys, state(failed=page(in_place, evacuated)))
+    evacuation, _, rest = text.partition("FAILED WORK ON HOSTS IN PLACE: their machines run again")
+    assert f"to resolve one: forewarn order retry|finish|abandon {SECOND_ID[:8]}" in evacuation
+    assert f"to resolve one: forewarn order finish|abandon {in_place['id'][:8]}" in rest
+    assert text.count("forewarn maintenance retry-failed") == 1
+    assert "forewarn maintenance retry-failed M2" in text
+
+
+def test_a_host_that_was_left_out_is_listed_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cordoned host of a maintenance that has ended says why; others were skipped before their turn."""
+    left = {"name": "kvm-a", "cordoned": NOW, "cordoned_by": order()["maintenance_id"]}
+    out = [order(host="kvm-a", state="abandoned", reason="no power"), order(SECOND_ID, host="kvm-b", state="cancelled")]
+    text = printed(monkeypatch, capsys, state(left_cordoned=[left], left_out=out))
+    cordoned, _, skipped = text.partition("HOSTS LEFT OUT IN THE LAST 24 HOURS")
+    assert ("kvm-a" in cordoned, "no power" in cordoned, "kvm-b" in skipped) == (True, True, True)
+    assert text.count("kvm-a") == 1

@@ -19,7 +19,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.needs_operator import needs_operator
-from forewarn.core.readiness import machine_readiness, readiness
+from forewarn.core.readiness import drill_result, machine_readiness
 from tests.support.builders import World, at, event, machine, request, scope, shop
 
 
@@ -120,6 +120,21 @@ def test_what_a_drill_cannot_be(options: dict[str, Any], message: str) -> None:
         request("shop/web-0", **{"drill_hold_s": 60, **options})
 
 
+def test_a_drill_begins_beside_a_real_event_that_is_not_announced() -> None:
+    """The real event ends it when it is published."""
+    world = shop()
+    first, second, _ = world.submit(targets=Targets(scope="shop"))
+    world.start(first.id)
+    world.pause(first.maintenance_id)
+    world.finish(first.id)
+    world.tick()
+    (subject,) = drill(world, "shop/web-0")
+    assert world.status(subject.id) is Status.SCHEDULED
+    world.resume(first.maintenance_id)
+    world.tick()
+    assert (world.status(subject.id), world.status(second.id)) == (Status.CANCELLED, Status.SCHEDULED)
+
+
 # -- readiness
 
 
@@ -141,7 +156,7 @@ def test_a_machine_is_ready_if_it_approved_before_not_before() -> None:
         ("web-1", False, 900, None),
         ("web-2", False, None, None),
     ]
-    counted = readiness(found)
+    counted = drill_result(found)
     assert (counted.machines, counted.measured, counted.ready, counted.slowest_s) == (3, 3, 1, 120)
     assert counted.share == pytest.approx(1 / 3)
 
@@ -157,4 +172,4 @@ def test_a_machine_is_ready_if_it_approved_before_not_before() -> None:
 def test_a_machine_that_did_not_have_its_notice_is_not_measured(facts: dict[str, Any]) -> None:
     """Its event was cancelled, has not begun, or an operator approved it."""
     (found,) = machine_readiness([event(**facts)], {})
-    assert (found.ready, readiness([found]).share) == (None, None)
+    assert (found.ready, drill_result([found]).share) == (None, None)

@@ -265,3 +265,9 @@ def test_a_strategy_in_words() -> None:
     assert formatting.strategy(**{**default, **facts}) == (
         "by host, 1 at once, canary 1, bake time 30m, holds at 3 failures, pauses after wave 1"
     )
+
+
+def test_a_maintenance_that_waits_for_an_operator() -> None:
+    """After the wave at which its strategy stopped it, the state says what is missing, besides failures."""
+    state = formatting.maintenance_state("Paused", held=False, failed=1, in_doubt=0, awaits_continue=True)
+    assert state == "Paused: an operator must let it continue, 1 order failed"

@@ -1,11 +1,12 @@
 """Maintenance of hosts: whose turn it is, when the work on a host begins, and what becomes of its machines."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from forewarn.core import host_verbs, order_verbs
-from forewarn.core.change import Change
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound, Refused
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.host_waiting import waiting_for_hosts
@@ -23,6 +24,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.needs_operator import needs_operator
 from forewarn.core.order_verbs import Outcome
+from forewarn.core.placement import Hosts
 from forewarn.core.transitions import Verb
 from tests.support.builders import EXECUTOR, OPERATOR, ORDER_TIMEOUT_S, at, request
 from tests.support.farm import Farm, two_hosts
@@ -881,6 +883,24 @@ def test_work_in_place_that_takes_too_long_is_in_doubt() -> None:
     assert {farm.order(e.id).state for e in farm.events_on("a")} == {OrderState.OPEN}
 
 
+def test_late_work_stays_in_doubt_while_its_node_does_it() -> None:
+    """Otherwise it would be in doubt again after each time limit. A node that returns with its state folder takes it over."""
+    farm = in_place()
+    farm.shut_down("a")
+    farm.take(farm.work("a").id)
+    farm.tick_at(HOUR)
+    order = farm.work("a")
+
+    def take_over(node: str) -> Change:
+        return order_verbs.take_over(
+            farm.snapshot(), order.id, now=farm.now, actor=EXECUTOR, node=node, of=order.node, order_timeout_s=ORDER_TIMEOUT_S
+        )  # fmt: skip
+
+    with pytest.raises(Refused, match="it stays in doubt until it ends"):
+        take_over(order.node)
+    assert take_over("another process").orders[0].state is OrderState.RUNNING
+
+
 def test_an_order_that_times_out_says_what_held_it_back() -> None:
     """Evacuation: the executor found a machine on the host that forewarn does not know."""
     farm = Farm("shop/web-0 0 a")
@@ -953,14 +973,14 @@ def test_a_host_that_is_over_is_not_read_again() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"host_mode": None, "return_machines": True}, "return_machines needs host_mode evacuate"),
-        ({"host_mode": None, "to_host": "c"}, "to_host needs host_mode evacuate"),
-        ({"host_mode": HostMode.IN_PLACE}, "host_mode in-place needs type Reboot, not Freeze"),
-        ({"type": EventType.REBOOT}, "host_mode evacuate needs type Freeze or Redeploy, not Reboot"),
-        ({"type": EventType.REDEPLOY, "source": Source.USER}, "host_mode evacuate needs source Platform"),
-        ({"targets": Targets(scope="shop")}, "host_mode evacuate needs hosts as targets"),
-        ({"to_host": "a"}, "to_host a is one of the hosts to evacuate"),
-        ({"to_host": "no host"}, "to_host 'no host' is not a name"),
+        ({"host_mode": None, "return_machines": True}, "machines come back only after an evacuation"),
+        ({"host_mode": None, "to_host": "c"}, "machines go to a named host only in an evacuation"),
+        ({"host_mode": HostMode.IN_PLACE}, r"work on hosts \(in-place\) needs type Reboot, not Freeze"),
+        ({"type": EventType.REBOOT}, r"work on hosts \(evacuate\) needs type Freeze or Redeploy, not Reboot"),
+        ({"type": EventType.REDEPLOY, "source": Source.USER}, r"work on hosts \(evacuate\) needs source Platform"),
+        ({"targets": Targets(scope="shop")}, r"work on hosts \(evacuate\) needs hosts as targets"),
+        ({"to_host": "a"}, "machines cannot go to a: it is one of the hosts to evacuate"),
+        ({"to_host": "no host"}, "host 'no host' is not a name"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
@@ -987,3 +1007,95 @@ def test_the_orders_of_hosts_rely_on_the_version_of_their_maintenance() -> None:
     )
     assert [m.id for m in change.maintenances] == [farm.maintenance_id]
     assert change.begins_work
+
+
+# -- machines that can go nowhere
+
+
+class ListedFarm(Farm):
+    """A farm whose fleet lists the hosts a, b and c; those in `closed` are cordoned by an operator."""
+
+    closed: tuple[str, ...] = ()
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        cordoned = {name: at(0) if name in self.closed else None for name in "abc"}
+        rows = {name: Host(name=name, listed=True, cordoned=since) for name, since in cordoned.items()}
+        return replace(snapshot, target_hosts=Hosts(rows=rows))
+
+    def needs(self) -> list[str]:
+        return [reason.code for reason in needs_operator(self.snapshot(), self.maintenance_id, self.now)]
+
+
+def test_machines_that_can_go_nowhere_are_not_announced() -> None:
+    """Their host waits, is not cordoned, and says why. When a host is open again, the machines then on it get events."""
+    farm = ListedFarm("shop/web-0 0 a")
+    farm.closed = ("b", "c")
+    farm.work_on("a")
+    assert (farm.events_on("a"), farm.row("a")) == ([], None)
+    assert (farm.why("a"), farm.needs()) == (["no-target"], ["no-target"])
+    farm.tick()
+    farm.put_on("a")
+    assert farm.events_on("a") == []
+    farm.closed = ("b",)
+    farm.tick()
+    assert [event.resources for event in farm.events_on("a")] == [("late", "web-0")]
+    assert farm.events_on("a")[0].status is Status.SCHEDULED
+
+
+@pytest.mark.parametrize(("closed", "announced"), [(("b",), False), (("c",), True)])
+def test_the_host_that_an_operator_names_must_be_open(closed: tuple[str, ...], announced: bool) -> None:
+    """Another host does not help."""
+    farm = ListedFarm("shop/web-0 0 a")
+    farm.closed = closed
+    farm.work_on("a", to_host="b")
+    assert bool(farm.events_on("a")) is announced
+
+
+def test_a_later_wave_waits_for_an_open_host() -> None:
+    """The last open host was cordoned meanwhile: the wave is not published, and no other maintenance waits for it."""
+    farm = ListedFarm("shop/web-0 0 a", "shop/web-1 1 a")
+    farm.work_on("a")
+    first, second = farm.events_on("a")
+    farm.start(first.id)
+    farm.move(first.id, "b")
+    farm.closed = ("b", "c")
+    farm.tick()
+    assert farm.status(second.id) is Status.PLANNED
+    assert (farm.codes(second.id), farm.needs()) == (["no-target"], ["no-target"])
+    farm.closed = ()
+    farm.tick()
+    assert farm.status(second.id) is Status.SCHEDULED
+
+
+def test_a_published_wave_does_not_start_without_an_open_host() -> None:
+    """It stays scheduled although its notice is over, also in an emergency; what holds it back is said."""
+    farm = ListedFarm("shop/web-0 0 a")
+    farm.work_on("a")
+    (event,) = farm.events_on("a")
+    farm.closed = ("b", "c")
+    farm.now = at(HOUR)
+    farm.tick()
+    assert farm.status(event.id) is Status.SCHEDULED
+    assert (farm.codes(event.id), farm.needs()) == (["no-target"], ["no-target"])
+    farm.closed = ()
+    farm.tick()
+    assert farm.status(event.id) is Status.STARTED
+
+
+def test_machines_do_not_come_back_to_a_cordoned_host() -> None:
+    """No event is announced that could not succeed; they come back when an operator uncordons the host."""
+    farm = ListedFarm("shop/web-0 0 a", "shop/web-1 0 b")
+    farm.work_on("a", "b", return_machines=True)
+    farm.empty("a", to="c")
+    farm.finish(farm.work("a").id)
+    farm.closed = ("a",)
+    farm.save(Change(at=farm.now, hosts=(replace(farm.row("a") or Host(name="a"), cordoned=at(1), cordoned_by=""),)))
+    farm.tick()
+    assert farm.events_on("a", back=True) == []
+    assert (farm.why("a"), farm.why("b"), farm.needs()) == (["no-target"], ["earlier-host"], ["no-target"])
+    farm.closed = ()
+    farm.save(Change(at=farm.now, hosts=(replace(farm.row("a") or Host(name="a"), cordoned=None),)))
+    farm.tick()
+    assert len(farm.events_on("a", back=True)) == 1
+    assert farm.why("a") == []

@@ -257,7 +257,7 @@ def test_a_request_checks_the_hosts_that_its_selectors_choose() -> None:
     assert request.named_targets == request.targets
     resolved = replace(request, resolved=Targets(hosts=("kvm-1",)))
     assert resolved.named_targets.hosts == ("kvm-1",)
-    with pytest.raises(Invalid, match="to_host kvm-2 is one of the hosts to evacuate"):
+    with pytest.raises(Invalid, match="machines cannot go to kvm-2: it is one of the hosts to evacuate"):
         replace(request, resolved=Targets(hosts=("kvm-1", "kvm-2")))
 
 

@@ -85,10 +85,13 @@ def test_every_reason_is_described() -> None:
 def test_the_sentences_about_waiting_hosts_are_those_that_forewarn_prints() -> None:
     """Each sentence in the table of the page about hosts stands in the code; `…` is what the code fills in."""
     page = (ROOT / "docs/guide/patching-hosts.md").read_text("utf-8")
-    source = "".join((ROOT / f"src/forewarn/core/{name}.py").read_text("utf-8") for name in ("waiting", "host_waiting"))
+    source = "".join(
+        (ROOT / f"src/forewarn/core/{name}.py").read_text("utf-8")
+        for name in ("waiting", "host_waiting", "target_waits")
+    )
     table = page.partition("| code | sentence |")[2].partition("\n\n")[0]
     sentences = re.findall(r'"([^"]+)"', re.sub("`[^`]*`", "", table))
-    assert len(sentences) == 10
+    assert len(sentences) == 11
     for sentence in sentences:
         pattern = '[^"]*'.join(re.escape(part) for part in sentence.removeprefix("its order ").split("…"))
         assert re.search(pattern, source), f"forewarn does not print {sentence!r}"

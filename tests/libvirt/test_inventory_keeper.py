@@ -12,7 +12,9 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor, EventType, Host, MaintenanceRequest, Targets
 from forewarn.libvirt.connections import HostConnections
+from forewarn.libvirt.inventory import GONE_AFTER
 from forewarn.libvirt.inventory_keeper import InventoryKeeper
+from forewarn.service.inventory import InventoryHealth
 from forewarn.service.settings import load
 from forewarn.store import AuditQuery
 from tests.libvirt.test_reading import DOMAIN, NODE, element
@@ -97,6 +99,30 @@ def test_a_change_is_seen_when_libvirt_reports_it(service: Service, host: str) -
     finally:
         keeper.stop()
         thread.join()
+
+
+def test_a_node_that_does_not_tick_forgets_what_was_gone(service: Service, host: str) -> None:
+    """The domain may have come back and gone again meanwhile: the hour begins anew when the node ticks again."""
+    keeper, connections = keeper_of(service)
+    keeper.update()
+    domain = connections.get(host).lookupByName("web-0")
+    domain.destroy()
+    domain.undefine()
+    keeper.update()
+    may_change, keeper._may_change = keeper._may_change, lambda: False
+    keeper.health = InventoryHealth(problems=("none of this node's business",))
+    thread = threading.Thread(target=keeper.run)
+    thread.start()
+    try:
+        until(lambda: keeper.health == InventoryHealth())
+    finally:
+        keeper.stop()
+        thread.join()
+    keeper._may_change = may_change
+    for left in (["web-0"], []):
+        service.ticker.advance(GONE_AFTER.total_seconds())
+        keeper.update()
+        assert names(service) == left
 
 
 def failing(*, whole: bool = True) -> Difference:

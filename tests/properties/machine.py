@@ -299,10 +299,11 @@ class ServiceMachine(RuleBasedStateMachine):
     def the_store_is_held_for_a_while(self, seconds: int) -> None:
         """Nothing starts and nothing times out, whatever time passes; then everything goes on."""
         self.do(self.control.hold_store, "", OPERATOR)
-        started = [event.id for event in self.events(Status.STARTED)]
+        started = {event.id for event in self.events(Status.STARTED)}
         failed = [o.id for o in self.store.orders({OrderState.FAILED}, 500)]
         self.service.ticker.advance(seconds)
-        assert [event.id for event in self.events(Status.STARTED)] == started, "an event started in a held store"
+        # The event of a drill ends by itself.
+        assert {event.id for event in self.events(Status.STARTED)} <= started, "an event started in a held store"
         assert [o.id for o in self.store.orders({OrderState.FAILED}, 500)] == failed, "an order failed in a held store"
         held = self.control.store_hold()
         assert held is not None

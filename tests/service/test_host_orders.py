@@ -25,7 +25,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
-from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work
+from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work, registry
 from forewarn.service.host_orders import TRY_AGAIN_S
 from forewarn.service.ticker import Ticker
 from forewarn.store import EventQuery, MaintenanceQuery
@@ -484,3 +484,60 @@ def test_machines_that_are_down_are_started_wherever_they_are() -> None:
     executor = MovingExecutor()
     ticker_with_hosts(service, executor, HostExecutor()).cycle_until_idle()
     assert [work.event.resources for work in executor.works] == [("m",)]
+
+
+@pytest.mark.parametrize(
+    ("reports_moves", "inventory", "mode", "warned"),
+    [
+        (False, False, HostMode.EVACUATE, True),
+        (True, False, HostMode.EVACUATE, False),
+        (False, True, HostMode.EVACUATE, False),
+        (False, False, HostMode.IN_PLACE, False),
+    ],
+)
+def test_a_plan_warns_if_nobody_reports_where_machines_go(
+    reports_moves: bool, inventory: bool, mode: HostMode, warned: bool
+) -> None:
+    """The work on a host would never begin: neither the executor nor an inventory tells the fleet that it is empty."""
+    service = service_with_host()
+    executor = SeeingExecutor()
+    executor.reports_moves = reports_moves
+    ticker_with_hosts(service, executor, HostExecutor())
+    service.control.follows_inventory = inventory
+    type_ = EventType.FREEZE if mode is HostMode.EVACUATE else EventType.REBOOT
+    request = MaintenanceRequest(type=type_, targets=Targets(hosts=("empty",)), host_mode=mode)
+    found = [
+        each.message for each in service.control.plan(request, OPERATOR).warnings if each.code == "unreported-moves"
+    ]
+    assert len(found) == warned
+    assert all(f"the executor {executor.name} does not report where machines go" in message for message in found)
+
+
+@pytest.mark.parametrize("name", ["command", "simulated", "external", "libvirt"])
+def test_which_executors_report_where_machines_go(name: str) -> None:
+    """A command only ends with a code, and simulated work moves nothing."""
+    assert registry.find(name).reports_moves is (name in ("external", "libvirt"))
+
+
+def test_late_work_in_place_stays_in_doubt_while_it_goes_on() -> None:
+    """Its own node does not end the doubt, because the work still has no result; its end does."""
+    store = LeasedMemoryStore()
+    service = make_service(store, order_timeout_s=600, enabled=False)
+    hosts = HostExecutor(Progress.RUNNING)
+    ticker = ticker_on(service, "a:1", SeeingExecutor(), host_executor=hosts, monotonic=Times())
+    service.control.submit(
+        MaintenanceRequest(type=EventType.REBOOT, targets=Targets(hosts=("h",)), host_mode=HostMode.IN_PLACE), OPERATOR
+    )
+    ticker.cycle_until_idle()
+    (event,) = open_events(service)
+    service.control.report_order(event, Outcome(ok=True), OPERATOR)
+    ticker.cycle_until_idle()
+    assert (len(hosts.taken), work(service).state) == (1, OrderState.RUNNING)
+    for _ in range(3):
+        ticker.advance(600)
+        ticker.leases.renew_at_s = 0.0
+        ticker.cycle_until_idle()
+        assert work(service).state is OrderState.IN_DOUBT
+    hosts.ended = [OrderReport(work(service).id, 1, Outcome(ok=True))]
+    ticker.cycle_until_idle()
+    assert work(service).state is OrderState.DONE

@@ -12,7 +12,7 @@ from forewarn.core.model import EventType, Host, HostMode, Machine, MaintenanceR
 from forewarn.core.transitions import Verb
 from forewarn.executors import Work
 from forewarn.service import placement
-from forewarn.store import Focus
+from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
 from tests.support.services import OPERATOR, ScriptedExecutor, make_service, ticker_with
 
@@ -92,18 +92,33 @@ def test_an_evacuation_moves_running_machines_to_the_named_host() -> None:
     assert work.targets == {"m": ("new",)}
 
 
-def test_an_order_fails_if_its_host_is_cordoned() -> None:
-    """The executor does not get it; after the host is uncordoned, a retry does."""
+def test_machines_wait_until_their_host_is_uncordoned() -> None:
+    """Nothing is announced before: no event, and no order that would fail. The uncordoned host wakes the maintenance."""
     service = farm(*LISTED)
     executor = evacuated(service, to_host="b")
-    assert executor.works == []
     ticker_with(service, executor).cycle_until_idle()
-    (order,) = service.store.orders({OrderState.FAILED}, 9)
-    assert order.reason == "host b is cordoned, and its machines must go there: uncordon it or wait, then retry"
+    assert (executor.works, service.store.events(EventQuery()).events) == ([], ())
     service.control.uncordon_host("b", OPERATOR)
-    service.control.resolve_failure(order.id, Verb.RETRY, OPERATOR)
     ticker_with(service, executor).cycle_until_idle()
     assert [work.targets for work in executor.works] == [{"m": ("b",)}]
+
+
+def test_an_order_fails_if_its_host_was_cordoned_after_it_started() -> None:
+    """The executor does not get it; after the host is uncordoned, a retry does."""
+    service = farm(*LISTED)
+    request = MaintenanceRequest(
+        type=EventType.FREEZE, targets=Targets(hosts=("h",)), host_mode=HostMode.EVACUATE, to_host="c"
+    )
+    service.control.submit(request, OPERATOR)
+    service.control.cordon_host("c", OPERATOR)
+    executor = Recorder()
+    ticker_with(service, executor).cycle_until_idle()
+    (order,) = service.store.orders({OrderState.FAILED}, 9)
+    assert order.reason == "host c is cordoned, and its machines must go there: uncordon it or wait, then retry"
+    service.control.uncordon_host("c", OPERATOR)
+    service.control.resolve_failure(order.id, Verb.RETRY, OPERATOR)
+    ticker_with(service, executor).cycle_until_idle()
+    assert [work.targets for work in executor.works] == [{"m": ("c",)}]
 
 
 def test_a_host_in_maintenance_is_no_target() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from forewarn.app.service import Service
 from forewarn.core.change import Snapshot
+from forewarn.core.errors import StoreUnavailable
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine, OrderState, Scope, ScopeKind
 from forewarn.core.order_verbs import Outcome, Unknown
@@ -24,7 +25,7 @@ from forewarn.store import AuditQuery, Focus, Store, StorePosition
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
 from forewarn.testing.stories import START
-from tests.support.services import OPERATOR, ScriptedExecutor, make_service, reboot, ticker_with
+from tests.support.services import OPERATOR, AwayStore, ScriptedExecutor, make_service, reboot, ticker_with
 
 
 def test_a_restored_backup_hands_out_no_order(tmp_path: Path) -> None:
@@ -127,6 +128,25 @@ def test_an_order_is_not_repeated_after_a_restart_while_the_store_is_held(store:
     resume(service)
     ticker.cycle_until_idle()
     assert executor.calls == ["status", "watch"]
+
+
+def test_a_recovery_that_the_store_interrupts_is_repeated() -> None:
+    """The store fails while a resumed node asks about its orders: the next cycle asks about all of them."""
+    store = AwayStore()
+    service = make_service(store, enabled=False)
+    reboot(service)
+    ticker_with(service, ScriptedExecutor()).cycle_until_idle()
+    service.control.hold_store("", OPERATOR)
+    executor = ScriptedExecutor(Progress.NOT_BEGUN)
+    ticker = ticker_with(service, executor)
+    ticker.recover()
+    resume(service)
+    store.orders_away = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    store.orders_away = False
+    ticker.cycle_until_idle()
+    assert executor.calls == ["status", "take 1 running on h"]
 
 
 def test_what_resuming_would_do_is_shown_first(store: Store) -> None:

@@ -141,9 +141,9 @@ class Database:
             del self._leases[name]
             self._log.append((self._universe.now_ms, "lease", (name, None)))
 
-    def live_nodes(self, past_s: float) -> set[str]:
+    def live_nodes(self, past_s: float, kind: str) -> set[str]:
         since = self._universe.wall() - timedelta(seconds=past_s)
-        return {node for name, (node, until) in self._leases.items() if name == f"node {node}" and until >= since}
+        return {node for name, (node, until) in self._leases.items() if name == f"{kind} {node}" and until >= since}
 
     # -- failing over
 

@@ -148,9 +148,9 @@ class NodeStore:
     def drop_lease(self, name: str, node: str) -> None:
         self._called("drop_lease", lambda: self._database.drop_lease(name, node))
 
-    def live_nodes(self, past_s: float = 0.0) -> set[str]:
+    def live_nodes(self, past_s: float = 0.0, *, kind: str = "node") -> set[str]:
         lasts_s = past_s * LEASE_TIMES
-        return cast(set[str], self._called("live_nodes", lambda: self._database.live_nodes(lasts_s)))
+        return cast(set[str], self._called("live_nodes", lambda: self._database.live_nodes(lasts_s, kind)))
 
     def forget_changes(self, limit: int) -> int:
         del limit

@@ -20,9 +20,11 @@ from forewarn.core.model import (
     Strategy,
     Targets,
 )
+from forewarn.core.needs_operator import needs_operator
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.protocol import Request as HttpRequest
 from forewarn.service.decisions import Once, RepeatedRequest
+from forewarn.service.placement import with_target_hosts
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared
@@ -335,7 +337,7 @@ class Operator:
         return any(event.id == event_id for event in events)
 
     def finish_all(self, node: Node) -> None:
-        """At the end of the run, resume everything that is paused and finish everything that failed or is in doubt."""
+        """At the end of the run, resume what is paused, finish what failed or is in doubt, uncordon hosts, skip stuck ones."""
         self.confirm_clock(node)
         self._continue_all(node)
         for maintenance in self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING)):
@@ -346,9 +348,20 @@ class Operator:
                 node.request(lambda: node.control.resolve_failure(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
         for order in self._host_orders(UNRESOLVED):
             node.request(lambda: node.control.resolve_host(order.id, Verb.FINISH, OPERATOR))  # noqa: B023
+        for host in self._shared.database.memory.hosts().values():
+            if host.cordoned is not None:
+                node.request(lambda: node.control.uncordon_host(host.name, OPERATOR))  # noqa: B023
         for order in self._host_orders(NOT_TAKEN):
-            if self._is_stuck(order):
+            if self._is_stuck(order) or self._is_stranded(order):
                 node.request(lambda: node.control.skip_host(order.maintenance_id, order.host, OPERATOR))  # noqa: B023
+
+    def _is_stranded(self, order: Order) -> bool:
+        """Whether the machines can go to no host, because each of several maintenances has cordoned where another must go."""
+        store = self._shared.database.memory
+        focus = Focus(maintenances=(order.maintenance_id,), hosts=(order.host,))
+        snapshot = with_target_hosts(store, store.snapshot(focus))
+        reasons = needs_operator(snapshot, order.maintenance_id, self._universe.wall())
+        return any(reason.code == "no-target" for reason in reasons)
 
     def _is_stuck(self, order: Order) -> bool:
         """Whether the machines of the host have left it, and another machine is on it."""

@@ -175,11 +175,12 @@ def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) ->
     PostgresStore(address).close()
 
 
-@pytest.mark.parametrize("before", ["calendar_tokens", "hook_owners"])
+@pytest.mark.parametrize("before", ["calendar_tokens", "hook_owners", "host_orders"])
 def test_what_an_old_schema_holds_is_kept(monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     """Tokens with their ends and uses, orders, maintenances, events, the audit and hooks are the same after a migration.
 
-    The rows of a database of today are put into the tables of a schema from before a step.
+    The rows of a database of today are put into the tables of a schema from before a step. Afterwards the tables take rows
+    that are new, and the orders of events still go with their events.
     """
     today, address = SHARED.fresh(), SHARED.server.address(SHARED.server.database())
     (step,) = [each for each in migrations("postgres") if each.name == before]
@@ -218,16 +219,21 @@ def test_what_an_old_schema_holds_is_kept(monkeypatch: pytest.MonkeyPatch, befor
         lambda of: of.snapshot(Focus(maintenances=("M1",), inventory=True, scopes=("shop",))),
         lambda of: of.orders_page(OrderQuery()),
         lambda of: of.audit(AuditQuery()),
-        lambda of: of.hooks() if before == "hook_owners" else (),
-        lambda of: [of.hook_deliveries(i, limit=5) for i in ("H1", "H2")] if before == "hook_owners" else (),
+        lambda of: of.hooks() if before != "calendar_tokens" else (),
+        lambda of: [of.hook_deliveries(i, limit=5) for i in ("H1", "H2")] if before != "calendar_tokens" else (),
     ):
         assert read(migrated) == read(store)
     migrated.apply(
         change(
             tokens=[token("T3", role=Role.CALENDAR), token("T4", role=Role.CALENDAR, scopes=("shop",))],
             hooks=[hook("H3", owner_token="T2")],
+            orders=[order("O1", state=OrderState.PLANNED, host="kvm-a", maintenance_id="M1")],
         )
     )
+    (of_host,) = migrated.orders({OrderState.PLANNED}, 9, of_hosts=True)
+    assert (of_host.id, of_host.host) == ("O1", "kvm-a")
+    raw(address, "DELETE FROM events WHERE id = 'E1'")
+    assert [each.id for each in migrated.orders(tuple(OrderState), 9)] == ["E2"]
     assert [each.role for each in migrated.tokens()].count(Role.CALENDAR) == 2
     assert migrated.hooks()[-1].owner_token == "T2"
     store.close()

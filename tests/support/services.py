@@ -1,5 +1,6 @@
 """A service on a manual clock, an executor that a test scripts, and stores that fail on purpose."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
@@ -94,9 +95,9 @@ def ticker_with(service: Service, executor: ScriptedExecutor) -> Ticker:
 
 
 class AwayStore(MemoryStore):
-    """Fails while `away`, and whenever it reads the maintenance `broken`."""
+    """Fails while `away`, and whenever it reads the maintenance `broken`, or lists orders while `orders_away`."""
 
-    away = False
+    away = orders_away = False
     refused = 0
     broken = ""
 
@@ -105,6 +106,11 @@ class AwayStore(MemoryStore):
             self.refused += 1
             raise StoreUnavailable("the disk is gone")
         return super().due(now, limit)
+
+    def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
+        if self.orders_away:
+            raise StoreUnavailable("the disk is gone")
+        return super().orders(states, limit, of_hosts=of_hosts)
 
     def snapshot(self, focus: Focus) -> Snapshot:
         if self.broken and self.broken in focus.maintenances:
@@ -157,7 +163,7 @@ class FailedOverStore(MemoryStore):
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
         return True
 
-    def live_nodes(self, past_s: float = 0.0) -> set[str]:
+    def live_nodes(self, past_s: float = 0.0, *, kind: str = "node") -> set[str]:
         return set()
 
     def forget_changes(self, limit: int) -> int:

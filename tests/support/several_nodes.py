@@ -55,27 +55,33 @@ class ScriptedFeed:
 
 
 class LeasedMemoryStore(MemoryStore):
-    """A memory store with leases: `ticks` holds the ticker's, `alive` are live nodes, `lately` those that died a moment ago."""
+    """A memory store with leases: `ticks` holds the ticker's, `alive` are live nodes, `lately` those that died a moment ago.
+
+    `ticking_hosts` are the hosts of nodes that may tick.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.ticks = ""
         self.alive: set[str] = set()
         self.lately: set[str] = set()
+        self.ticking_hosts: set[str] = set()
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
         del seconds
         if name == "ticker":
             self.ticks = self.ticks or node
             return self.ticks == node
-        self.alive.add(node)
+        (self.alive if name.startswith("node ") else self.ticking_hosts).add(node)
         return True
 
     def drop_lease(self, name: str, node: str) -> None:
         if name == "ticker" and self.ticks == node:
             self.ticks = ""
 
-    def live_nodes(self, past_s: float = 0.0) -> set[str]:
+    def live_nodes(self, past_s: float = 0.0, *, kind: str = "node") -> set[str]:
+        if kind != "node":
+            return self.ticking_hosts
         return self.alive | (self.lately if past_s >= ELSEWHERE_AFTER_S else set())
 
     def feed(self) -> Feed:

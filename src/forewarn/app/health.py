@@ -16,7 +16,7 @@ from forewarn.core.hooks import hook_state
 from forewarn.core.hosts import HostState, host_state
 from forewarn.core.model import Host
 from forewarn.core.operator_model import Hook
-from forewarn.core.readiness import Readiness, machine_readiness, readiness
+from forewarn.core.readiness import DrillResult, drill_result, machine_readiness
 from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
@@ -62,7 +62,7 @@ class Health:
         self._inventory = inventory
         self._lock = threading.Lock()
         self._counted: tuple[float, Backlog | None] = (0.0, None)
-        self._drill: tuple[str, Readiness] | None = None
+        self._drill: tuple[str, DrillResult] | None = None
 
     def store_problem(self) -> str:
         """Return what is wrong with the store, or ""."""
@@ -91,7 +91,7 @@ class Health:
         return warnings
 
     def facts(self, documents: Documents) -> Facts:
-        backlog, held, store_held, hosts, hooks, drill = None, None, None, None, None, Readiness()
+        backlog, held, store_held, hosts, hooks, drill = None, None, None, None, None, DrillResult()
         now = self._clock.display_time()
         if self.store_answers():
             with suppress(ServiceError):
@@ -128,7 +128,7 @@ class Health:
             else {"delivered": self._hook_sender.delivered, "failed": self._hook_sender.failed},
         )
 
-    def _last_drill(self) -> Readiness:
+    def _last_drill(self) -> DrillResult:
         """Return the readiness of the last drill that has ended. It is computed once: an ended drill never changes."""
         for drill in self._store.drills(MaintenanceQuery(limit=MAX_DRILLS_READ)):
             if drill.ended is None:
@@ -136,9 +136,9 @@ class Health:
             if self._drill is None or self._drill[0] != drill.id:
                 snapshot = self._store.snapshot(Focus(maintenances=(drill.id,)))
                 events = [e for e in snapshot.events.values() if e.maintenance_id == drill.id and not e.replaced_by]
-                self._drill = (drill.id, readiness(machine_readiness(events, {})))
+                self._drill = (drill.id, drill_result(machine_readiness(events, {})))
             return self._drill[1]
-        return Readiness()
+        return DrillResult()
 
     def _following(self) -> Following | None:
         follower, store = self._follower, self._store

@@ -111,6 +111,7 @@ def _api_and_portal(
         random=lambda: secrets.token_bytes(SECRET_BYTES),
         catch_up=service.follower.catch_up if service.follower is not None else lambda: None,
         hook_sender=service.hook_sender,
+        host_executor=service.node.host_executor.name,
     )
     shares = RequestShares(service.settings.operator_connections)
     portal = Portal(

@@ -50,7 +50,11 @@ def maintenance_state(maintenance: Json) -> str:
     failed, in_doubt = (maintenance["progress"][key] for key in ("failed", "in_doubt"))
     failed += maintenance["failed_hosts"]
     return formatting.maintenance_state(
-        maintenance["status"], held=maintenance["held"], failed=failed, in_doubt=in_doubt
+        maintenance["status"],
+        held=maintenance["held"],
+        failed=failed,
+        in_doubt=in_doubt,
+        awaits_continue=maintenance["awaits_continue"],
     )
 
 

@@ -10,6 +10,7 @@ from forewarn.core.formatting import short_ids
 from forewarn.core.model import HostMode, OrderState
 from forewarn.core.operator_model import Role
 
+EXTERNAL = "external"
 OPERATORS = frozenset({Role.OPERATOR})
 OWNERS = frozenset({Role.OPERATOR, Role.OWNER})
 RESOLVE = "run `forewarn event retry {cause}`, or `finish` or `abandon` instead of `retry`"
@@ -24,7 +25,8 @@ LEAVE_OUT = (
 )
 RETRY_ALL = "run `forewarn maintenance retry-failed {maintenance}` to retry all that failed"
 TAKE_HOST = (
-    "if you do the work on host {host} yourself (host_executor = external), run `forewarn order start {order}` first"
+    "host_executor is external: before you work on host {host} yourself, run `forewarn order start {order}`, and afterwards"
+    " `forewarn order finish {order}`"
 )
 CLEAR_HOST = "stop or move what runs on host {host}: its work can begin then"
 # By the code of the reason: who may run the commands, and the commands. For other reasons there is only to wait.
@@ -33,6 +35,7 @@ HINTS: Mapping[str, tuple[frozenset[Role], str]] = {
     "continue": (OPERATORS, "run `forewarn maintenance continue {maintenance}`"),
     "failures": (OPERATORS, RESOLVE),
     "clock": (OPERATORS, "check the clock, then run `forewarn clock confirm`"),
+    "no-target": (OPERATORS, "run `forewarn host uncordon HOST` for a host that may take its machines, or add a host"),
     "in-doubt": (OPERATORS, f"check the machines, then {RESOLVE}"),
     "order-failed": (OPERATORS, RESOLVE),
     "paused": (OPERATORS, "run `forewarn maintenance resume {maintenance}`"),
@@ -97,7 +100,8 @@ def host_hint(host: Json) -> str:
     if host["state"] != OrderState.OPEN:
         return ""
     (reason,) = host["waiting_for"]
-    text = {"executor": TAKE_HOST, "host-not-empty": CLEAR_HOST}.get(reason["code"], "")
+    take = TAKE_HOST if host["executor"] == EXTERNAL else ""  # other executors take it themselves
+    text = {"executor": take, "host-not-empty": CLEAR_HOST}.get(reason["code"], "")
     return text.format(host=host["host"], order=host["order_id"])
 
 

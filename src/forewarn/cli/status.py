@@ -15,8 +15,9 @@ from forewarn.cli.formatting import (
 )
 from forewarn.cli.hints import host_hint
 from forewarn.cli.session import Session
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import SHORT_ID_CHARS, iso, maintenance_state, names
-from forewarn.core.model import ENDED, UNFINISHED
+from forewarn.core.model import ENDED, UNFINISHED, HostMode
 from forewarn.core.operator_model import Role
 
 MAX_ITEMS = 500
@@ -30,6 +31,7 @@ ID_LISTS = ("failed", "in_doubt", "open", "ended", "paused")
 # What an operator may do about each row of a table: below it, because a line of 100 columns has no room for commands.
 RESOLVE = "to resolve one: forewarn event retry|finish|abandon {}", "EVENT"
 RESOLVE_HOST = "to resolve one: forewarn order retry|finish|abandon {}", "ORDER"
+RESOLVE_IN_PLACE = "to resolve one: forewarn order finish|abandon {}", "ORDER"
 RESUME = "to continue one: forewarn maintenance resume {}", "MAINTENANCE"
 CONTINUE = "to continue one: forewarn maintenance continue {}", "MAINTENANCE"
 
@@ -88,12 +90,17 @@ def status(session: Session) -> None:
     abandoned = [event for event in state["ended"]["items"] if event["status"] == "Abandoned"]
     act = role == Role.OPERATOR
     resolve, resolve_host = (RESOLVE, RESOLVE_HOST) if act else (None, None)
+    in_place = [order for order in failed if _in_place(order)]
+    evacuated = [order for order in failed if not _in_place(order)]
     listed = [item for key in ID_LISTS for item in state[key]["items"]] + state["left_out"]
     of_hosts = [each for host in state["host_work"] for each in (host["order_id"], host["maintenance_id"])]
     ids = session.out.id_texts([*(each for item in listed for each in _ids(item)), *of_hosts])
     _section(session, "FAILED", _unresolved(failed, ids), resolve, style="red")
     _section(session, "IN DOUBT: check the machines first", _unresolved(doubtful, ids), resolve, style="red")
-    _section(session, "FAILED WORK ON HOSTS", _unresolved_hosts(failed, ids), resolve_host, style="red")
+    _section(session, "FAILED WORK ON HOSTS", _unresolved_hosts(evacuated, ids), resolve_host, style="red")
+    resolve_in_place = RESOLVE_IN_PLACE if act else None
+    title = "FAILED WORK ON HOSTS IN PLACE: their machines run again"
+    _section(session, title, _unresolved_hosts(in_place, ids), resolve_in_place, style="red")
     in_doubt = "WORK ON HOSTS IN DOUBT: check the hosts first"
     _section(session, in_doubt, _unresolved_hosts(doubtful, ids), resolve_host, style="red")
     _section(session, "MAINTENANCES WITH FAILURES", _held(state, ids, role), style="red")
@@ -105,11 +112,13 @@ def status(session: Session) -> None:
     _section(session, "PAUSED MAINTENANCES", _paused(state, "paused", ids), RESUME if act else None)
     waiting = _paused(state, "awaits_continue", ids)
     _section(session, "MAINTENANCES THAT PAUSE AFTER A WAVE", waiting, CONTINUE if act else None)
-    left = _left_cordoned(state["left_cordoned"], now)
+    left = _left_cordoned(state["left_cordoned"], state["left_out"], now)
     _section(session, "HOSTS LEFT CORDONED BY A MAINTENANCE THAT HAS ENDED", left, UNCORDON if act else None)
     _section(session, "ABANDONED IN THE LAST 24 HOURS", _abandoned(abandoned, ids))
     uncordon = ("to let machines go to one that is cordoned: forewarn host uncordon HOST", "") if act else None
-    _section(session, "HOSTS LEFT OUT IN THE LAST 24 HOURS", _left_out(state["left_out"], ids), uncordon)
+    cordoned = {(host["name"], host["cordoned_by"]) for host in state["left_cordoned"]}
+    others = [order for order in state["left_out"] if (order["host"], order["maintenance_id"]) not in cordoned]
+    _section(session, "HOSTS LEFT OUT IN THE LAST 24 HOURS", _left_out(others, ids), uncordon)
 
 
 def headline(state: Json) -> list[str]:
@@ -198,8 +207,15 @@ def _unresolved_hosts(orders: list[Json], ids: dict[str, str]) -> Table:
 
 def _work_on_hosts(hosts: list[Json], ids: dict[str, str], now: str) -> Table:
     """Return the hosts whose work has not ended; failed work has a section of its own."""
-    return ("order", "host", "state", "waits for", "maintenance"), [
-        (ids[host["order_id"]], host["host"], host["state"], reasons(host, now), ids[host["maintenance_id"]])
+    return ("order", "host", "state", "done by", "waits for", "maintenance"), [
+        (
+            ids[host["order_id"]],
+            host["host"],
+            host["state"],
+            host["node"] or host["executor"],
+            reasons(host, now),
+            ids[host["maintenance_id"]],
+        )
         for host in hosts
         if host["state"] in ("planned", "open", "running")
     ]
@@ -216,16 +232,26 @@ def _left_out(orders: list[Json], ids: dict[str, str]) -> Table:
 def _held(state: Json, ids: dict[str, str], role: str) -> Table:
     """Return the maintenances with failed orders, each with all its failures and what retries them at once."""
     counts = Counter(order["maintenance_id"] for order in state["failed"]["items"])
+    retried = {order["maintenance_id"] for order in state["failed"]["items"] if not _in_place(order)}
     held = {row["id"] for row in state["paused"]["items"] if row["held"]}
     rows = [
         (
             ids[each],
             maintenance_state("Running", held=each in held, failed=number, in_doubt=0),
-            *([f"forewarn maintenance retry-failed {each[:SHORT_ID_CHARS]}"] if role == Role.OPERATOR else []),
+            *([_retry(each) if each in retried else ""] if role == Role.OPERATOR else []),
         )
         for each, number in counts.items()
     ]
     return ("maintenance", "status", *(["to retry all"] if role == Role.OPERATOR else [])), rows
+
+
+def _retry(maintenance_id: str) -> str:
+    return f"forewarn maintenance retry-failed {maintenance_id[:SHORT_ID_CHARS]}"
+
+
+def _in_place(order: Json) -> bool:
+    """Whether this is work on a host whose machines stay there: it cannot be retried, because they run again."""
+    return bool(order["host"]) and HostMode.IN_PLACE in EVENT_TYPES[order["type"]].host_modes
 
 
 def _abandoned(events: list[Json], ids: dict[str, str]) -> Table:
@@ -244,9 +270,17 @@ def _scheduled(events: list[Json], ids: dict[str, str], now: str) -> Table:
     ]
 
 
-def _left_cordoned(hosts: list[Json], now: str) -> Table:
-    return ("host", "cordoned", "maintenance"), [
-        (host["name"], when(host["cordoned"], now), host["cordoned_by"][:SHORT_ID_CHARS]) for host in hosts
+def _left_cordoned(hosts: list[Json], left_out: list[Json], now: str) -> Table:
+    """Return the hosts that a maintenance has cordoned and not uncordoned, and why its work on them was not done."""
+    why = {(order["host"], order["maintenance_id"]): order["reason"] for order in left_out}
+    return ("host", "cordoned", "why", "maintenance"), [
+        (
+            host["name"],
+            when(host["cordoned"], now),
+            why.get((host["name"], host["cordoned_by"]), ""),
+            host["cordoned_by"][:SHORT_ID_CHARS],
+        )
+        for host in hosts
     ]
 
 

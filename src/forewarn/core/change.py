@@ -20,6 +20,7 @@ from forewarn.core.model import (
     StoreHold,
 )
 from forewarn.core.operator_model import Hook, Receipt, Token
+from forewarn.core.placement import Hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,8 @@ class Snapshot:
     `store_hold` is the hold of the store until an operator resumes it, `resumed` the last hold after that. Of a host
     in `read_hosts`, every machine is present, and every order that is not over, also if its maintenance is absent. The
     `fleet_rules` are present if whole maintenances are. So are the `machine_counts` of the scopes that limit a share of
-    their machines, and the `fleet_use` if the fleet has a budget.
+    their machines, and the `fleet_use` if the fleet has a budget. `target_hosts` are the hosts that evacuated
+    machines may be sent to, if the caller requested them.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class Snapshot:
     fleet_rules: FleetRules = field(default_factory=FleetRules)
     machine_counts: Mapping[str, int] = field(default_factory=dict)
     fleet_use: FleetUse = field(default_factory=FleetUse)
+    target_hosts: Hosts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,14 +183,20 @@ def printable(text: str) -> str:
 # -- how a maintenance stands
 
 
-def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int) -> str:
-    """Return `Running`, `Held: 2 orders failed` or `Running: 1 order in doubt`.
+def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int, awaits_continue: bool = False) -> str:
+    """Return `Running`, `Held: 2 orders failed`, `Running: 1 order in doubt` or `Paused: an operator must let it continue`.
 
     An owner sees only the failures of the own scopes: a maintenance that is held without one waits for another scope.
     """
     counts = ((failed, "failed"), (in_doubt, "in doubt"))
     elsewhere = ["an order of a host, or outside your scopes, failed"] if held and not failed else []
-    problems = ", ".join([*elsewhere, *(f"{count(number, 'order')} {what}" for number, what in counts if number)])
+    problems = ", ".join(
+        [
+            *elsewhere,
+            *(["an operator must let it continue"] if awaits_continue else []),
+            *(f"{count(number, 'order')} {what}" for number, what in counts if number),
+        ]
+    )
     return f"{'Held' if held else status}: {problems}" if problems else status
 
 

@@ -13,10 +13,13 @@ from forewarn.core.host_orders import (
     is_read,
     is_stopped,
     machines_in_the_way,
+    machines_on,
+    machines_to_return,
     other_work,
 )
 from forewarn.core.model import OPEN, Actor, Maintenance, Order, OrderState
 from forewarn.core.reason import Waiting
+from forewarn.core.target_waits import no_target
 from forewarn.core.waiting import MAX_NAMED, host_not_before, listed, progress_of, store_held, why_stopped
 
 
@@ -36,7 +39,8 @@ def waiting_for_hosts(snapshot: Snapshot, maintenance_id: str, now: datetime) ->
 def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: Order | None) -> tuple[Waiting, ...]:
     """Return what the work on a host waits for; `current` is the order of the host whose turn it is."""
     if order.state in OVER:
-        return ()
+        returning = is_read(draft, order) and machines_to_return(draft, maintenance, order)
+        return tuple(no_target(draft, maintenance, order.host, order.host)) if returning else ()
     if order.state is not OrderState.PLANNED:
         return (_host_progress(draft, maintenance, order),)
     reasons = why_stopped(draft, maintenance)
@@ -44,7 +48,9 @@ def host_reasons(draft: Draft, maintenance: Maintenance, order: Order, current: 
         earlier = Waiting(code="earlier-host", message=f"host {current.host} comes first, and its turn has not ended")
         return (*reasons, earlier)
     reasons += _host_busy(draft, order)
-    reasons += _not_empty(draft, maintenance, order)
+    unplanned = not departures(draft, order) and is_read(draft, order) and machines_on(draft, order.host)
+    nowhere = no_target(draft, maintenance, order.host, maintenance.to_host) if unplanned else []
+    reasons += nowhere or _not_empty(draft, maintenance, order)
     floor, requested = host_not_before(draft, maintenance, order), order.requested_not_before
     if requested is not None and draft.trusted_in("") < requested:
         message = "the host was rescheduled: its work does not begin before the requested time"

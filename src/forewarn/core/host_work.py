@@ -38,6 +38,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.planning import plan_events
+from forewarn.core.target_waits import no_target
 from forewarn.core.transitions import OrderVerb, order_after
 from forewarn.core.waiting import host_not_before, host_planned_at, stopped
 
@@ -68,7 +69,7 @@ def _move(
 ) -> bool:
     """Return whether the order or its events changed, so that more may be possible."""
     if order.state is OrderState.DONE and (keys := machines_to_return(draft, maintenance, order)):
-        if stopped(draft, maintenance):
+        if stopped(draft, maintenance) or no_target(draft, maintenance, order.host, order.host):
             return False
         _plan(draft, maintenance, order, [draft.machines[key] for key in keys], new_id, to_host=order.host)
         return True
@@ -84,6 +85,7 @@ def _move(
     if not events and on_host:
         planned_at = host_planned_at(draft, maintenance, order)
         may_plan = not busy and not stopped(draft, maintenance) and (planned_at is None or draft.now >= planned_at)
+        may_plan = may_plan and not no_target(draft, maintenance, order.host, maintenance.to_host)
         return may_plan and _plan_host(draft, maintenance, order, on_host, new_id)
     if any(e.status is not Status.PLANNED for e in events):
         cordon(draft, order.host, maintenance.id)  # the end of another maintenance may have uncordoned it

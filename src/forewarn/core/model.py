@@ -656,19 +656,26 @@ class MaintenanceRequest:
     def _check_host_mode(self) -> None:
         evacuates = self.host_mode is HostMode.EVACUATE
         require(
-            evacuates or not self.return_machines, "return_machines needs host_mode evacuate: nothing leaves otherwise"
+            evacuates or not self.return_machines,
+            "machines come back only after an evacuation: evacuate the hosts, or do not ask for their return",
         )
-        require(evacuates or not self.to_host, "to_host needs host_mode evacuate: nothing leaves otherwise")
+        require(
+            evacuates or not self.to_host,
+            "machines go to a named host only in an evacuation: evacuate the hosts, or name no host to go to",
+        )
         if self.host_mode is None:
             return
-        require(self.targets.on_hosts, f"host_mode {self.host_mode} needs hosts as targets")
-        require(self.source is Source.PLATFORM, f"host_mode {self.host_mode} needs source {Source.PLATFORM}")
+        work = f"work on hosts ({self.host_mode})"
+        require(self.targets.on_hosts, f"{work} needs hosts as targets")
+        require(self.source is Source.PLATFORM, f"{work} needs source {Source.PLATFORM}")
         allowed = [type_ for type_, rules in EVENT_TYPES.items() if self.host_mode in rules.host_modes]
-        require(self.type in allowed, f"host_mode {self.host_mode} needs type {' or '.join(allowed)}, not {self.type}")
+        require(self.type in allowed, f"{work} needs type {' or '.join(allowed)}, not {self.type}")
         if self.to_host:
-            check_name("to_host", self.to_host)
-            hosts = self.named_targets.hosts
-            require(self.to_host not in hosts, f"to_host {self.to_host} is one of the hosts to evacuate")
+            check_name("host", self.to_host)
+            require(
+                self.to_host not in self.named_targets.hosts,
+                f"machines cannot go to {self.to_host}: it is one of the hosts to evacuate",
+            )
 
     def _check_strategy(self) -> None:
         """A maintenance of one wave has no strategy. The hosts of a host maintenance are worked on one after another."""

@@ -10,6 +10,7 @@ from forewarn.core.host_orders import UNDER_WAY, current_host, departures
 from forewarn.core.host_waiting import host_reasons
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
 from forewarn.core.reason import Waiting, clock_held
+from forewarn.core.target_waits import stranded
 from forewarn.core.waiting import (
     awaits_continue,
     blocking_failures,
@@ -46,7 +47,9 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
     held = blocking_failures(draft, maintenance) or blocking_hosts(draft, maintenance)
     if not wave or wave[0].status is Status.STARTED or held:
         return tuple(progress)
-    return () if maintenance.paused else _obstacles(draft, maintenance, wave)
+    if maintenance.paused:
+        return ()
+    return tuple(stranded(draft, maintenance, wave)) or _obstacles(draft, maintenance, wave)
 
 
 def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
@@ -55,8 +58,9 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
     under_way = [order for order in orders if order.state in UNDER_WAY or order.state is OrderState.FAILED]
     current = current_host(draft, maintenance) if orders else None
     reasons = [host_reasons(draft, maintenance, order, current)[0] for order in under_way]
-    if current is not None and current.state is OrderState.PLANNED:
+    if current is not None and current.state in (OrderState.PLANNED, OrderState.DONE):
         found = host_reasons(draft, maintenance, current, current)
+        reasons += [reason for reason in found if reason.code == "no-target"]
         reasons += [reason for reason in found if reason.code == "host-busy" and reason.orders]
         # A host without events gets them in the next tick.
         if departures(draft, current):

@@ -67,7 +67,8 @@ def take_over(
 ) -> Change:
     """Let a node take over the order of a dead node: same order, same attempt, same deadline.
 
-    An order in doubt is under way again, because the node knows its work. Its time limit counts from now.
+    An order in doubt is under way again, because the node knows its work. Its time limit counts from now. Late work on a host
+    stays in doubt if the same node still does it: otherwise it would be in doubt again after each time limit.
     """
     _refuse_while_held(snapshot)
     draft = Draft(snapshot, now, actor)
@@ -76,6 +77,11 @@ def take_over(
     if order.node != of:
         raise Refused(f"order {order_id} belongs to {order.node} now, not to {of}")
     taken_over = replace(order, state=state, node=node)
+    late = order.taken is not None and 0 < order_timeout_s <= (_time_of(draft, order) - order.taken).total_seconds()
+    if order.state is OrderState.IN_DOUBT and order.host and late and node == of:
+        raise Refused(
+            f"the work on host {order.host} goes on and has no result in time: it stays in doubt until it ends"
+        )
     if order.state is OrderState.IN_DOUBT:
         taken_over = replace(taken_over, deadline=_deadline(_time_of(draft, order), order_timeout_s), reason="")
     draft.put_order(taken_over)

@@ -32,6 +32,15 @@ class Hosts:
             return f"host {name} is cordoned"
         return f"host {name} is in maintenance" if name in self.in_maintenance else ""
 
+    def no_target(self, leaving: str, to_host: str) -> str:
+        """Return why the machines of a host can go nowhere, or "". If the fleet lists no hosts, the executor chooses."""
+        if to_host:
+            return self.why_not(to_host)
+        listed = [host.name for host in self.rows.values() if host.listed]
+        if not listed or any(not self.why_not(name) for name in listed if name != leaving):
+            return ""
+        return "every other host is cordoned or in maintenance" if listed != [leaving] else "there is no other host"
+
 
 def targets(
     leaving: Iterable[Machine], of_scope: Iterable[Machine], hosts: Hosts, *, to_host: str = ""

@@ -26,6 +26,7 @@ ALREADY_OPEN: Final = "already-open"
 NO_TARGET: Final = "no-target"
 NO_RETURN: Final = "no-return"
 HOST_BUSY: Final = "host-busy"
+UNREPORTED_MOVES: Final = "unreported-moves"
 MAX_ALREADY_OPEN = 20
 
 

@@ -81,7 +81,7 @@ def forecast(snapshot: Snapshot, maintenance_id: str, now: datetime) -> Forecast
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """When a wave started, and the codes of what it waited for."""
+    """When a wave started, and the codes of what it waited for if nobody approves."""
 
     start: datetime | None = None
     codes: frozenset[str] = frozenset()
@@ -168,7 +168,7 @@ class _Run:
             mine = self._mine(draft)
             if not any(event.status in OPEN for event in mine):
                 break
-            if any(event.status in UNSTARTED for event in mine):
+            if not self._at_once and any(event.status in UNSTARTED for event in mine):
                 codes |= {reason.code for reason in wave_reasons(draft, draft.maintenances[self._maintenance.id])}
             self._act(draft)
             if self._state(draft, moving) != before:

@@ -24,7 +24,7 @@ class MachineReadiness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Readiness:
+class DrillResult:
     """The machines of a drill, counted. `share` is that of the ready machines among the measured, None if there are none."""
 
     machines: int = 0
@@ -66,10 +66,10 @@ def _had_its_notice(event: Event) -> bool:
     return event.started >= event.not_before
 
 
-def readiness(machines: Iterable[MachineReadiness]) -> Readiness:
+def drill_result(machines: Iterable[MachineReadiness]) -> DrillResult:
     found = list(machines)
     measured, ready = [m for m in found if m.ready is not None], [m for m in found if m.ready]
-    return Readiness(
+    return DrillResult(
         machines=len(found),
         measured=len(measured),
         ready=len(ready),

@@ -73,6 +73,8 @@ class Executor:
     touches_no_machine = False
     # False if this executor does nothing outside forewarn, so that an emulator may accept operators without a token.
     needs_token = True
+    # False if its reports never say where machines went: an evacuation then needs an inventory, or an operator.
+    reports_moves = True
     # True if `machines_on` can tell what runs on a host.
     sees_hosts = False
     # FOREWARN_* environment variables that this executor sets for programs it runs. They are no settings.

@@ -73,6 +73,7 @@ class CommandSettings:
 class CommandExecutor(Executor):
     name = "command"
     settings_class = CommandSettings
+    reports_moves = False
     variables = frozenset(
         f"FOREWARN_{name}"
         for name in (

@@ -31,6 +31,7 @@ class SimulatedExecutor(Executor):
     touches_no_machine = True
     repeatable = True
     needs_token = False
+    reports_moves = False
 
     def __init__(self, *, work_s: int, freeze_work_s: int, failures: Mapping[str, int]) -> None:
         """`failures` maps `scope/machine` to how many attempts at an order with that machine fail."""

@@ -70,6 +70,7 @@ class InventoryKeeper:
                 if self._may_change():
                     self.update(whole=whole)
                 else:
+                    self._memory = Memory()  # another node sees what happens now
                     self.health = InventoryHealth()
             except Exception as error:
                 self.health = InventoryHealth(problems=(f"the hosts could not be compared with the fleet: {error}",))

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn import __version__
-from forewarn.core.readiness import Readiness
+from forewarn.core.readiness import DrillResult
 from forewarn.operator.open_connections import OpenConnections
 from forewarn.service.inventory import InventoryHealth
 from forewarn.store import Backlog, Connections
@@ -49,7 +49,7 @@ class Facts:
     due_s: float | None = None
     hosts: Mapping[str, int] | None = None
     hooks: Mapping[str, int] | None = None
-    drill: Readiness = field(default_factory=Readiness)
+    drill: DrillResult = field(default_factory=DrillResult)
     hook_failing_s: float | None = None
     hook_messages: Mapping[str, int] = field(default_factory=dict)
     inventory: InventoryHealth = field(default_factory=InventoryHealth)

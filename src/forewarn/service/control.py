@@ -25,6 +25,7 @@ from forewarn.core.model import (
     Actor,
     AuditEntry,
     Event,
+    HostMode,
     Maintenance,
     MaintenanceRequest,
     Order,
@@ -34,7 +35,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.operator_model import MAX_CALENDAR_TOKENS, MAX_CALENDAR_TOKENS_PER_SCOPE, Role, Token
 from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
-from forewarn.core.plan_warnings import PlanWarning, plan_warnings
+from forewarn.core.plan_warnings import UNREPORTED_MOVES, PlanWarning, plan_warnings
 from forewarn.core.reason import Waiting
 from forewarn.core.store_hold import hold_store, resume_store, starts_after_resuming
 from forewarn.core.transitions import Verb
@@ -42,6 +43,7 @@ from forewarn.core.waiting import waiting_for
 from forewarn.service.decisions import Decision, Once, waking_others
 from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
+from forewarn.service.placement import with_target_hosts
 from forewarn.service.selection import resolved_targets
 from forewarn.store import Focus, MaintenanceQuery
 
@@ -90,6 +92,8 @@ class HostObstacles(Protocol):
 
     def stops_us(self, host: str) -> str: ...
 
+    def unreported_moves(self) -> str: ...
+
     def obstacle(self, order: Order) -> str: ...
 
 
@@ -137,11 +141,15 @@ class Control(FleetUseCases, HookUseCases):
                     raise Refused(reason)
         if request.strategy.group_by.startswith(LABEL_GROUP):
             snapshot = replace(snapshot, hosts={**self._store.hosts(), **snapshot.hosts})  # machines inherit labels
+        snapshot = with_target_hosts(self._store, snapshot, needed=request.host_mode is HostMode.EVACUATE)
         maintenance_id, change = lifecycle.submit(
             snapshot, request, now=now, actor=actor, new_id=self._new_id, order_timeout_s=self._order_timeout_s
         )
         after = _applied(snapshot, change)
         warnings = plan_warnings(snapshot, after, maintenance_id, now)
+        if request.host_mode is HostMode.EVACUATE and self.host_check is not None and not self.follows_inventory:
+            unreported = self.host_check.unreported_moves()
+            warnings += (PlanWarning(UNREPORTED_MOVES, unreported),) if unreported else ()
         return change, Submission(maintenance_id, after, now, warnings)
 
     def approve_event(self, event_id: str, actor: Actor) -> None:
@@ -380,6 +388,7 @@ class Control(FleetUseCases, HookUseCases):
             hosts, machines = hosts_to_read(snapshot, focus.maintenances)
             if hosts:
                 snapshot = self._store.snapshot(replace(focus, hosts=hosts, machines=machines))
+            snapshot = with_target_hosts(self._store, snapshot)
             change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s, new_id=self._new_id)
             change = waking_others(self._store, change)
             if not change.empty:
@@ -425,6 +434,7 @@ class Control(FleetUseCases, HookUseCases):
                 break
             before = (open_ones[-1].created, open_ones[-1].id)
             snapshot = self._store.snapshot(Focus(maintenances=tuple(m.id for m in open_ones)))
+            snapshot = with_target_hosts(self._store, snapshot)
             found = starts_after_resuming(snapshot, now=now, order_timeout_s=self._order_timeout_s)
             starts |= {event.id: event for event in found}
         orders = self._store.orders({OrderState.OPEN, OrderState.RUNNING}, limit + 1)
@@ -459,6 +469,7 @@ class Control(FleetUseCases, HookUseCases):
         event, _ = self.event(event_id)
         # A wave waits for events in any of its scopes: read all of them.
         snapshot = self._store.snapshot(Focus(maintenances=(event.maintenance_id,)))
+        snapshot = with_target_hosts(self._store, snapshot)
         return waiting_for(snapshot, event_id, self._clock.now())
 
     def event(self, event_id: str) -> tuple[Event, Order | None]:
@@ -544,6 +555,8 @@ def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
         fleet_rules=snapshot.fleet_rules,
         machine_counts=snapshot.machine_counts,
         fleet_use=snapshot.fleet_use,
+        read_hosts=snapshot.read_hosts,
+        target_hosts=snapshot.target_hosts,
     )
 
 

@@ -15,10 +15,10 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import hold_clock
 from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
 from forewarn.core.host_orders import OVER
-from forewarn.core.model import ClockHold, OrderState, Scope, StoreHold
+from forewarn.core.model import UNFINISHED, ClockHold, HostMode, OrderState, Scope, StoreHold
 from forewarn.core.operator_model import Receipt
 from forewarn.service.clock import Clock
-from forewarn.store import Focus, Store
+from forewarn.store import MAX_PAGE, Focus, MaintenanceQuery, Store
 
 MAX_TRIES = 20
 # There are at least two tries, even if the first took longer than MAX_DECISION_AGE_S.
@@ -238,8 +238,21 @@ def too_many_conflicts() -> Conflict:
 
 
 def waking_others(store: Store, change: Change) -> Change:
-    """Return the change with a wake-up for maintenances that wait until another has ended its work on their host."""
-    return wake_hosts(store, change, {order.host for order in change.orders if order.state in OVER} - {""})
+    """Return the change with a wake-up for maintenances that may have waited for it.
+
+    They wait until another has ended its work on their host, or for a host that machines may be sent to.
+    """
+    over = {order.host for order in change.orders if order.state in OVER} - {""}
+    opened = over or change.removed_hosts or any(host.cordoned is None for host in change.hosts)
+    evacuations = _unfinished_evacuations(store) if opened else ()
+    return wake_hosts(store, replace(change, wakes=tuple(sorted({*change.wakes, *evacuations}))), over)
+
+
+def _unfinished_evacuations(store: Store) -> Iterator[str]:
+    before: tuple[datetime, str] | None = None
+    while page := store.maintenances(MaintenanceQuery(statuses=UNFINISHED, before=before, limit=MAX_PAGE)):
+        yield from (each.id for each in page if each.host_mode is HostMode.EVACUATE)
+        before = page[-1].created, page[-1].id
 
 
 def wake_hosts(store: Store, change: Change, hosts: Collection[str]) -> Change:

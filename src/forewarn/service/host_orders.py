@@ -43,6 +43,15 @@ class HostCheck:
             return ""
         return f"this forewarn runs on host {host}, and no node that moves events is up on another host: start one"
 
+    def unreported_moves(self) -> str:
+        """Return why nobody reports where evacuated machines go, or ""."""
+        if self._executor.reports_moves:
+            return ""
+        return (
+            f"the executor {self._executor.name} does not report where machines go, and the work on a host begins when the fleet"
+            ' shows it empty: use inventory = "libvirt", or change the host of each machine in the fleet yourself'
+        )
+
     def obstacle(self, order: Order) -> str:
         """Return what forbids the work on the host of an order now, or "". This may ask the host and take a while."""
         if reason := self.stops_us(order.host):

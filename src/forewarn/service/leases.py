@@ -16,8 +16,8 @@ from forewarn.store import SharedStore
 LEASE_S = 10.0
 RENEW_EVERY_S = 3.0
 TICKER_LEASE = "ticker"
-# A node that may tick holds one more lease, called `node NAME may tick on HOST`.
-MAY_TICK_ON = " may tick on "
+# The nodes on a host that may tick renew one more lease, called `ticking-host HOST`.
+TICKING_HOST = "ticking-host"
 # A node that has not renewed its lease for this long cannot save anything.
 UNREADY_AFTER_S = RENEW_EVERY_S + 3.0
 # A node with the same state directory finds what a dead node's executor left there. Other nodes wait longer, so that a
@@ -62,8 +62,7 @@ class NodeLeases:
         self._shared.take_lease(f"node {self._node}", self._node, LEASE_S)
         self._renewed_s, self._expires_s = requested_s, requested_s + LEASE_S
         if self._may_tick:
-            ticking = f"{self._node}{MAY_TICK_ON}{self._host}"
-            self._shared.take_lease(f"node {ticking}", ticking, LEASE_S)
+            self._shared.take_lease(f"{TICKING_HOST} {self._host}", self._host, LEASE_S)
         leads = self._may_tick and self._shared.take_lease(TICKER_LEASE, self._node, LEASE_S)
         if leads != self.leads:
             log.info("this node ticks from now on" if leads else "another node ticks")
@@ -95,8 +94,7 @@ class NodeLeases:
         """Return whether a node on another host is up that may tick."""
         if self._shared is None:
             return False
-        hosts = {node.partition(MAY_TICK_ON)[2] for node in self._shared.live_nodes() if MAY_TICK_ON in node}
-        return bool(hosts - {self._host})
+        return bool(self._shared.live_nodes(kind=TICKING_HOST) - {self._host})
 
     def declare_ended(self, nodes: Iterable[str]) -> None:
         """Treat nodes with this node's state directory as dead, although their leases have not ended."""

@@ -86,7 +86,7 @@ class Orders:
         # node will hand them to its executor. True if this node was the first to take it: then its work has not begun.
         self._unconfirmed: dict[str, bool] = {}
         self.taken_over = 0  # how many orders of dead nodes
-        # False while `recover` waits until the store is resumed.
+        # False while `recover` waits until the store is resumed, or works again.
         self._recovered = True
         self._hosts = FleetHosts(store)
 
@@ -99,6 +99,13 @@ class Orders:
         self._recovered = self._control.store_hold() is None
         if not self._recovered or not self._executor.takes_orders:
             return
+        try:
+            self._recover()
+        except BaseException:
+            self._recovered = False  # the store failed: the next cycle asks again about all of them
+            raise
+
+    def _recover(self) -> None:
         self._hosts = FleetHosts(self._store)
         with self._alone() as alone:
             orders = self._begun()
@@ -121,7 +128,7 @@ class Orders:
         return self._store.orders(BEGUN, MAX_RUNNING_ORDERS, of_hosts=self.of_hosts)
 
     def recover_if_resumed(self) -> None:
-        """Do what `recover` left undone because the store was held."""
+        """Do what `recover` left undone because the store was held or failed."""
         if not self._recovered:
             self.recover()
 

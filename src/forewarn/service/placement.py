@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import cached_property
 from itertools import groupby
 
+from forewarn.core.change import Snapshot
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.hosts import IN_MAINTENANCE
 from forewarn.core.model import Event, Host, HostMode, Machine, Order, OrderState
@@ -65,6 +66,14 @@ class FleetHosts:
         leaving = [machine for machine in of_scope if machine.name in event.resources]
         emptied_next = self._planned[event.maintenance_id] if event.host else ()
         return targets(leaving, of_scope, replace(self._hosts, emptied_next=emptied_next), to_host=event.to_host)
+
+
+def with_target_hosts(store: Store, snapshot: Snapshot, *, needed: bool = False) -> Snapshot:
+    """Return the snapshot with the hosts that machines may be sent to, if `needed` or if a maintenance in it evacuates hosts."""
+    evacuates = (m.host_mode is HostMode.EVACUATE and m.ended is None for m in snapshot.maintenances.values())
+    if not needed and not any(evacuates):
+        return snapshot
+    return replace(snapshot, target_hosts=Hosts(rows=store.hosts(), in_maintenance=hosts_in_maintenance(store)))
 
 
 def closed(store: Store, host: str) -> str:

@@ -433,5 +433,8 @@ class SharedStore(Store, Protocol):
     def drop_lease(self, name: str, node: str) -> None:
         """Give up a lease that the node holds."""
 
-    def live_nodes(self, past_s: float = 0.0) -> set[str]:
-        """Return the nodes whose own lease, `node NAME`, has not ended, or ended at most `past_s` seconds ago."""
+    def live_nodes(self, past_s: float = 0.0, *, kind: str = "node") -> set[str]:
+        """Return the nodes whose own lease, `node NAME`, has not ended, or ended at most `past_s` seconds ago.
+
+        With another `kind`, return the names in the leases of that kind.
+        """

@@ -53,8 +53,8 @@ def within(calendar: dict[str, Any], started: list[datetime | None]) -> bool:
 
 def test_forty_hosts_rack_by_rack_with_a_canary() -> None:
     """One request, previewed: the canary, an operator's continue, a failure that holds it, a retry, and the end."""
-    settings = {"executor": "simulated", "simulated_work": f"{WORK_S}s", "simulated_failures": f"{FAILING}=1"}
-    with running_service(fleet(), **settings) as service:
+    work, failures = f"{WORK_S}s", f"{FAILING}=1"
+    with running_service(fleet(), executor="simulated", simulated_work=work, simulated_failures=failures) as service:
         service.enable(*(f"app-{n:02}" for n in range(SCOPES)))
         calendar = service.post("/v1/maintenances?dry_run=true", REQUEST)["calendar"]
         assert [wave["groups"] for wave in calendar["waves"]] == [[f"r{n}"] for n in range(1, RACKS + 1)]

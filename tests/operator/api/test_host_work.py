@@ -157,6 +157,9 @@ class Occupied:
     def stops_us(self, host: str) -> str:
         return ""
 
+    def unreported_moves(self) -> str:
+        return ""
+
     def obstacle(self, order: Order) -> str:
         return f"host {order.host} still runs payroll"
 

@@ -53,7 +53,11 @@ def refusal(shape: Any, data: object) -> str:
             "not_before: write a time with its zone, like 2030-01-31T22:00:00Z",
         ),
         (bodies.MaintenanceIn, {"targets": {"scopes": ["a b"]}}, f"targets.scopes[0]: write {NAME}"),
-        (bodies.MaintenanceIn, {"targets": {"hosts": [5]}}, f"targets.hosts[0]: write {NAME}"),
+        (
+            bodies.MaintenanceIn,
+            {"targets": {"hosts": [5]}},
+            "targets.hosts[0]: write a name, or a pattern of names with `*`, `?` or `[ab]`",
+        ),
         (
             bodies.MaintenanceIn,
             {"targets": {"machines": [""]}},
@@ -68,7 +72,7 @@ def refusal(shape: Any, data: object) -> str:
             bodies.MaintenanceIn,
             {"targets": {"hots": []}},
             "targets.hots: unknown field; did you mean hosts?"
-            " The fields here are machines, scope, update_domain, scopes, hosts",
+            " The fields here are machines, scope, update_domain, scopes, hosts, labels, names, everything, host_labels",
         ),
         (bodies.MachineIn, {"addresses": ["x"] * 17}, "addresses: write a list of at most 16 entries"),
         (bodies.FinishIn, {"attempt": 0}, "attempt: write a whole number, at least 1"),

@@ -21,6 +21,7 @@ OWN_REASONS = {
     "host-not-empty",
     "host-work",
     "in-doubt",
+    "no-target",
     "notice",
     "order-failed",
     "paused",

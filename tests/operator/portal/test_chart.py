@@ -20,7 +20,8 @@ def event(**fields: object) -> EventOut:
         "id": "E", "maintenance_id": "M", "wave": 1, "scope": "shop", "update_domain": 0, "type": EventType.REBOOT,
         "status": Status.SCHEDULED, "source": Source.PLATFORM, "resources": ["web-0"], "description": "", "duration_s": -1,
         "published": None, "not_before": None, "notice_s": None, "approved_by": [], "started": None, "ended": None,
-        "reason": "", "waiting_for": [], "timeline": [],
+        "reason": "", "waiting_for": [], "timeline": [], "group": "", "replaces": "", "replaced_by": "", "reschedules": 0,
+        "requested_not_before": None,
     }  # fmt: skip
     return EventOut(**{**known, **fields})  # type: ignore[arg-type]
 

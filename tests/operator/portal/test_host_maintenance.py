@@ -113,4 +113,4 @@ def test_a_plan_of_empty_hosts_has_no_events(service: RunningService) -> None:
     assert operator.confirm({**PLAN, "hosts": "rack1-c"}, key="k").status == 303
     wrong = operator.post("/plan", {**PLAN, "hosts": "rack1-a", "host_mode": "", "to_host": "rack1-b"})
     assert wrong.status == 400
-    assert "to_host needs host_mode evacuate" in page_text(wrong)
+    assert "machines go to a named host only in an evacuation" in page_text(wrong)

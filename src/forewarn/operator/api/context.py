@@ -21,6 +21,7 @@ from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.decisions import Once
 from forewarn.service.hook_sender import HookSender
+from forewarn.service.placement import with_target_hosts
 from forewarn.store import MAX_SEARCHED, SEARCHED_AT_ONCE, AuditQuery, Focus, Store, folded
 
 DEFAULT_LIMIT = 50
@@ -83,13 +84,16 @@ class Api:
         random: Callable[[], bytes],
         catch_up: Callable[[], None] = lambda: None,
         hook_sender: HookSender | None = None,
+        host_executor: str = "",
     ) -> None:
         """`advance` moves the clock, and everything that becomes due happens at its own time.
 
-        `catch_up` returns when this node knows everything that other nodes have saved.
+        `catch_up` returns when this node knows everything that other nodes have saved. `host_executor` is the name of the
+        executor of hosts.
         """
         self.catch_up = catch_up
         self._hook_sender = hook_sender
+        self._host_executor = host_executor
         self.control = control
         self.store = store
         self.snapshots = SnapshotCache(store)
@@ -112,7 +116,7 @@ class Api:
         return event
 
     def event_bodies(self, caller: Identity, events: Sequence[Event]) -> list[bodies.EventOut]:
-        snapshot = self.snapshots.around(events=events)
+        snapshot = with_target_hosts(self.store, self.snapshots.around(events=events))
         known = [event.id for event in events if event.id in snapshot.events]
         builder = views.EventBodies(snapshot, known, within=caller.within, now=self.clock.now())
         return [builder.event(snapshot.events[event_id]) for event_id in known]
@@ -120,7 +124,7 @@ class Api:
     def event_body(self, caller: Identity, event_id: str) -> bodies.EventOut:
         """Return one event with its whole timeline."""
         event, order = self.control.event(event_id)
-        snapshot = self.snapshots.around(events=[event])
+        snapshot = with_target_hosts(self.store, self.snapshots.around(events=[event]))
         if event_id not in snapshot.events:
             raise NotFound(f"there is no event {event_id}")
         entries = self.store.audit(AuditQuery(event_id=event_id, limit=MAX_TIMELINE))
@@ -139,9 +143,13 @@ class Api:
             ).orders
             hosts = tuple(order.host for order in orders.values() if order.host)
             snapshot = self.store.snapshot(Focus(maintenances=(maintenance_id,), hosts=hosts))
+            snapshot = with_target_hosts(self.store, snapshot)
         else:
             snapshot = self.snapshots.around(maintenances=[maintenance_id])
-        return views.maintenance_out(snapshot, maintenance_id, within=caller.within, now=self.clock.now(), part=part)
+        body = views.maintenance_out(snapshot, maintenance_id, within=caller.within, now=self.clock.now(), part=part)
+        for host in body.hosts:
+            host.executor = self._host_executor
+        return body
 
     def targets(self, body: bodies.TargetsIn) -> Targets:
         return Targets(

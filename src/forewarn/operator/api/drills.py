@@ -7,7 +7,7 @@ from datetime import datetime
 
 from forewarn.core.errors import Forbidden, NotFound
 from forewarn.core.model import Event, Maintenance, MaintenanceRequest, Targets
-from forewarn.core.readiness import MachineReadiness, machine_readiness, readiness
+from forewarn.core.readiness import MachineReadiness, drill_result, machine_readiness
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.access import Identity
 from forewarn.operator.api.context import (
@@ -97,5 +97,5 @@ def _row(drill: Maintenance, events: list[Event], machines: list[MachineReadines
         description=drill.description,
         hold_s=drill.drill_hold_s,
         scopes=sorted({event.scope for event in events}),
-        readiness=bodies.ReadinessOut(**asdict(readiness(machines))),
+        readiness=bodies.ReadinessOut(**asdict(drill_result(machines))),
     )

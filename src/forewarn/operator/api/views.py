@@ -198,7 +198,7 @@ class EventBodies:
 
     def _all_within(self, reason: Waiting) -> bool:
         """Whether the reason concerns the owner's scopes alone. A host may carry machines of every scope."""
-        if reason.code.startswith("host-"):
+        if reason.code.startswith("host-") or reason.code == "no-target":
             return False
         events = (self._snapshot.events.get(event_id) for event_id in reason.events)
         return not reason.orders and all(

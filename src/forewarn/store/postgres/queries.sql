@@ -1010,9 +1010,9 @@ DELETE FROM leases WHERE name = %(name)s AND node = %(node)s;
 DELETE FROM leases WHERE until < clock_timestamp() - interval '1 day';
 
 -- name: live_nodes
--- Return the nodes whose own lease has not ended, or ended at most `past_s` ago.
+-- Return the names in the leases of a kind that have not ended, or ended at most `past_s` ago.
 SELECT node FROM leases
-WHERE name = 'node ' || node AND until >= clock_timestamp() - %(past_s)s * interval '1 second';
+WHERE name = %(kind)s || ' ' || node AND until >= clock_timestamp() - %(past_s)s * interval '1 second';
 
 -- name: now
 -- Return the database's time.

@@ -47,9 +47,7 @@ class PostgresDatabase:
                 "open": "SELECT count(*) FROM events WHERE ended IS NULL",
                 "events": "SELECT count(*) FROM events",
                 "audit": "SELECT count(*) FROM audit",
-                # A node that may tick holds a second lease of its own, which is no node.
-                "nodes": "SELECT count(*) FROM leases WHERE name = 'node ' || node AND until >= clock_timestamp()"
-                " AND position(' may tick on ' in node) = 0",
+                "nodes": "SELECT count(*) FROM leases WHERE name = 'node ' || node AND until >= clock_timestamp()",
             }
             for name, query in counts.items():
                 row = connection.execute(query).fetchone()

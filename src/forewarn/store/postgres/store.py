@@ -377,9 +377,9 @@ class PostgresStore(SqlStore):
         with self._writing() as writer:
             writer.execute("drop_lease", name=name, node=node)
 
-    def live_nodes(self, past_s: float = 0.0) -> set[str]:
+    def live_nodes(self, past_s: float = 0.0, *, kind: str = "node") -> set[str]:
         with self._reading() as reader:
-            return {row["node"] for row in reader.query("live_nodes", past_s=past_s)}
+            return {row["node"] for row in reader.query("live_nodes", past_s=past_s, kind=kind)}
 
     # -- the database's time
 

@@ -201,7 +201,7 @@ class HostWorkOut(ResponseBody):
     """The work on one host of a maintenance; hosts come one after another. A rescheduled host has a `requested_not_before`.
 
     `machines` are on the host now, until its work is over; `targets` are the hosts that each may go to, in a plan. A plan has no
-    `order_id`.
+    `order_id`. `executor` is the setting `host_executor` of the node that answers: with `external`, other tools take the order.
     """
 
     host: str
@@ -216,6 +216,7 @@ class HostWorkOut(ResponseBody):
     waiting_for: list[WaitingOut]
     reschedules: int
     requested_not_before: datetime | None
+    executor: str = ""
     targets: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
 
 
