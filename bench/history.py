@@ -92,22 +92,26 @@ things AS MATERIALIZED (
     FROM numbers)
 """
 _ROWS = (
-    f"""INSERT INTO maintenances {_NUMBERS}
+    f"""INSERT INTO maintenances (id, type, source, created, created_by, not_before, earliest, duration_s, description,
+        emergency, on_failure, paused, cancelled, status, wake_at, version, ended, told) {_NUMBERS}
     SELECT maintenance, 'Reboot', 'Platform', min(at), 'bench', NULL, NULL, -1, '', 0, 'hold', 0, 0,
         CASE WHEN max(n) <= :ended THEN 'Completed' ELSE 'Running' END, NULL, 1,
-        CASE WHEN max(n) <= :ended THEN max(at) END, min(at), NULL, 0, ''
+        CASE WHEN max(n) <= :ended THEN max(at) END, min(at)
     FROM things GROUP BY maintenance""",
-    f"""INSERT INTO events {_NUMBERS}
+    f"""INSERT INTO events (number, id, maintenance_id, wave, position, scope, update_domain, type, source, resources,
+        description, duration_s, emergency, status, born_approved, needs_approval, approval, sequence, published,
+        not_before, minimum_notice_s, started, ended, reason) {_NUMBERS}
     SELECT n, printf('E%08d', n), maintenance, 1, n, scope, 0,
         CASE WHEN over AND n % :rare = 1 THEN 'Terminate' ELSE 'Reboot' END, 'Platform', json_array(machine), '', -1, 0,
         CASE WHEN NOT over THEN 'Scheduled' WHEN n % :rare = 2 THEN 'Abandoned' ELSE 'Completed' END,
-        0, 1, 'any', 0, at, at, 900, CASE WHEN over THEN at END, CASE WHEN over THEN at END, '', '', ''
+        0, 1, 'any', 0, at, at, 900, CASE WHEN over THEN at END, CASE WHEN over THEN at END, ''
     FROM things""",
     """INSERT INTO event_machines SELECT scope, resources ->> 0, number, 0 FROM events""",
     """INSERT INTO maintenance_scopes SELECT DISTINCT e.scope, m.status, m.created, m.id
     FROM events e CROSS JOIN maintenances m ON m.id = e.maintenance_id""",
-    """INSERT INTO orders SELECT id, ended, NULL, CASE WHEN number > :unfinished THEN 'open' ELSE 'done' END, 1, '',
-        NULL, NULL, '', '', scope, '', '', 0, '' FROM events WHERE ended IS NOT NULL""",
+    """INSERT INTO orders (id, issued, state, attempt, node, reason, output, scope)
+    SELECT id, ended, CASE WHEN number > :unfinished THEN 'open' ELSE 'done' END, 1, '', '', '', scope
+    FROM events WHERE ended IS NOT NULL""",
     """INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)
     SELECT published, 'bench', 'published', '', scope, maintenance_id, id, '' FROM events""",
     """INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)

@@ -146,8 +146,8 @@ RARE_WORDS = {
     "waiting codes": (
         "approval", "bake", "budget", "clock", "continue", "drill", "failures", "earlier-host", "earlier-wave", "earliest",
         "executor", "host-not-empty", "host-work",
-        "in-doubt", "machine", "no-target", "notice", "order-failed", "paused",
-        "queue", "requested-start", "store-held", "ticker", "unresolved", "update-domain", "wave",
+        "in-doubt", "machine", "no-go", "no-target", "notice", "order-failed", "paused",
+        "queue", "requested-start", "store-held", "ticker", "unresolved", "update-domain", "wave", "window",
     ),
     "journal records": (
         "approved", "approving", "begin", "changed", "child", "end", "health", "in-service", "kept", "lapsed", "over", "refused",
@@ -170,7 +170,8 @@ AGENT_KEYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "": (
         {},
         {
-            "approve": '"never"', "reserve": '"30s"', "rules": "[]", "steps": "[]", "health": '{command = ["true"]}',
+            "approve": '"never"', "reserve": '"30s"', "prepare_within": '"20m"',
+            "rules": "[]", "steps": "[]", "health": '{command = ["true"]}',
             "endpoint": '"http://127.0.0.1:1"', "api_version": '"2020-07-01"', "name": '"web-0"', "poll": '"1s"',
             "source_address": '"127.0.0.1"', "state_dir": '"s"', "metrics_file": '"m"', "boot_id_file": '"b"',
             "log_level": '"debug"',

@@ -101,6 +101,7 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
             "bake_s": 0,
             "max_failures": "",
             "pause_after": 0,
+            "windows": [],
         },
         "hosts": [],
         "waves": [{"number": number, "events": members} for number, members in sorted(waves.items())],

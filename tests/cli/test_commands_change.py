@@ -350,3 +350,34 @@ def test_the_budget_of_a_scope_is_set_and_shown(cli: CommandLine) -> None:
     refused = cli.run("scope", "set", "quiet", "--max-unavailable", "few")
     assert refused.returncode == FAILED
     assert "max_unavailable" in refused.stderr
+
+
+def test_windows_and_no_go_times_are_added_shown_and_removed(cli: CommandLine) -> None:
+    """A scope takes a window by its name; a window in use stays."""
+    text = cli.output("window", "add", "always", "--when", "Mon-Thu 00:00-24:00", "--when", "Fri-Sun 00:00-24:00")
+    assert re.search(r"when +Mon-Thu 00:00-24:00, Fri-Sun 00:00-24:00\n", text)
+    assert re.search(r"state +open\n", text)
+    cli.output("window", "add", "nights", "--when", "daily 22:00-05:00", "--zone", "Europe/Berlin")
+    assert [each["name"] for each in cli.json("window", "list")["items"]] == ["always", "nights"]
+    assert "Europe/Berlin" in cli.output("window", "list")
+    assert cli.json("window", "show", "nights")["zone"] == "Europe/Berlin"
+    refused = cli.run("window", "extend", "always", "--until", "+1h")
+    assert (refused.returncode, "extend it to a later time" in refused.stderr) == (FAILED, True)
+    chosen = cli.output("scope", "set", "quiet", "--window", "always", "--window", "nights", "--approval-opens-window")
+    assert re.search(r"windows +always, nights\n", chosen)
+    assert "used by scope quiet" in cli.run("window", "remove", "nights").stderr
+    assert "at any time" in cli.output("scope", "set", "quiet", "--window", "", "--no-approval-opens-window")
+    for name in ("always", "nights"):
+        assert "is removed" in cli.output("window", "remove", name)
+    once = cli.output(
+        "no-go", "add", "fair", "--start", "+1h", "--end", "+2h", "--reason", "the fair", "--scope", "quiet"
+    )
+    assert re.search(r"binds +quiet\n", once)
+    weekly = cli.output("no-go", "add", "hours", "--when", "Mon 08:00-18:00", "--reason", "busy")
+    assert re.search(r"binds +the whole fleet\n", weekly)
+    assert [each["name"] for each in cli.json("no-go", "list")["items"]] == ["fair", "hours"]
+    assert "the fair" in cli.output("no-go", "list")
+    assert cli.run("no-go", "add", "x", "--start", "+1h", "--reason", "r").returncode == USAGE
+    assert cli.run("no-go", "add", "x", "--reason", "r").returncode == USAGE
+    for name in ("fair", "hours"):
+        assert "is removed" in cli.output("no-go", "remove", name)

@@ -39,6 +39,7 @@ TABLE: dict[str, dict[str, str]] = {
     "host-work": NOTHING,
     "in-doubt": {Role.OPERATOR: RETRY},
     "machine": NOTHING,
+    "no-go": NOTHING,
     "no-target": {Role.OPERATOR: "forewarn host uncordon HOST"},
     "notice": NOTHING,
     "order-failed": {Role.OPERATOR: RETRY},
@@ -50,6 +51,7 @@ TABLE: dict[str, dict[str, str]] = {
     "unresolved": {Role.OPERATOR: f"forewarn event retry {SECOND_ID}"},
     "update-domain": NOTHING,
     "wave": NOTHING,
+    "window": NOTHING,
 }
 # The call of the API that each command makes.
 CALL_OF = {

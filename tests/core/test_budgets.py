@@ -77,12 +77,24 @@ def test_other_events_count_but_never_wait(options: dict[str, object]) -> None:
     assert (reason.code, reason.events) == ("budget", (other.id,))
 
 
-def test_machines_that_are_unavailable_already_need_no_room() -> None:
-    """A wave for the same machines takes nothing more down, although an emergency has exceeded the budget."""
+def test_a_machine_in_two_events_counts_once() -> None:
+    """A wave for a machine that is unavailable fits beside it, but not into a budget that an emergency has exceeded."""
     world = one_at_a_time()
-    world.submit("shop/web-0", "shop/web-1", emergency=True)
-    (again,) = world.submit("shop/web-1", type=EventType.FREEZE)
-    assert world.status(again.id) is Status.SCHEDULED
+    (first,) = world.submit("shop/web-0")
+    (again,) = world.submit("shop/web-0", type=EventType.FREEZE)
+    assert (world.status(first.id), world.status(again.id)) == (Status.SCHEDULED, Status.SCHEDULED)
+    world.submit("shop/web-1", emergency=True)
+    (third,) = world.submit("shop/web-1", type=EventType.FREEZE)
+    assert world.codes(third.id) == ["budget"]
+
+
+def test_what_is_published_beside_a_waiting_wave_makes_no_room_for_it() -> None:
+    """A user's event for the machine of the wave counts as well: only what ends makes room, and wakes the wave."""
+    world = one_at_a_time()
+    world.submit("shop/web-0")
+    (waiting,) = world.submit("shop/web-1")
+    world.submit("shop/web-1", source=Source.USER)
+    assert world.codes(waiting.id) == ["budget"]
 
 
 def test_a_wave_waits_for_the_budget_of_each_of_its_scopes() -> None:

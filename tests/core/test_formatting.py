@@ -265,6 +265,7 @@ def test_a_strategy_in_words() -> None:
     assert formatting.strategy(**{**default, **facts}) == (
         "by host, 1 at once, canary 1, bake time 30m, holds at 3 failures, pauses after wave 1"
     )
+    assert formatting.strategy(**{**default, "windows": ["nights", "noon"]}) == "in window nights or noon"
 
 
 def test_a_maintenance_that_waits_for_an_operator() -> None:

@@ -168,12 +168,21 @@ class ServiceMachine(RuleBasedStateMachine):
     def enable_or_disable(self, scope: str, on: bool) -> None:
         self.do(self.control.enable if on else self.control.disable, scope, Actor("guest"))
 
-    @rule(scope=st.sampled_from(SCOPES), mode=st.sampled_from(ApprovalMode), raised=st.booleans())
-    def change_settings(self, scope: str, mode: ApprovalMode, raised: bool) -> None:
+    @rule(
+        scope=st.sampled_from(SCOPES),
+        mode=st.sampled_from(ApprovalMode),
+        raised=st.booleans(),
+        budget=st.sampled_from(["", "", "1", "2", "50%"]),
+    )
+    def change_settings(self, scope: str, mode: ApprovalMode, raised: bool, budget: str) -> None:
         notice = {EventType.REBOOT: 1_800} if raised else {}
         known = fleet().scopes[scope]
-        wanted = Scope(name=scope, kind=known.kind, approval=mode, minimum_notice_s=notice)
+        wanted = Scope(name=scope, kind=known.kind, approval=mode, minimum_notice_s=notice, max_unavailable=budget)
         self.do(self.control.apply_fleet, Fleet({scope: wanted}, {}), OPERATOR)
+
+    @rule(hosts=st.sampled_from([0, 0, 1, 2]), machines=st.sampled_from([0, 0, 1, 3]))
+    def set_the_budget(self, hosts: int, machines: int) -> None:
+        self.do(self.control.set_budget, OPERATOR, max_hosts_down=hosts, max_machines_down=machines)
 
     @rule(scope=st.sampled_from(SCOPES), name=st.sampled_from(["m-0", "m-3"]), domain=st.integers(0, 1))
     def move_or_add_a_machine(self, scope: str, name: str, domain: int) -> None:

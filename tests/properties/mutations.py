@@ -9,6 +9,7 @@ import pytest
 
 from forewarn.core import (
     advance,
+    budgets,
     constraints,
     deadline,
     host_verbs,
@@ -22,6 +23,7 @@ from forewarn.core import (
     strategy,
     waiting,
 )
+from forewarn.core.change import Change
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, HostMode, OnFailure, Order, OrderState, Phase, Scope, Status
 from forewarn.core.reason import Waiting
@@ -127,6 +129,28 @@ def deadline_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(constraints, "BEFORE_START", others)
     patch.setattr(deadline, "is_past_deadline", lambda draft, maintenance: False)
     patch.setattr(advance, "is_past_deadline", lambda draft, maintenance: False)
+
+
+def budgets_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budgets, "_shortages", lambda draft, maintenance, wave: [])
+
+
+def budgets_count_started_events_only(patch: pytest.MonkeyPatch) -> None:
+    """A published event reserves nothing."""
+
+    def started(draft: Draft, scope: str) -> set[str]:
+        return {name for e in draft.events_in(scope) if e.status is Status.STARTED for name in e.resources}
+
+    patch.setattr(Draft, "unavailable_in", started)
+
+
+def what_is_up_again_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A maintenance of another scope waits for the budget of the fleet for ever."""
+    patch.setattr(Change, "frees_budget", property(lambda change: False))
+
+
+def budget_of_hosts_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budgets, "_host_shortages", lambda draft, maintenance, hosts, wave: iter(()))
 
 
 def rescheduled_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
@@ -249,6 +273,30 @@ def a_cancelled_host_is_worked_on(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(ORDER_TRANSITIONS[OrderState.CANCELLED], OrderVerb.TAKE, OrderState.RUNNING)
 
 
+def start_outside_a_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(constraints, "BEFORE_START", ())
+
+
+def announced_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(constraints, "BEFORE_PUBLICATION", ())
+
+
+def announced_beyond_its_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(advance, "why_missed", lambda draft, maintenance, wave: "")
+
+
+def waiting_for_a_window_holds_up_others(patch: pytest.MonkeyPatch) -> None:
+    """Let a wave that waits for its window count as due, and hold it back like an obstacle instead."""
+    original = waiting.obstacles
+
+    def with_windows(draft: Draft, maintenance: Any, wave: list[Event]) -> list[Waiting]:
+        return [*constraints.start_waits(draft, maintenance, wave), *original(draft, maintenance, wave)]
+
+    patch.setattr(waiting, "start_waits", lambda draft, maintenance, wave: [])
+    for module in (waiting, advance):
+        patch.setattr(module, "obstacles", with_windows)
+
+
 def two_update_domains_in_one_wave(patch: pytest.MonkeyPatch) -> None:
     """Let all events of neighbouring groups share the first wave, whatever their update domains."""
     original = strategy.planned_waves
@@ -289,6 +337,9 @@ MUTATIONS: dict[Patch, str] = {
     ended_events_can_be_cancelled: "invariant 7: .* Completed to Cancelled",
     overtaking_in_a_scope: "would overtake",
     earliest_ignored: "invariant 1: .* before the earliest start",
+    budgets_ignored: "invariant 16: ",
+    budgets_count_started_events_only: "invariant 16: ",
+    what_is_up_again_wakes_nobody: "the ticker does not move it",
     deadline_ignored: "invariant 1: .* after the deadline|the ticker does not move it",
     rescheduled_past_the_deadline: "invariant 1: .* rescheduled past the deadline",
     a_drill_hands_out_an_order: "invariant 11: order .* of a drill would be open",
@@ -308,8 +359,16 @@ MUTATIONS: dict[Patch, str] = {
     limit_of_failures_ignored: "invariant 8: .* would move on after",
     no_operator_continues: "invariant 8: .* would follow without an operator",
 }
+# Found by the machine with windows.
+WINDOW_MUTATIONS: dict[Patch, str] = {
+    start_outside_a_window: "invariant 1: .* would start outside its window",
+    announced_at_once: "was announced long before its window",
+    announced_beyond_its_window: "is still announced for a window that has closed",
+    waiting_for_a_window_holds_up_others: "queues behind a wave that waits for its window",
+}
 # Found by the machine with hosts.
 HOST_MUTATIONS: dict[Patch, str] = {
+    budget_of_hosts_ignored: "invariant 16: .* hosts of the fleet would be down",
     a_host_looks_empty: "invariant 11: the work on host .* would begin while",
     a_cordoned_host_is_chosen: "was chosen although it is cordoned",
     machines_are_stopped_when_announced: "invariant 11: .* no started event announces it",

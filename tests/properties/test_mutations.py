@@ -8,7 +8,8 @@ from forewarn.core.errors import InvariantBroken
 from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from tests.properties.machine import HostMachine, ServiceMachine
-from tests.properties.mutations import HOST_MUTATIONS, MUTATIONS, Patch
+from tests.properties.mutations import HOST_MUTATIONS, MUTATIONS, WINDOW_MUTATIONS, Patch
+from tests.properties.window_machine import WindowMachine
 
 # How soon the examples that show a bent rule come depends on the seed: short runs find them sooner than one long run.
 SEEDS = range(256)
@@ -31,6 +32,15 @@ def test_a_bent_rule_about_hosts_is_noticed(mutate: Patch, monkeypatch: pytest.M
     mutate(monkeypatch)
     with pytest.raises((InvariantBroken, AssertionError), match=HOST_MUTATIONS[mutate]):
         run_every_seed(HostMachine)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutate", WINDOW_MUTATIONS, ids=lambda each: each.__name__)
+def test_a_bent_rule_about_windows_is_noticed(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The property machine with windows fails when the rule is bent."""
+    mutate(monkeypatch)
+    with pytest.raises((InvariantBroken, AssertionError), match=WINDOW_MUTATIONS[mutate]):
+        run_every_seed(WindowMachine)
 
 
 def run_every_seed(machine: type[ServiceMachine] = ServiceMachine) -> None:

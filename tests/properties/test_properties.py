@@ -10,6 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from forewarn.store import Store
 from tests.conftest import STORES
 from tests.properties.machine import FleetMachine, HostMachine, ServiceMachine
+from tests.properties.window_machine import WindowMachine
 from tests.support.budget import BUDGET
 
 EXAMPLES = {"memory": 120, "postgres": 8, "sqlite": 25}
@@ -28,6 +29,13 @@ def test_invariants_hold_for_any_requests(name: str) -> None:
 def test_invariants_hold_for_maintenance_of_hosts(name: str) -> None:
     """The same, with hosts that are evacuated or worked on in place."""
     run(name, HostMachine, HOST_EXAMPLES[name])
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_invariants_hold_with_windows(name: str) -> None:
+    """The same, with windows and no-go times that open and close all the time."""
+    run(name, WindowMachine, HOST_EXAMPLES[name])
 
 
 def run(name: str, machine: type[ServiceMachine], examples: int) -> None:

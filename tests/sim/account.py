@@ -212,8 +212,9 @@ class Account:
             known = self.maintenances.get(maintenance_id)
             if known is not None and known.ended is None:
                 self.maintenances[maintenance_id] = replace(known, version=known.version + 1)
-        for known in [m for m in self.maintenances.values() if change.releases_hold and m.ended is None]:
-            self.maintenances[known.id] = replace(known, version=known.version + 1)
+        for known in [m for m in self.maintenances.values() if m.ended is None]:
+            woken = change.releases_hold or change.fleet_rules or (change.frees_budget and known.waits_for_budget)
+            self.maintenances[known.id] = replace(known, version=known.version + 1) if woken else known
 
     # -- events
 

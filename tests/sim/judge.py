@@ -1,7 +1,7 @@
 """The judge: reads the history of a run, entry by entry, and returns a complaint for every broken rule.
 
-`account` checks commits, `order_checks` what executors did, `host_checks` the work on hosts, `strategy_checks` what shares a wave
-and what a next wave waits for, `guest_checks` what guests saw.
+`account` checks commits, `order_checks` what executors did, `host_checks` the work on hosts, `budget_checks` what is down at
+once, `strategy_checks` what shares a wave and what a next wave waits for, `guest_checks` what guests saw.
 The checker of the crash tests compares what was acknowledged with what is in the store.
 """
 
@@ -12,6 +12,7 @@ from forewarn.store import Store
 from tests.integration.crash import checker
 from tests.integration.crash.history import History, saved
 from tests.sim.account import Account
+from tests.sim.budget_checks import BudgetChecks
 from tests.sim.guest_checks import GuestChecks, Notice
 from tests.sim.history import (
     Acknowledged,
@@ -40,6 +41,7 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
     """Return the complaints, each once, and how many guests got their notice. `store` is the store after the run."""
     account = Account(tolerance_ms=tolerance_ms)
     orders, hosts, guests = OrderChecks(account), HostChecks(account), GuestChecks(account)
+    budgets = BudgetChecks(account)
     strategies = StrategyChecks(account, tolerance_ms=tolerance_ms)
     acknowledged: list[Change] = []
     for entry in history:
@@ -48,10 +50,12 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
                 orders_before = {
                     order.id: account.orders[order.id] for order in entry.change.orders if order.id in account.orders
                 }
+                budgets.before_commit()
                 events_before = {
                     event.id: account.events[event.id] for event in entry.change.events if event.id in account.events
                 }
                 account.commit(entry.at_ms, entry.change, entry.life)
+                budgets.committed(entry)
                 hosts.committed(entry, orders_before)
                 strategies.committed(entry, events_before)
                 orders.committed(entry)

@@ -45,6 +45,9 @@ OF_THE_CORE: dict[Patch, str] = {
     core.overtaking_in_a_scope: "overtook",
     core.earliest_ignored: "before the earliest start",
     core.deadline_ignored: "after the deadline",
+    core.budgets_ignored: "were unavailable at once",
+    core.budget_of_hosts_ignored: "hosts of the fleet were down at once",
+    core.what_is_up_again_wakes_nobody: "is still",
     core.rescheduled_past_the_deadline: "rescheduled past the deadline",
     core.a_drill_hands_out_an_order: "of a drill is",
     core.a_drill_does_not_yield: "of a drill is visible beside",
@@ -92,6 +95,11 @@ def acts_before_saving(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Orders, "__init__", remembered)
     patch.setattr(Control, "take_order", hasty)
+
+
+def budget_not_reserved(patch: pytest.MonkeyPatch) -> None:
+    """Two nodes that publish at once both find room in the budget of the fleet."""
+    patch.setattr(draft.Draft, "_relies_on_fleet_use", lambda one, moved, orders, maintenances: False)
 
 
 def no_version_check(patch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,8 @@ class NodeStore:
         xid, timeline = self._database.begin(), self._database.timeline
         try:
             disturb(self._universe, self._life, "the transaction")
+            if self._universe.chance(self._universe.faults.slow_commit):
+                hang(self._universe, self._life, "the commit")
             if timeline != self._database.timeline or self._universe.now_ms - start_ms > CALL_WITHIN_MS:
                 raise StoreUnavailable("the transaction took too long and was rolled back")
             if self._universe.chance(self._universe.faults.conflict):

@@ -185,8 +185,15 @@ class Operator:
     def _schedule(self, node: Node) -> None:
         open_ones = self._shared.database.memory.maintenances(MaintenanceQuery(statuses=RUNNING))
         if len(open_ones) < MAX_OPEN_MAINTENANCES and self._shared.database.memory.inventory().machines:
-            self._keys += 1
-            self._submit(node, self._request(), f"key-{self._keys}")
+            if self._shared.database.memory.fleet_rules().max_machines_down and self._universe.chance(0.6):
+                # Another operator wants a part of the same budget at about the same time.
+                other = self._universe.choose.choice(self._shared.nodes)
+                self._universe.later(self._universe.choose.randrange(1_000), lambda: self._submit_new(other))
+            self._submit_new(node)
+
+    def _submit_new(self, node: Node) -> None:
+        self._keys += 1
+        self._submit(node, self._request(), f"key-{self._keys}")
 
     def _submit(self, node: Node, request: MaintenanceRequest, key: str) -> None:
         """Submit with one idempotency key through any node until one answers: it must become one maintenance."""

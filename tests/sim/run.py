@@ -7,7 +7,7 @@ started must end.
 import logging
 import random
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forewarn.app.guest_server import SEEN_EVERY_S
 from forewarn.core.change import Change
@@ -66,6 +66,24 @@ def fleet(choose: random.Random) -> Fleet:
     return Fleet({scope.name: scope for scope in scopes}, {machine.key: machine for machine in machines}, hosts)
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much may be down at once. No wave is larger than this, so that everything can end."""
+
+    of_scopes: str = ""
+    machines: int = 0
+    hosts: int = 0
+
+    @staticmethod
+    def drawn(seed: int, faults: Faults) -> "Budget":
+        """Return a budget for every other seed. Machines in place are shut down together: up to two of a scope."""
+        if seed % 2:
+            return Budget()
+        if faults.host_work:
+            return Budget(of_scopes="2", hosts=1)
+        return Budget(of_scopes=("1", "2", "50%")[seed // 2 % 3], machines=(2, 3, 4, 5)[seed // 2 % 4])
+
+
 def run_seed(seed: int) -> Run:
     """Run a seed. An error that ends the run is a complaint, so that the seeds after it are run too."""
     simulation = Simulation(seed)
@@ -107,7 +125,14 @@ class Simulation:
         first, *others = shared.nodes
         first.start()
         stated = fleet(universe.choose)
-        first.request(lambda: first.control.apply_fleet(stated, Actor("fleet file")))
+        budget = Budget.drawn(self.seed, faults)
+        limited = {name: replace(scope, max_unavailable=budget.of_scopes) for name, scope in stated.scopes.items()}
+        stated = replace(stated, scopes=limited)
+        operator = Actor("fleet file")
+        first.request(lambda: first.control.apply_fleet(stated, operator))
+        first.request(
+            lambda: first.control.set_budget(operator, max_hosts_down=budget.hosts, max_machines_down=budget.machines)
+        )
         for node in others:
             node.start()
         faults.on = True

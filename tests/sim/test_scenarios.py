@@ -25,6 +25,7 @@ from forewarn.store import EventQuery, Focus
 from tests.sim.guest_checks import stage
 from tests.sim.history import ClockMoved, Entry, ExecutorCalled
 from tests.sim.judge import judge
+from tests.sim.mutations import budget_not_reserved, no_invariants
 from tests.sim.node import DISABLE_AFTER_S, Node, Shared
 from tests.sim.people import Guest
 from tests.sim.run import DECISION_MS, READING_MS
@@ -281,3 +282,32 @@ def test_a_report_that_a_failover_lost_is_saved_again(can_begin: bool) -> None:
     node.cycle()
     assert scene.order().state is reported
     assert sum(isinstance(entry, ExecutorCalled) for entry in scene.history) == int(can_begin)
+
+
+@pytest.mark.parametrize("reserves", [True, False], ids=["as it is", "mutated"])
+def test_two_nodes_that_publish_at_once_keep_the_budget_of_the_fleet(
+    reserves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find room while neither has committed: the second to commit decides again. Without a reservation, both publish."""
+    no_invariants(monkeypatch)
+    if not reserves:
+        budget_not_reserved(monkeypatch)
+    scene = Scene()
+    first, second = scene.nodes
+    ship = Scope(name="ship", kind=ScopeKind.AVAILABILITY_SET)
+    fleet = Fleet({"ship": ship}, {("ship", "web-0"): Machine(scope="ship", name="web-0")})
+    first.request(lambda: first.control.apply_fleet(fleet, OPERATOR))
+    first.request(lambda: first.control.set_budget(OPERATOR, max_machines_down=1))
+    scene.cycle_all()
+    wanted = {
+        node: MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope=scope))
+        for node, scope in ((first, "shop"), (second, "ship"))
+    }
+    scene.universe.faults.slow_s, scene.universe.faults.slow_commit = 2, 1.0
+    scene.universe.later(1, lambda: second.request(lambda: second.control.submit(wanted[second], OPERATOR)))
+    first.request(lambda: first.control.submit(wanted[first], OPERATOR))
+    assert any("hangs in the commit" in line for line in scene.universe.trace)
+    statuses = [event.status for event in scene.shared.database.memory.events(EventQuery()).events]
+    exceeded = [line for line in scene.verdict() if "were down at once" in line]
+    assert (Status.PLANNED in statuses) == reserves
+    assert exceeded == ([] if reserves else ["2 machines of the fleet were down at once, and 1 may be"])

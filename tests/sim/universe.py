@@ -34,6 +34,7 @@ class Faults:
     fail_after: float = 0.0
     conflict: float = 0.0
     slow: float = 0.0
+    slow_commit: float = 0.0
     crash: float = 0.0
     slow_s: int = 20
     notification_lost: float = 0.0

@@ -151,7 +151,7 @@ def agent() -> None:
 FUNCTIONS = {"serve": serve, "demo": demo, "agent": agent}
 WORDS = (
     "status", "fleet", "scope", "host", "machine", "maintenance", "drill", "event", "order", "audit", "token", "hook", "budget",
-    "clock", "db", "scenario", "serve", "emulate", "record", "conform", "demo", "agent",
+    "clock", "window", "no-go", "db", "scenario", "serve", "emulate", "record", "conform", "demo", "agent",
 )  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def _add(app: StrictTyper, word: str) -> None:
     if word in FUNCTIONS:
         app.command()(FUNCTIONS[word])
         return
-    module = import_module(f"forewarn.cli.{word}")
+    module = import_module(f"forewarn.cli.{word.replace('-', '_')}")
     if hasattr(module, "app"):
         app.add_typer(module.app)
     elif word == "status":

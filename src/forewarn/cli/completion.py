@@ -45,6 +45,10 @@ def hosts(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     )
 
 
+def windows(ctx: typer.Context, incomplete: str) -> list[Candidate]:
+    return _ask(ctx, lambda api: ((w["name"], f"{', '.join(w['when'])}") for w in _search(api, "windows", incomplete)))
+
+
 def events(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     return _ids(ctx, incomplete, "events", lambda event: f"{event['status']} {event['type']} in {event['scope']}")
 

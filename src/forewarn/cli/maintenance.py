@@ -208,6 +208,14 @@ def schedule(
             show_default=False,
         ),
     ] = 0,
+    window: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Start only in this window, and in a window of the scope; may be repeated.",
+            metavar="WINDOW",
+            autocompletion=completion.windows,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the plan and its calendar.", show_default=False)
     ] = False,
@@ -251,6 +259,7 @@ def schedule(
             "bake_s": seconds("--bake", bake) if bake is not None else 0,
             "max_failures": max_failures,
             "pause_after": pause_after,
+            "windows": window or [],
         },
     }
     if host_mode is not None:

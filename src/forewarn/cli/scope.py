@@ -21,6 +21,8 @@ SETTINGS = (
     "max_user_operations",
     "terminate_notice_s",
     "minimum_notice_s",
+    "windows",
+    "approval_opens_window",
     "max_unavailable",
 )
 
@@ -64,6 +66,17 @@ def set_scope(
         list[str] | None,
         typer.Option(help="More notice for a type, like Reboot=30m; Reboot= restores the protocol's. May be repeated."),
     ] = None,
+    window: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The window in which maintenance starts; several if repeated, none if empty.",
+            metavar="WINDOW",
+            autocompletion=completion.windows,
+        ),
+    ] = None,
+    approval_opens_window: Annotated[
+        bool | None, typer.Option(help="Whether an approved event starts outside the windows of the scope too.")
+    ] = None,
     max_unavailable: Annotated[
         str | None,
         typer.Option(help='How many machines maintenance may take down at once, like 2 or 10%; "" for any number.'),
@@ -76,6 +89,8 @@ def set_scope(
         "approval": approval,
         "approve_user_events": approve_user_events,
         "max_user_operations": max_user_operations,
+        "windows": None if window is None else [name for name in window if name],
+        "approval_opens_window": approval_opens_window,
         "max_unavailable": max_unavailable,
         "terminate_notice_s": None if terminate_notice is None else seconds("--terminate-notice", terminate_notice),
     }
@@ -135,6 +150,8 @@ def _show(session: Session, scope: Json) -> None:
             ("max user operations", scope["max_user_operations"] or "the general limit, 500"),
             ("terminate notice", duration_text(scope["terminate_notice_s"])),
             ("minimum notice", _notice_text(scope) or "the protocol's"),
+            ("windows", ", ".join(scope["windows"]) or "none: maintenance starts at any time"),
+            ("approval opens window", scope["approval_opens_window"]),
             ("max unavailable", scope["max_unavailable"] or "no limit"),
             ("enabled", "yes" if scope["enabled"] else "no: none of its machines has polled for events lately"),
             ("epoch", scope["epoch"]),

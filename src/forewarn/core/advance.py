@@ -31,6 +31,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.planning import publication
+from forewarn.core.replanning import plan_again
 from forewarn.core.transitions import OrderVerb, Verb, order_after, status_after
 from forewarn.core.waiting import (
     current_wave,
@@ -43,6 +44,7 @@ from forewarn.core.waiting import (
     ready,
     stopped,
 )
+from forewarn.core.window_rules import closing_time, first_start, why_missed
 
 # States in which the deadline of an order counts. An order of a host that is planned has one once machines were shut down for it.
 TIMED = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING})
@@ -54,6 +56,7 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_
         _fail_late_orders(draft, maintenance_id, order_timeout_s)
         _cancel_past_deadline(draft, maintenance_id)
         end_drill_events(draft, draft.maintenances[maintenance_id])
+        _plan_missed_wave_again(draft, maintenance_id, new_id)
         move_hosts(draft, maintenance_id, order_timeout_s, new_id)
         _note_published(draft, maintenance_id)
         _publish(draft, maintenance_id)
@@ -154,6 +157,16 @@ def _is_in_place(draft: Draft, maintenance_id: str) -> bool:
     return draft.maintenances[maintenance_id].host_mode is HostMode.IN_PLACE
 
 
+def _plan_missed_wave_again(draft: Draft, maintenance_id: str, new_id: Callable[[], str]) -> None:
+    """Cancel a published wave whose window has closed. It is announced again, under new ids, for the next window."""
+    maintenance = draft.maintenances[maintenance_id]
+    wave = [e for e in current_wave(draft, maintenance) if e.status is Status.SCHEDULED]
+    if wave and (reason := why_missed(draft, maintenance, wave)):
+        for event in wave:
+            plan_again(draft, event, reason, new_id)
+        draft.put_maintenance(replace(maintenance, observed_published_at=None))
+
+
 def _note_published(draft: Draft, maintenance_id: str) -> None:
     """Record that the wave was read as published: guests can see it, and its minimum notice counts from now."""
     maintenance = draft.maintenances[maintenance_id]
@@ -176,6 +189,7 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
         return
     draft.put_maintenance(replace(maintenance, observed_published_at=None))
     publications = publication(maintenance, wave, draft.scopes, draft.now_in)
+    in_window = first_start(draft, maintenance, wave)
     one_per_scope = {event.scope: event for event in wave}
     sequences = {scope: _next_sequence(draft, event) for scope, event in one_per_scope.items()}
     for event in wave:
@@ -186,7 +200,7 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
             sequence=sequences[event.scope],
             approval_mode=ApprovalMode.ALL if maintenance.drill_hold_s else draft.scopes[event.scope].approval,
             published=fixed.published,
-            not_before=fixed.not_before,
+            not_before=max(fixed.not_before, in_window or fixed.not_before),
             minimum_notice_s=fixed.minimum_notice_s,
             needs_approval=fixed.needs_approval,
         )
@@ -289,7 +303,9 @@ def _was_interrupted(draft: Draft, maintenance: Maintenance, order: Order) -> bo
     # An empty host has no events. Its order opened with its turn: at submission if `issued` does not tell it.
     known = draft.before.orders.get(order.id)
     opened = order.issued > maintenance.created or (known is not None and known.state is OrderState.OPEN)
-    return opened or any(e.published is not None for e in departures(draft, order))
+    # Events that missed their window were published too. Those of a host that was rescheduled do not count.
+    events = (e for e in draft.events_of(order.maintenance_id) if e.host == order.host and e.replaced_by != order.id)
+    return opened or any(e.published is not None for e in events if not e.returns)
 
 
 def _has_more_to_do(draft: Draft, maintenance: Maintenance) -> bool:
@@ -306,10 +322,12 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
     ]
     moments += [draft.now for order in draft.host_orders_of(maintenance.id) if machines_to_start(draft, order)]
     moments += _drill_ends(draft, maintenance)
+    wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
+    closing = closing_time(draft, maintenance, wave) if any(e.published for e in wave) else None
+    moments += [closing] if closing is not None else []
     deadline = deadline_ahead(draft, maintenance)
     moments += [deadline] if deadline is not None else []
     if not stopped(draft, maintenance):
-        wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
         unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]
         moments += [notice_end(maintenance, e) or draft.now_in(e.scope) for e in unready]
         if wave and maintenance.earliest is not None and maintenance.earliest > draft.now:

@@ -44,7 +44,7 @@ def host_budget_waits(draft: Draft, maintenance: Maintenance, order: Order) -> l
     """Return the budget that has no room for the work on a host, unless the host is down already."""
     if maintenance.emergency:
         return []
-    return [shortage.reason for shortage in _host_shortages(draft, {order.host}, ())]
+    return [shortage.reason for shortage in _host_shortages(draft, maintenance, {order.host}, ())]
 
 
 def budgets_only_an_operator_frees(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
@@ -191,7 +191,7 @@ def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]
         limit = scope_limit(scope, draft.before.machine_counts.get(name, 0)) or 0
         needed = {machine for event in events for machine in event.resources}
         more = len(needed - unavailable)
-        if not more or len(unavailable) + more <= limit:
+        if len(unavailable) + more <= limit:
             continue
         allowed = f"max_unavailable allows {count(limit, 'machine')} of {name} at once"
         if len(needed) > limit:
@@ -215,22 +215,25 @@ def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
         unavailable = {scope: draft.unavailable_in(scope) for scope in {event.scope for event in bound}}
         more = sum(name not in unavailable[scope] for scope, name in needed)
         down = machines_down(draft)
-        if more and down + more > limit:
+        if down + more > limit:
             allowed = f"max_machines_down allows {count(limit, 'machine')} of the fleet at once"
             if len(needed) > limit:
                 yield _too_large(allowed, len(needed), bound)
             else:
                 yield _Shortage(_in_use(allowed, down, more, draft.before.fleet_use.events), is_stuck=False)
-    yield from _host_shortages(draft, hosts_of(maintenance, bound), bound)
+    yield from _host_shortages(draft, maintenance, hosts_of(maintenance, bound), bound)
 
 
-def _host_shortages(draft: Draft, hosts: Collection[str], wave: Iterable[Event]) -> Iterator[_Shortage]:
+def _host_shortages(
+    draft: Draft, maintenance: Maintenance, hosts: Collection[str], wave: Iterable[Event]
+) -> Iterator[_Shortage]:
+    """Yield the shortage of hosts. Hosts that the maintenance itself has taken down already need no room: their turn goes on."""
     limit = draft.before.fleet_rules.max_hosts_down
-    if not limit or not hosts:
+    if not limit or _hosts_taken_down(draft, maintenance).issuperset(hosts):
         return
     down = _hosts_down(draft)
     more = len(set(hosts) - down)
-    if more and len(down) + more > limit:
+    if len(down) + more > limit:
         allowed = f"max_hosts_down allows {count(limit, 'host')} of the fleet at once"
         if len(hosts) > limit:
             yield _too_large(allowed, len(hosts), wave)

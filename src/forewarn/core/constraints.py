@@ -15,13 +15,14 @@ from forewarn.core.reason import Waiting
 from forewarn.core.requested_start import announced_later, started_later
 from forewarn.core.strategy import bake
 from forewarn.core.target_waits import stranded
+from forewarn.core.window_rules import hold_back_publication, hold_back_start
 
 Constraint = Callable[[Draft, Maintenance, list[Event]], list[Waiting]]
 
 # A planned wave is published when none of these holds it back.
-BEFORE_PUBLICATION: tuple[Constraint, ...] = (announced_later, bake, stranded, budget_waits)
+BEFORE_PUBLICATION: tuple[Constraint, ...] = (hold_back_publication, announced_later, bake, stranded, budget_waits)
 # A published wave that is ready starts when none of these holds it back.
-BEFORE_START: tuple[Constraint, ...] = (started_later, deadline_passed, stranded)
+BEFORE_START: tuple[Constraint, ...] = (hold_back_start, started_later, deadline_passed, stranded)
 
 
 def publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:

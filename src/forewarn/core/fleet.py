@@ -34,6 +34,8 @@ SCOPE_KEYS = (
     "max_user_operations",
     "terminate_notice",
     "minimum_notice",
+    "windows",
+    "approval_opens_window",
     "max_unavailable",
 )
 MACHINE_KEYS = (
@@ -55,6 +57,8 @@ SCOPE_SETTINGS = (
     "max_user_operations",
     "terminate_notice_s",
     "minimum_notice_s",
+    "windows",
+    "approval_opens_window",
     "max_unavailable",
 )
 MACHINE_SETTINGS = ("update_domain", "fault_domain", "host", "addresses", "interface", "instance_id", "labels")
@@ -218,6 +222,8 @@ def _scope(table: Mapping[str, Any]) -> Scope:
         max_user_operations=_typed(table, "max_user_operations", int, 0, "a whole number"),
         terminate_notice_s=_duration(table.get("terminate_notice", "5m"), "terminate_notice"),
         minimum_notice_s=_minimum_notice(table.get("minimum_notice", {})),
+        windows=_strings(table, "windows", '["nights"]'),
+        approval_opens_window=_typed(table, "approval_opens_window", bool, False, "true or false"),
         max_unavailable=_amount(table, "max_unavailable"),
     )
 
@@ -239,16 +245,13 @@ def _minimum_notice(table: object) -> dict[EventType, int]:
 
 def _machine(table: Mapping[str, Any]) -> Machine:
     _only_keys(table, MACHINE_KEYS)
-    addresses = table.get("addresses", [])
-    if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
-        raise Invalid('addresses: write a list of strings, like ["10.0.0.4"]')
     return Machine(
         scope=_required(table, "scope"),
         name=_required(table, "name"),
         update_domain=_typed(table, "update_domain", int, 0, "a whole number"),
         fault_domain=_typed(table, "fault_domain", int, 0, "a whole number"),
         host=_typed(table, "host", str, "", "a string"),
-        addresses=tuple(addresses),
+        addresses=_strings(table, "addresses", '["10.0.0.4"]'),
         interface=_typed(table, "interface", str, "", "a string"),
         instance_id=_typed(table, "instance_id", str, "", "a string"),
         labels=_labels(table),
@@ -283,6 +286,13 @@ def _required(table: Mapping[str, Any], key: str) -> str:
     if key not in table:
         raise Invalid(f"{key}: missing; add it to this table")
     return str(_typed(table, key, str, "", "a string"))
+
+
+def _strings(table: Mapping[str, Any], key: str, example: str) -> tuple[str, ...]:
+    value = table.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Invalid(f"{key}: write a list of strings, like {example}")
+    return tuple(value)
 
 
 def _typed(table: Mapping[str, Any], key: str, type_: type, default: Any, what: str) -> Any:

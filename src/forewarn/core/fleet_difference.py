@@ -14,7 +14,18 @@ from forewarn.core.durations import duration_text
 from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
 from forewarn.core.fleet import HOST_SETTINGS, MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
 from forewarn.core.formatting import count, names
-from forewarn.core.model import MAX_MACHINES_PER_SCOPE, OPEN, Actor, AuditEntry, Host, Machine, Scope, ScopeKind, Status
+from forewarn.core.model import (
+    MAX_MACHINES_PER_SCOPE,
+    OPEN,
+    UNSTARTED,
+    Actor,
+    AuditEntry,
+    Host,
+    Machine,
+    Scope,
+    ScopeKind,
+    Status,
+)
 
 MAX_AUDIT_LINES = 1_000
 # A difference that removes more scopes, machines and hosts than this is applied only after a question.
@@ -202,16 +213,27 @@ def apply_difference(
         hosts=diff.hosts,
         removed_hosts=tuple((host.name, host.version) for host in diff.removed_hosts if host.cordoned is None),
         audit=tuple(audit),
-        wakes=_waiting_for_budgets(snapshot, diff),
+        wakes=tuple(sorted(_waiting_for_windows(snapshot, diff.scopes) | _waiting_for_budgets(snapshot, diff))),
     )
 
 
-def _waiting_for_budgets(snapshot: Snapshot, diff: Difference) -> tuple[str, ...]:
+def _waiting_for_windows(snapshot: Snapshot, scopes: Iterable[Scope]) -> set[str]:
+    """Return the maintenances that may start at another time because a scope has other windows now."""
+    known = snapshot.scopes
+    changed = {s.name for s in scopes if s.name in known and _window_settings(s) != _window_settings(known[s.name])}
+    return {e.maintenance_id for e in snapshot.events.values() if e.scope in changed and e.status in UNSTARTED}
+
+
+def _window_settings(scope: Scope) -> tuple[object, ...]:
+    return scope.windows, scope.approval_opens_window
+
+
+def _waiting_for_budgets(snapshot: Snapshot, diff: Difference) -> set[str]:
     """Return the maintenances that may have waited for a budget that the difference changes."""
     scopes = {scope.name for scope in diff.scopes}
     scopes |= {name for name, scope in snapshot.scopes.items() if is_share(scope.max_unavailable)}
     waiting = (e for e in snapshot.events.values() if e.status is Status.PLANNED and e.scope in scopes)
-    return tuple(sorted({event.maintenance_id for event in waiting}))
+    return {event.maintenance_id for event in waiting}
 
 
 def _with_time(snapshot: Snapshot, scope: Scope, now: datetime) -> Scope:

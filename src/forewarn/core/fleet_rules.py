@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from forewarn.core.model import check_name, check_text, require
+from forewarn.core.weekly_times import parse_span, zone_named
 
 MAX_WINDOWS = 200
 MAX_NO_GO_TIMES = 1_000
@@ -35,13 +36,14 @@ class Window:
         require(
             1 <= len(self.spans) <= MAX_SPANS, f"window {self.name} has {len(self.spans)} spans: use 1 to {MAX_SPANS}"
         )
+        _check_times(self.spans, self.zone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoGoTime:
     """A time at which no maintenance starts: once, from `start` to `end`, or every week in `spans` on the clocks of `zone`.
 
-    It binds the machines of `scopes` and those with the `labels` (a selector), or the whole fleet if both are empty.
+    It binds the machines of `scopes`, or the whole fleet without them. `labels` is not used yet.
     """
 
     name: str
@@ -58,12 +60,22 @@ class NoGoTime:
         check_text("reason", self.reason)
         require(bool(self.reason), f"no-go time {self.name} has no reason: say why nothing may start")
         once = self.start is not None and self.end is not None and self.start < self.end
+        weekly = self.start is None and self.end is None and bool(self.spans)
         require(
-            once != bool(self.spans), f"no-go time {self.name} needs a start before its end, or weekly spans: not both"
+            weekly or (once and not self.spans),
+            f"no-go time {self.name} needs a start before its end, or weekly spans: not both",
         )
         require(
             len(self.spans) <= MAX_SPANS, f"no-go time {self.name} has {len(self.spans)} spans: use at most {MAX_SPANS}"
         )
+        _check_times(self.spans, self.zone)
+
+
+def _check_times(spans: tuple[str, ...], zone: str) -> None:
+    """Raise Invalid for a span or a zone that does not exist."""
+    zone_named(zone)
+    for span in spans:
+        parse_span(span)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,13 +200,23 @@ def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int, aw
     return f"{'Held' if held else status}: {problems}" if problems else status
 
 
-def strategy(*, group_by: str, max_parallel: int, canary: int, bake_s: int, max_failures: str, pause_after: int) -> str:
+def strategy(
+    *,
+    group_by: str,
+    max_parallel: int,
+    canary: int,
+    bake_s: int,
+    max_failures: str,
+    pause_after: int,
+    windows: Sequence[str] = (),
+) -> str:
     """Return `by host, 2 at once, canary 1, bake time 30m, holds at 3 failures, pauses after wave 1`, or "" by default."""
     steps = [f"by {group_by}, {max_parallel} at once"] if group_by != "update-domain" else []
     steps += [f"canary {canary}"] if canary else []
     steps += [f"bake time {span(bake_s)}"] if bake_s else []
     steps += [f"holds at {max_failures} failures"] if max_failures else []
     steps += [f"pauses after wave {pause_after}"] if pause_after else []
+    steps += [f"in window {' or '.join(windows)}"] if windows else []
     return ", ".join(steps)
 
 

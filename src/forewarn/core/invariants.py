@@ -27,6 +27,7 @@ from forewarn.core.model import (
     Status,
     Strategy,
 )
+from forewarn.core.windows import StartLimits
 
 # 7. Statuses never go backwards, and ended statuses are final.
 _STEPS = {
@@ -87,9 +88,10 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     _check_started_together(by_maintenance, started)
     _check_visible_long_enough(after, started)
     _check_trusted(before, started)
+    _check_windows(after, started)
     _check_not_held(before, after, started)
     trusted = now if before.hold is None else min(now, before.hold.trusted)
-    _check_not_overtaken(after, by_scope, by_maintenance, started, trusted)
+    _check_not_overtaken(after, by_scope, by_maintenance, started, (trusted, now))
     for scope in {e.scope for e in changed}:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
@@ -322,6 +324,36 @@ def _check_trusted(before: Snapshot, started: Iterable[Event]) -> None:
             raise _broken(1, f"event {event.id} would start by a clock that jumped and that no operator confirmed")
 
 
+def _check_windows(after: Snapshot, started: Iterable[Event]) -> None:
+    """1. Platform Freeze/Reboot/Redeploy without emergency starts inside its windows, and in no no-go time."""
+    for event in started:
+        if event.one_domain_at_a_time and event.started is not None and not _limits(after, event).allow(event.started):
+            raise _broken(1, f"event {event.id} would start outside its window or in a no-go time")
+
+
+def _limits(after: Snapshot, event: Event) -> StartLimits:
+    """Return the windows and no-go times of one event, whatever the rest of its wave."""
+    rules, scope = after.fleet_rules, after.scopes.get(event.scope)
+    opened = scope is None or (scope.approval_opens_window and _is_approved(event))
+    choices = (
+        () if scope is None or opened else scope.windows,
+        after.maintenances[event.maintenance_id].strategy.windows,
+    )
+    return StartLimits(
+        tuple(tuple(rules.windows[name] for name in names if name in rules.windows) for names in choices if names),
+        tuple(n for n in rules.no_go_times.values() if not n.scopes or event.scope in n.scopes),
+    )
+
+
+def _certainly_in_window(after: Snapshot, event: Event, moments: tuple[datetime, ...]) -> bool:
+    """Whether no window holds the event back."""
+    if not event.one_domain_at_a_time:
+        return True
+    scope, limits = after.scopes.get(event.scope), _limits(after, event)
+    changed = min(moments) if scope is None or scope.changed is None else scope.changed
+    return all(limits.allow(max(moment, changed)) for moment in moments) and all(map(limits.allow, moments))
+
+
 def _check_not_held(before: Snapshot, after: Snapshot, started: Iterable[Event]) -> None:
     """1. While the store is held, no event starts. 11. No order is handed out either."""
     if before.store_hold is None:
@@ -506,7 +538,7 @@ def _check_not_overtaken(
     by_scope: dict[str, list[Event]],
     by_maintenance: dict[str, list[Event]],
     started: Iterable[Event],
-    now: datetime,
+    moments: tuple[datetime, ...],
 ) -> None:
     """8. Due waves do not overtake each other in a scope."""
     positions: dict[str, tuple[datetime, str]] = {}
@@ -519,7 +551,8 @@ def _check_not_overtaken(
             if other.status is Status.SCHEDULED and _queue_position(after, other) < position:
                 maintenance = after.maintenances[other.maintenance_id]
                 held_at_deadline = after.hold is not None and maintenance.not_after is not None
-                if not held_at_deadline and _certainly_due(maintenance, by_maintenance[other.maintenance_id], now):
+                events = by_maintenance[other.maintenance_id]
+                if not held_at_deadline and _certainly_due(after, maintenance, events, moments):
                     raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
 
 
@@ -530,13 +563,22 @@ def _queue_position(after: Snapshot, event: Event) -> tuple[datetime, str]:
     return since or maintenance.created, maintenance.id
 
 
-def _certainly_due(maintenance: Maintenance, events: Iterable[Event], now: datetime) -> bool:
+def _certainly_due(
+    after: Snapshot, maintenance: Maintenance, events: Iterable[Event], moments: tuple[datetime, ...]
+) -> bool:
     """Whether the maintenance was due beyond doubt: all its visible events may start, none has started, it is not paused."""
+    now = min(moments)
     if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
         return False
+    if maintenance.not_after is not None and maintenance.not_after <= max(moments):
+        return False  # a later tick cancels it
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
+    # A decision about one scope of a wave does not read the windows of its other scopes.
+    if after.fleet_rules.windows and len({e.scope for e in candidates if e.one_domain_at_a_time}) > 1:
+        return False
     return all(
         e.status is Status.SCHEDULED
+        and _certainly_in_window(after, e, moments)
         and (e.requested_not_before is None or e.requested_not_before <= now)
         and (
             not e.needs_approval

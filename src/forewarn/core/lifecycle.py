@@ -329,6 +329,7 @@ def enable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Ch
     if not known.enabled:
         draft.put_scope(replace(known, enabled=True, epoch=known.epoch + 1))
         draft.note("scope enabled", scope=scope)
+        _wake_planned(draft, scope)
     return draft.change()
 
 
@@ -339,4 +340,12 @@ def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> C
     if known.enabled and snapshot.hold is None:  # a held clock does not show whether a day has passed
         draft.put_scope(replace(known, enabled=False))
         draft.note("scope disabled", scope=scope)
+        _wake_planned(draft, scope)
     return draft.change()
+
+
+def _wake_planned(draft: Draft, scope: str) -> None:
+    """Wake what is not published yet: how long before its window a wave is published depends on the notice it must give."""
+    for event in draft.events_in(scope):
+        if event.status is Status.PLANNED:
+            draft.wake(event.maintenance_id)

@@ -37,6 +37,7 @@ MAX_GROUPS_AT_ONCE = 10_000
 MAX_WAVE = 100_000
 MAX_DRILL_HOLD_S = 3_600
 MAX_MACHINES_PER_SCOPE = 1_000
+MAX_WINDOW_NAMES = 20
 MAX_HOSTS_PER_MAINTENANCE = 10_000
 MAX_MACHINES_PER_MAINTENANCE = 100_000
 # Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
@@ -145,6 +146,13 @@ def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     # Controls and separators would break a line of a log, unpaired surrogates would break UTF-8.
     plain = not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
     require(plain, f"{what} holds control characters or unpaired surrogates: use plain text")
+
+
+def check_window_names(windows: tuple[str, ...]) -> None:
+    require(len(windows) <= MAX_WINDOW_NAMES, f"{len(windows)} windows: at most {MAX_WINDOW_NAMES} are allowed")
+    require(len(set(windows)) == len(windows), "windows: a window is named twice")
+    for name in windows:
+        check_name("window", name)
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
@@ -272,6 +280,7 @@ class Scope:
             0 <= self.max_user_operations <= 1_000_000,
             f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
         )
+        check_window_names(self.windows)
         if self.max_unavailable:
             try:
                 parse_amount(self.max_unavailable)
@@ -450,6 +459,7 @@ class Strategy:
         )
         if self.max_failures:
             parse_amount(self.max_failures)
+        check_window_names(self.windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

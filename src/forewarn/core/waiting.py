@@ -12,6 +12,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from forewarn.core.amounts import parse_amount
+from forewarn.core.approvals import approved
 from forewarn.core.change import Snapshot
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
@@ -33,6 +34,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.reason import Waiting, clock_held
 from forewarn.core.requested_start import announcement
+from forewarn.core.window_rules import may_wait_elsewhere
 
 # A reason names at most this many machines or events, and counts the rest.
 MAX_NAMED = 10
@@ -194,16 +196,6 @@ def _failure_limit(draft: Draft, maintenance: Maintenance) -> int:
     return parse_amount(maintenance.strategy.max_failures).of(orders)
 
 
-def approved(event: Event) -> bool:
-    """Whether the recorded approvals are enough for this event."""
-    machines = {a.machine for a in event.approvals}
-    if "" in machines:  # an operator's approval counts for all machines
-        return True
-    if event.approval_mode is ApprovalMode.ALL:
-        return machines.issuperset(event.resources)
-    return event.approval_mode is ApprovalMode.ANY and bool(machines)
-
-
 def ready(maintenance: Maintenance, event: Event, now: datetime) -> bool:
     """Whether the event by itself may start: it is approved, needs no approval, or its notice is over."""
     if event.born_approved or not event.needs_approval or approved(event):
@@ -341,7 +333,7 @@ def listed(names: Sequence[str]) -> str:
 def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Event]:
     """Return the first due wave of another maintenance that shares a scope and is earlier in the queue.
 
-    An emergency does not queue: it starts at once.
+    An emergency does not queue: it starts at once. A wave that may wait for a window holds up nothing.
     """
     if maintenance.emergency:
         return []
@@ -355,6 +347,8 @@ def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     ahead = []
     for rival in (draft.maintenances[i] for i in rivals):
         rival_wave = current_wave(draft, rival)
+        if may_wait_elsewhere(draft, rival_wave):
+            continue
         if due(draft, rival, rival_wave) and queue_key(rival, rival_wave) < key and _share_scope(wave, rival_wave):
             ahead.append((queue_key(rival, rival_wave), rival_wave))
     return min(ahead, key=lambda row: row[0])[1] if ahead else []

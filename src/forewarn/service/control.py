@@ -45,6 +45,7 @@ from forewarn.service.fleet import FleetUseCases, waking_hosts
 from forewarn.service.hooks import HookUseCases
 from forewarn.service.placement import with_target_hosts
 from forewarn.service.selection import resolved_targets
+from forewarn.service.windows import WindowUseCases
 from forewarn.store import Focus, MaintenanceQuery
 
 # How many maintenances are read at once to see what resuming the store would start.
@@ -97,8 +98,8 @@ class HostObstacles(Protocol):
     def obstacle(self, order: Order) -> str: ...
 
 
-class Control(FleetUseCases, HookUseCases):
-    """All use cases: those on the fleet and on hooks, and the rest here."""
+class Control(FleetUseCases, WindowUseCases, HookUseCases):
+    """All use cases: those on the fleet, on windows and on hooks, and the rest here."""
 
     # The ticker sets it.
     host_check: HostObstacles | None = None
@@ -290,10 +291,10 @@ class Control(FleetUseCases, HookUseCases):
         )
 
     def enable(self, scope: str, actor: Actor) -> None:
-        self._decide(_only_scope(scope), lambda s, now: lifecycle.enable(s, scope, now=now, actor=actor))
+        self._decide(_in_scope(scope), lambda s, now: lifecycle.enable(s, scope, now=now, actor=actor))
 
     def disable(self, scope: str, actor: Actor) -> None:
-        self._decide(_only_scope(scope), lambda s, now: lifecycle.disable(s, scope, now=now, actor=actor))
+        self._decide(_in_scope(scope), lambda s, now: lifecycle.disable(s, scope, now=now, actor=actor))
 
     # -- what executors report
 
@@ -580,8 +581,8 @@ def _only(event_id: str) -> Focus:
     return Focus(events=(event_id,), whole_maintenances=False, open_events=False)
 
 
-def _only_scope(scope: str) -> Focus:
-    return Focus(scopes=(scope,), whole_maintenances=False, open_events=False)
+def _in_scope(scope: str) -> Focus:
+    return Focus(scopes=(scope,), whole_maintenances=False)
 
 
 def _focus_of(targets: Targets) -> Focus:

@@ -19,6 +19,7 @@ from forewarn.core.fleet_difference import (
     refuse_large_removal,
 )
 from forewarn.core.model import OPEN, Actor, Machine, Scope
+from forewarn.core.window_verbs import refuse_unknown_windows
 from forewarn.service.decisions import Decisions, Once, too_many_conflicts, wake_hosts
 from forewarn.service.hooks import without_hooks_of
 from forewarn.store import Focus, Store
@@ -160,6 +161,8 @@ class FleetUseCases(Decisions):
                 diff = compare(Fleet(current.scopes, current.machines, current.hosts))
                 if not diff.lines and (dry_run or once is None):
                     return diff
+                if any(scope.windows for scope in diff.scopes):
+                    refuse_unknown_windows(self._store.fleet_rules(), diff.scopes)
                 now = self._clock.now() if dry_run else self._now()
                 snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole_maintenances=False))
                 versions = {name: scope.version for name, scope in current.scopes.items()}

@@ -16,6 +16,7 @@ from forewarn.app.service import Service
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import ForewarnError, Invalid, Refused
+from forewarn.core.fleet_rules import NoGoTime, Window
 from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import (
     Actor,
@@ -45,6 +46,7 @@ SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
     "not_after", "drill", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
     "scopes", "label", "name", "host_label",
+    "windows",
 )  # fmt: skip
 _END_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.ABANDONED})
 UNTIL = {
@@ -205,11 +207,38 @@ class Player:
                 bake_s=parse_duration(options.get("bake", "0")),
                 max_failures=options.get("max_failures", ""),
                 pause_after=int(options.get("pause_after", "0")),
+                windows=tuple(filter(None, options.get("windows", "").split(","))),
             ),
             not_after=self._moment(options.get("not_after")),
             drill_hold_s=int(options.get("drill", "0")),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
+
+    def _do_window(self, verb: str, name: str, when: str = "", *, zone: str = "UTC") -> None:
+        """Add, extend or remove a window; `when` are its times, or the time until which it is extended."""
+        control, moment = self.service.control, self._moment(when) if verb == "extend" else None
+        if verb == "add":
+            control.put_window(Window(name=name, spans=tuple(when.split("; ")), zone=zone), self._operator)
+        elif moment is not None:
+            control.extend_window(name, moment, self._operator)
+        else:
+            control.remove_window(name, self._operator)
+
+    def _do_no_go(self, verb: str, name: str, **options: str) -> None:
+        """Add or remove a no-go time, once from `start` to `end` or weekly as in `when`."""
+        if verb == "remove":
+            self.service.control.remove_no_go_time(name, self._operator)
+            return
+        no_go = NoGoTime(
+            name=name,
+            reason=options["reason"],
+            start=self._moment(options.get("start")),
+            end=self._moment(options.get("end")),
+            spans=tuple(filter(None, options.get("when", "").split("; "))),
+            zone=options.get("zone", "UTC"),
+            scopes=tuple(filter(None, options.get("scopes", "").split(","))),
+        )
+        self.service.control.put_no_go_time(no_go, self._operator)
 
     def _do_restart(self, *machines: str) -> Iterable[str]:
         return self._do_schedule("Reboot", *machines, "user")

@@ -16,6 +16,7 @@ MAX_BYTES = 1024 * 1024
 MAX_STEPS = 1_000
 SCOPE_OPTIONS = (
     "approval", "approve_user_events", "max_user_operations", "terminate_notice", "minimum_notice",
+    "windows", "approval_opens_window",
     "max_unavailable",
 )  # fmt: skip
 MACHINE_OPTIONS = ("ud", "fd", "host", "labels")
@@ -128,5 +129,7 @@ def scope_of(name: str, kind: str, options: dict[str, str]) -> Scope:
         max_user_operations=int(options.get("max_user_operations", "0")),
         terminate_notice_s=parse_duration(options.get("terminate_notice", "5m")),
         minimum_notice_s={EventType(key): parse_duration(value) for key, value in notices.items()},
+        windows=tuple(filter(None, options.get("windows", "").split(","))),
+        approval_opens_window=options.get("approval_opens_window") == "true",
         max_unavailable=options.get("max_unavailable", ""),
     )

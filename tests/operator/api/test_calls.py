@@ -31,7 +31,7 @@ def test_scopes_are_listed_by_name(service: RunningService) -> None:
     assert service.get("/v1/scopes/shop") == {
         "name": "shop", "kind": "availability-set", "approval": "any", "approve_user_events": False,
         "max_user_operations": 0, "terminate_notice_s": 300, "minimum_notice_s": {}, "max_unavailable": "",
-        "enabled": True, "epoch": 1, "incarnation": 1,
+        "windows": [], "approval_opens_window": False, "enabled": True, "epoch": 1, "incarnation": 1,
     }  # fmt: skip
     assert service.request("GET", "/v1/scopes/none").status == 404
 

@@ -21,6 +21,7 @@ STRATEGY = {
     "bake_s": 600,
     "max_failures": "2",
     "pause_after": 1,
+    "windows": [],
 }
 REQUEST = {
     "type": "Reboot",

@@ -21,6 +21,7 @@ OWN_REASONS = {
     "host-not-empty",
     "host-work",
     "in-doubt",
+    "no-go",
     "no-target",
     "notice",
     "order-failed",
@@ -28,6 +29,7 @@ OWN_REASONS = {
     "requested-start",
     "ticker",
     "wave",
+    "window",
 }
 
 

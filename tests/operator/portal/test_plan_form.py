@@ -61,9 +61,13 @@ def test_a_strategy_is_planned_and_continued() -> None:
     with running_service() as service:
         operator = PortalClient(service)
         strategy = {"group_by": "host", "canary": "1", "bake": "10m", "pause_after": "1", "max_failures": "50%"}
-        typed = {**MAINTENANCE, **strategy, "on_failure": "continue", "max_parallel": "2"}
+        service.request("PUT", "/v1/windows/always", {"when": ["daily 00:00-24:00"]})
+        typed = {
+            **MAINTENANCE, **strategy, "on_failure": "continue", "max_parallel": "2", "windows": "always"
+        }  # fmt: skip
         page = operator.post("/plan", typed)
         text = "by host, 2 at once, canary 1, bake time 10m, holds at 50% failures, pauses after wave 1"
+        text += ", in window always"
         assert f"Strategy {text}" in page_text(page)
         assert "Wave 1: 1 machine in 1 event of rack1-a" in page_text(page)
         assert re.search(r"Starts between 00:10:00Z in 10m and .* may wait for bake, continue", page_text(page))

@@ -21,6 +21,7 @@ from forewarn.operator.api import (
     maintenances,
     orders,
     store_hold,
+    windows,
 )
 from forewarn.operator.api.access import EVERYONE, OPERATORS, OWNERS, Identity, why_not_approve, why_not_cancel
 from forewarn.operator.api.bodies import RequestBody
@@ -107,6 +108,7 @@ def _delete(
 
 HOOK = "/v1/hooks/{id}"
 HOST = "/v1/hosts/{host}"
+WINDOW, NO_GO_TIME = "/v1/windows/{window}", "/v1/no-go-times/{no_go_time}"
 SCOPE, MACHINE = "/v1/scopes/{scope}", "/v1/scopes/{scope}/machines/{name}"
 CALLS: tuple[Call, ...] = (
     _get("/v1/scopes", inventory.list_scopes, bodies.Page[bodies.ScopeOut], "The scopes, by name.", query=Searched),
@@ -282,6 +284,27 @@ CALLS: tuple[Call, ...] = (
     ),
     _get("/v1/caller", admin.get_caller, bodies.CallerOut, "Who makes this call: the name, role and scopes of the token."),
     _get("/v1/counts", inventory.get_counts, bodies.CountsOut, "The number of open events, scopes and machines."),
+    _get("/v1/windows", windows.list_windows, bodies.Page[bodies.WindowOut], "The windows, by name.", query=Searched),
+    _get(WINDOW, windows.get_window, bodies.WindowOut, "One window, and whether it is open."),
+    Call(
+        method="PUT", path=WINDOW, perform=windows.put_window, roles=OPERATORS, returns=bodies.WindowOut,
+        takes=bodies.WindowIn, status=(200, 201), summary="Add a window, or change its times.",
+    ),
+    _post(
+        WINDOW + "/extend", windows.extend_window, bodies.WindowOut, "Keep a window open longer that is open now.",
+        takes=bodies.ExtendIn,
+    ),
+    _delete(WINDOW, windows.delete_window, "Remove a window that no scope and no open maintenance uses."),
+    _get(
+        "/v1/no-go-times", windows.list_no_go_times, bodies.Page[bodies.NoGoTimeOut], "The no-go times, by name.",
+        query=Searched,
+    ),
+    _get(NO_GO_TIME, windows.get_no_go_time, bodies.NoGoTimeOut, "One no-go time."),
+    Call(
+        method="PUT", path=NO_GO_TIME, perform=windows.put_no_go_time, roles=OPERATORS, returns=bodies.NoGoTimeOut,
+        takes=bodies.NoGoTimeIn, status=(200, 201), summary="Add a no-go time, or change it.",
+    ),
+    _delete(NO_GO_TIME, windows.delete_no_go_time, "Remove a no-go time."),
     _get(
         "/v1/budget", budget.get_budget, bodies.BudgetOut, "The budgets of the fleet, and what uses them.",
         roles=EVERYONE - {Role.OWNER},

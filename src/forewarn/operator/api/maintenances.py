@@ -66,7 +66,7 @@ def post_maintenance(api: Api, context: CallContext) -> Result:
         host_mode=body.host_mode,
         return_machines=body.return_machines,
         to_host=body.to_host,
-        strategy=Strategy(**msgspec.structs.asdict(body.strategy)),
+        strategy=Strategy(**{**msgspec.structs.asdict(body.strategy), "windows": tuple(body.strategy.windows)}),
         not_after=in_utc(body.not_after, "not_after"),
     )
     if context.query.dry_run:

@@ -62,6 +62,7 @@ FIELDS: Mapping[str, str] = {
     "bake": "",
     "max_failures": "",
     "pause_after": "",
+    "windows": "",
 }
 
 
@@ -205,6 +206,7 @@ def _strategy(fields: Mapping[str, str]) -> dict[str, Any]:
     strategy: dict[str, Any] = {name: fields[name] for name in ("group_by", "max_failures") if fields[name]}
     numbers = ("max_parallel", "canary", "pause_after")
     strategy |= {name: _number(name, fields[name]) for name in numbers if fields[name]}
+    strategy |= {"windows": fields["windows"].replace(",", " ").split()} if fields["windows"].strip() else {}
     return strategy | ({"bake_s": _seconds("bake", fields["bake"])} if fields["bake"] else {})
 
 

@@ -12,3 +12,4 @@ from forewarn.operator.api.bodies.inventory import *
 from forewarn.operator.api.bodies.maintenances import *
 from forewarn.operator.api.bodies.orders import *
 from forewarn.operator.api.bodies.store_hold import *
+from forewarn.operator.api.bodies.windows import *

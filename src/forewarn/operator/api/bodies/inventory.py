@@ -10,6 +10,7 @@ from forewarn.core.model import (
     MAX_CONNECTION_CHARS,
     MAX_LABEL_CHARS,
     MAX_LABELS,
+    MAX_WINDOW_NAMES,
     ApprovalMode,
     EventType,
     ScopeKind,
@@ -32,6 +33,8 @@ class ScopeIn(RequestBody):
     max_user_operations: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     terminate_notice_s: Annotated[int, msgspec.Meta(ge=300, le=900)] = 300
     minimum_notice_s: dict[EventType, Whole] = {}
+    windows: Annotated[list[Name], msgspec.Meta(max_length=MAX_WINDOW_NAMES)] = []
+    approval_opens_window: bool = False
     max_unavailable: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,9}%?)?$")] = ""
 
 
@@ -87,6 +90,8 @@ class ScopeOut(ResponseBody):
     max_user_operations: int
     terminate_notice_s: int
     minimum_notice_s: dict[EventType, int]
+    windows: list[str]
+    approval_opens_window: bool
     max_unavailable: str
     enabled: bool
     epoch: int

@@ -9,6 +9,7 @@ from forewarn.core.model import (
     MAX_BAKE_S,
     MAX_GROUPS_AT_ONCE,
     MAX_WAVE,
+    MAX_WINDOW_NAMES,
     EventType,
     HostMode,
     MaintenanceStatus,
@@ -55,7 +56,8 @@ class StrategyIn(RequestBody):
 
     A wave has up to `max_parallel` groups, the first one `canary` groups if this is not 0. A wave is published at least `bake_s`
     after the one before it has ended. At `max_failures`, a number ("3") or a share of the orders ("5%"), a maintenance with
-    on_failure continue holds. After the wave `pause_after` it waits until an operator lets it continue.
+    on_failure continue holds. After the wave `pause_after` it waits until an operator lets it continue. It starts only while
+    one of its `windows`, and one of the scope, is open.
     """
 
     group_by: Annotated[str, msgspec.Meta(max_length=80)] = "update-domain"
@@ -64,6 +66,7 @@ class StrategyIn(RequestBody):
     bake_s: Annotated[int, msgspec.Meta(ge=0, le=MAX_BAKE_S)] = 0
     max_failures: Annotated[str, msgspec.Meta(max_length=10)] = ""
     pause_after: Annotated[int, msgspec.Meta(ge=0, le=MAX_WAVE)] = 0
+    windows: Annotated[list[Name], msgspec.Meta(max_length=MAX_WINDOW_NAMES)] = []
 
 
 class MaintenanceIn(RequestBody):
@@ -229,6 +232,7 @@ class StrategyOut(ResponseBody):
     bake_s: int
     max_failures: str
     pause_after: int
+    windows: list[str]
 
 
 class MaintenanceOut(ResponseBody):

@@ -1,0 +1,137 @@
+"""What windows and no-go times hold back: the publication and the start of a wave.
+
+They bind Platform Freeze, Reboot and Redeploy without emergency. A wave is published once its window begins within the notice
+that it must give, so that guests prepare no earlier than needed. It starts only inside the window. If the window closes
+first, the wave is cancelled and planned again (see `advance`).
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from forewarn.core.approvals import approved
+from forewarn.core.draft import Draft
+from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
+from forewarn.core.model import Event, Maintenance, Scope
+from forewarn.core.planning import due_notice_s, publication
+from forewarn.core.reason import Waiting
+from forewarn.core.weekly_times import Interval
+from forewarn.core.windows import HORIZON, StartLimits
+
+# A reason names at most this many no-go times.
+MAX_NAMED = 3
+
+
+def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> StartLimits | None:
+    """Return what limits the start of the wave; None if nothing does."""
+    bound = [event for event in wave if event.one_domain_at_a_time]
+    rules = draft.before.fleet_rules
+    choices = dict.fromkeys(names for e in bound if (names := _windows_of(draft.scopes.get(e.scope), e)))
+    if bound and maintenance.strategy.windows:
+        choices[maintenance.strategy.windows] = None
+    no_go_times = tuple(n for n in rules.no_go_times.values() if any(_binds(n, e) for e in bound))
+    if not choices and not no_go_times:
+        return None
+    return StartLimits(tuple(_windows(rules, names) for names in choices), no_go_times)
+
+
+def _windows_of(scope: Scope | None, event: Event) -> tuple[str, ...]:
+    """Return the names of the windows that the scope sets for the event."""
+    if scope is None or (scope.approval_opens_window and approved(event)):
+        return ()
+    return scope.windows
+
+
+def _windows(rules: FleetRules, names: Iterable[str]) -> tuple[Window, ...]:
+    """Return the windows with these names. A window that does not exist is never open."""
+    return tuple(rules.windows[name] for name in names if name in rules.windows)
+
+
+def _binds(no_go: NoGoTime, event: Event) -> bool:
+    """Whether the no-go time concerns the event."""
+    return not no_go.scopes or event.scope in no_go.scopes
+
+
+def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
+    """Whether the wave may wait for a window of another scope, which a decision about one of its scopes does not read."""
+    return bool(draft.before.fleet_rules.windows) and len({e.scope for e in wave if e.one_domain_at_a_time}) > 1
+
+
+def hold_back_publication(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Hold back a planned wave until its window begins within the notice that it must give."""
+    limits = limits_of(draft, maintenance, wave)
+    if limits is None:
+        return []
+    now, wanted = _latest_now(draft, wave), _wanted(draft, maintenance, wave)
+    found = limits.first_after(now, wanted)
+    notice = timedelta(seconds=due_notice_s(wave, draft.scopes) or 0)
+    if found is not None and found[0] - notice <= now:
+        return []
+    until = found[0] - notice if found is not None else now + HORIZON
+    return [_reason(limits, wanted, until, found)]
+
+
+def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Hold back a published wave while its window is closed. A held clock must not show another time inside the window."""
+    limits = limits_of(draft, maintenance, wave)
+    if limits is None:
+        return []
+    moments = {clock(e.scope) for e in wave for clock in (draft.now_in, draft.trusted_in)}
+    closed = [moment for moment in sorted(moments) if not limits.allow(moment)]
+    if not closed:
+        return []
+    now = _latest_now(draft, wave)
+    found = limits.first_after(now, now)
+    until = found[0] if found is not None else now + HORIZON
+    return [_reason(limits, closed[-1], until if until > now else None, found)]
+
+
+def first_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
+    """Return the first moment inside the window of a wave that leaves its notice; None if no window limits it."""
+    limits = limits_of(draft, maintenance, wave)
+    found = limits.first_after(_latest_now(draft, wave), _wanted(draft, maintenance, wave)) if limits else None
+    return found[0] if found is not None else None
+
+
+def why_missed(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> str:
+    """Return why the wave cannot start in the window for which it was published, or ""."""
+    not_before = max((e.not_before for e in wave if e.not_before is not None), default=None)
+    limits = limits_of(draft, maintenance, wave)
+    if limits is None or not_before is None:
+        return ""
+    trusted = min(draft.trusted_in(e.scope) for e in wave)
+    found = limits.first_after(trusted, trusted)
+    if found is not None and found[0] <= max(trusted, not_before):
+        return ""
+    no_go_times = ", ".join(no_go.name for no_go in limits.in_the_way(max(trusted, not_before))[:MAX_NAMED])
+    return (
+        f"it cannot start in a no-go time ({no_go_times})" if no_go_times else "its window closed before it could start"
+    )
+
+
+def closing_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
+    """Return when the window of a published wave closes, if a window limits the wave."""
+    limits = limits_of(draft, maintenance, wave)
+    now = _latest_now(draft, wave) if limits is not None else draft.now
+    found = limits.first_after(now, now) if limits is not None else None
+    return found[1] if found is not None else None
+
+
+def _latest_now(draft: Draft, wave: Iterable[Event]) -> datetime:
+    return max(draft.now_in(e.scope) for e in wave)
+
+
+def _wanted(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime:
+    """Return when the wave would start at the earliest if no window limited it."""
+    published_now = publication(maintenance, wave, draft.scopes, draft.now_in)
+    moments = [each.not_before for each in published_now.values()]
+    return max([*moments, *([maintenance.earliest] if maintenance.earliest is not None else [])])
+
+
+def _reason(limits: StartLimits, moment: datetime, until: datetime | None, found: Interval | None) -> Waiting:
+    no_go_times = limits.in_the_way(moment)
+    never = ", and its windows and no-go times leave no other time" if found is None else ""
+    if no_go_times:
+        named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times[:MAX_NAMED])
+        return Waiting(code="no-go", message=f"nothing may start during a no-go time: {named}{never}", until=until)
+    windows = " and ".join(" or ".join(w.name for w in choice) or "a removed window" for choice in limits.windows)
+    return Waiting(code="window", message=f"maintenance starts only in its window ({windows}){never}", until=until)

@@ -1,0 +1,125 @@
+"""List, show, change and remove windows and no-go times, and extend an open window."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from forewarn.core.fleet_rules import NoGoTime, Window
+from forewarn.core.window_verbs import find_no_go_time, find_window
+from forewarn.core.windows import StartLimits
+from forewarn.operator.api import bodies
+from forewarn.operator.api.access import Identity
+from forewarn.operator.api.context import (
+    Api,
+    CallContext,
+    Result,
+    cursor_of,
+    in_utc,
+    page_of,
+    read_cursor,
+    split_page,
+)
+
+T = TypeVar("T")
+
+
+def list_windows(api: Api, context: CallContext) -> Result:
+    now = api.clock.now()
+    return _page(context, api.store.fleet_rules().windows, lambda window: _window_out(window, now))
+
+
+def get_window(api: Api, context: CallContext) -> Result:
+    window = find_window(api.store.fleet_rules(), context.path["window"])
+    return Result(200, _window_out(window, api.clock.now()))
+
+
+def put_window(api: Api, context: CallContext) -> Result:
+    body, name = context.body, context.path["window"]
+    new = name not in api.store.fleet_rules().windows
+    api.control.put_window(Window(name=name, spans=tuple(body.when), zone=body.zone), context.caller.actor)
+    return Result(201 if new else 200, get_window(api, context).body)
+
+
+def extend_window(api: Api, context: CallContext) -> Result:
+    until = in_utc(context.body.until, "until") or context.body.until
+    api.control.extend_window(context.path["window"], until, context.caller.actor)
+    return get_window(api, context)
+
+
+def delete_window(api: Api, context: CallContext) -> Result:
+    api.control.remove_window(context.path["window"], context.caller.actor)
+    return Result(204)
+
+
+def list_no_go_times(api: Api, context: CallContext) -> Result:
+    now, caller = api.clock.now(), context.caller
+    return _page(context, _visible(api, context), lambda no_go: _no_go_out(no_go, caller, now))
+
+
+def get_no_go_time(api: Api, context: CallContext) -> Result:
+    no_go = find_no_go_time(_visible(api, context), context.path["no_go_time"])
+    return Result(200, _no_go_out(no_go, context.caller, api.clock.now()))
+
+
+def put_no_go_time(api: Api, context: CallContext) -> Result:
+    body, name = context.body, context.path["no_go_time"]
+    no_go = NoGoTime(
+        name=name,
+        reason=body.reason,
+        start=in_utc(body.start, "start"),
+        end=in_utc(body.end, "end"),
+        spans=tuple(body.when),
+        zone=body.zone,
+        scopes=tuple(dict.fromkeys(body.scopes)),
+    )
+    new = name not in api.store.fleet_rules().no_go_times
+    api.control.put_no_go_time(no_go, context.caller.actor)
+    return Result(201 if new else 200, get_no_go_time(api, context).body)
+
+
+def delete_no_go_time(api: Api, context: CallContext) -> Result:
+    api.control.remove_no_go_time(context.path["no_go_time"], context.caller.actor)
+    return Result(204)
+
+
+def _page(context: CallContext, things: Mapping[str, T], shown: Callable[[T], Any]) -> Result:
+    """Return a page of the things whose names contain the text that the query searches for."""
+    query = context.query
+    (after,) = read_cursor(query.cursor, tuple[str]) or ("",)
+    found = sorted(name for name in things if name > after and query.text in name.lower())
+    page, last = split_page(found[: query.limit + 1], query.limit)
+    return page_of([shown(things[name]) for name in page], cursor_of(last) if last else None)
+
+
+def _window_out(window: Window, now: datetime) -> bodies.WindowOut:
+    found = StartLimits(((window,),)).first_after(now, now)
+    is_open = found is not None and found[0] <= now
+    return bodies.WindowOut(
+        name=window.name,
+        when=list(window.spans),
+        zone=window.zone,
+        extended_until=window.extended_until,
+        open=is_open,
+        opens=found[0] if found is not None and not is_open else None,
+        closes=found[1] if found is not None else None,
+    )
+
+
+def _visible(api: Api, context: CallContext) -> dict[str, NoGoTime]:
+    """Return the no-go times of the whole fleet and of scopes of the caller."""
+    found = api.store.fleet_rules().no_go_times.values()
+    sees = context.caller.sees
+    return {each.name: each for each in found if not each.scopes or any(map(sees, each.scopes))}
+
+
+def _no_go_out(no_go: NoGoTime, caller: Identity, now: datetime) -> bodies.NoGoTimeOut:
+    return bodies.NoGoTimeOut(
+        name=no_go.name,
+        reason=no_go.reason,
+        start=no_go.start,
+        end=no_go.end,
+        when=list(no_go.spans),
+        zone=no_go.zone,
+        scopes=[scope for scope in no_go.scopes if caller.sees(scope)],
+        active=bool(StartLimits((), (no_go,)).in_the_way(now)),
+    )

@@ -1,0 +1,252 @@
+"""What windows and no-go times hold back. The stories show most of it; here are the edges."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from forewarn.core import lifecycle
+from forewarn.core.change import Change
+from forewarn.core.draft import Draft
+from forewarn.core.errors import InvariantBroken, NotFound, Refused
+from forewarn.core.fleet import Fleet
+from forewarn.core.fleet_difference import apply_difference, difference
+from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
+from forewarn.core.invariants import check_invariants
+from forewarn.core.model import ApprovalMode, ClockHold, EventType, Order, Scope, Source, Status, Strategy, Targets
+from forewarn.core.window_rules import may_wait_elsewhere
+from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
+
+# The World begins on Tuesday at 12:00.
+AFTERNOON = Window(name="afternoon", spans=("Tue 13:00-15:00",))
+WEEKEND = Window(name="weekend", spans=("Sat,Sun 00:00-24:00",))
+FAIR = NoGoTime(name="fair", reason="the fair", start=at(30), end=at(90), scopes=("shop",))
+
+
+def world(*rules: Window | NoGoTime, **settings: Any) -> World:
+    """Return a world with these rules and one scope with two update domains."""
+    made = World(
+        scope(**settings),
+        scope("desk"),
+        machines=[machine("shop/web-0"), machine("shop/web-1", 1), machine("desk/d-0")],
+    )
+    windows = {each.name: each for each in rules if isinstance(each, Window)}
+    no_go_times = {each.name: each for each in rules if isinstance(each, NoGoTime)}
+    made.save(Change(at=START, fleet_rules=FleetRules(windows=windows, no_go_times=no_go_times)))
+    return made
+
+
+def test_not_before_is_the_first_moment_in_the_window_that_leaves_the_notice() -> None:
+    made = world(AFTERNOON, windows=("afternoon",))
+    (waiting,) = made.submit("shop/web-0")
+    made.tick_at(44)
+    assert made.waiting_for(waiting.id)[0].until == at(45)
+    made.tick_at(45)
+    assert made.event(waiting.id).not_before == at(60)
+    made = world(AFTERNOON, windows=("afternoon",))
+    made.now = at(90)
+    (inside,) = made.submit("shop/web-0")
+    assert inside.not_before == at(105)
+
+
+def test_a_requested_start_is_announced_when_its_window_begins_within_the_notice() -> None:
+    """The window begins at 13:00: an approval may bring the start forward to then."""
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0", not_before=at(120))
+    made.tick_at(45)
+    assert made.event(planned.id).not_before == at(120)
+    made.approve("shop/web-0", planned.id)
+    made.tick_at(50)
+    assert made.codes(planned.id) == ["window"]
+    made.tick_at(60)
+    assert made.status(planned.id) is Status.STARTED
+
+
+def test_an_earliest_start_after_the_window_waits_for_the_next() -> None:
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0", earliest=at(200))
+    assert made.waiting_for(planned.id)[0].until == at(45 + 7 * 1440)
+
+
+def test_another_notice_wakes_what_waits_for_its_window() -> None:
+    """Without notice a wave is published when its window opens, and not earlier."""
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0")
+    assert made.disable().wakes == (planned.maintenance_id,)
+    made.tick()
+    assert made.waiting_for(planned.id)[0].until == at(60)
+    assert made.enable().wakes == (planned.maintenance_id,)
+    made.tick()
+    assert made.waiting_for(planned.id)[0].until == at(45)
+    made.tick_at(45)
+    assert made.disable().wakes == ()
+
+
+def test_a_window_that_does_not_exist_is_never_open() -> None:
+    """A scope that names one is refused; still, two nodes may remove the window and name it at once."""
+    made = world(windows=("gone",))
+    (planned,) = made.submit("shop/web-0")
+    (reason,) = made.waiting_for(planned.id)
+    assert reason.code == "window"
+    assert reason.message.startswith("maintenance starts only in its window (a removed window), and its windows")
+    assert reason.until == START + timedelta(days=400)
+
+
+def test_a_held_clock_opens_no_window_and_closes_none() -> None:
+    """The clock jumped over the beginning of the window, or over its end: until an operator confirms it, nothing starts."""
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0")
+    made.tick_at(45)
+    made.approve("shop/web-0", planned.id)
+    hold = ClockHold(trusted=at(50), noticed=at(70), jumped_s=1_200)
+    made.save(Change(at=at(70), hold=hold))
+    made.tick_at(70)
+    assert made.codes(planned.id) == ["window"]
+    assert made.waiting_for(planned.id)[0].until is None
+    made.tick_at(400)
+    assert made.status(planned.id) is Status.SCHEDULED
+    assert made.waiting_for(planned.id)[0].until == at(60 + 7 * 1440)
+    made.save(Change(at=at(400), releases_hold=hold))
+    made.tick_at(401)
+    assert made.status(planned.id) is Status.CANCELLED
+
+
+def test_a_wave_planned_again_keeps_its_machines_and_loses_its_approvals() -> None:
+    made = world(AFTERNOON, windows=("afternoon",), approval=ApprovalMode.ALL)
+    (first, second) = made.submit(targets=Targets(scope="shop"))
+    made.tick_at(45)
+    made.approve("shop/web-0", first.id)
+    made.pause(first.maintenance_id)
+    made.tick_at(180)
+    again = [e for e in made.snapshot().events.values() if e.replaces == first.id]
+    assert [(e.wave, e.position, e.resources, e.approvals, e.status) for e in again] == [
+        (1, 2, ("web-0",), (), Status.PLANNED)
+    ]
+    assert made.status(second.id) is Status.PLANNED
+    assert made.maintenance(first.id).observed_published_at is None
+
+
+def test_what_no_window_binds_starts_at_any_time() -> None:
+    made = world(AFTERNOON, FAIR, windows=("afternoon",))
+    (preempted,) = made.submit("shop/web-0", type=EventType.PREEMPT)
+    (restarted,) = made.submit("shop/web-1", source=Source.USER)
+    (other,) = made.submit("desk/d-0")
+    assert {made.status(e.id) for e in (preempted, restarted, other)} == {Status.SCHEDULED}
+    (emergency,) = made.submit("shop/web-0", type=EventType.REDEPLOY, emergency=True)
+    assert made.status(emergency.id) is Status.STARTED
+
+
+def test_a_wave_of_several_scopes_may_wait_for_a_window_elsewhere() -> None:
+    """If the fleet has windows, such a wave holds up nothing: a decision about one of its scopes reads no other scope."""
+    made = world(AFTERNOON)
+    draft = Draft(made.snapshot(), made.now, OPERATOR)
+    assert may_wait_elsewhere(draft, [event(), event(2, scope="desk")])
+    assert not may_wait_elsewhere(draft, [event(), event(2, scope="desk", source=Source.USER)])
+    made.save(Change(at=START, fleet_rules=FleetRules(version=1)))
+    assert not may_wait_elsewhere(Draft(made.snapshot(), made.now, OPERATOR), [event(), event(2, scope="desk")])
+
+
+def test_a_user_is_not_held_up_by_a_wave_with_an_unread_scope() -> None:
+    """The platform wave was due first by its notice, and is in a scope with a closed window too."""
+    made = world(WEEKEND)
+    (first, _) = made.submit("shop/web-0", "desk/d-0")
+    made.save(Change(at=START, scopes=(replace(made.scope("desk"), windows=("weekend",)),)))
+    (restart,) = made.submit("shop/web-0", source=Source.USER)
+    made.approve("shop/web-0", restart.id)
+    made.now = at(20)
+    whole = made.snapshot()
+    part = replace(whole, scopes={"shop": whole.scopes["shop"]})
+    made.save(lifecycle.tick(part, now=made.now, actor=TICKER, order_timeout_s=0, new_id=lambda: guid(999)))
+    assert made.status(restart.id) is Status.STARTED
+    assert made.status(first.id) is Status.SCHEDULED
+
+
+def test_windows_of_a_maintenance_must_exist_and_meet_those_of_its_scopes() -> None:
+    made = world(AFTERNOON, WEEKEND, windows=("afternoon",))
+    with pytest.raises(NotFound, match="there is no window 'x'"):
+        made.submit("shop/web-0", strategy=Strategy(windows=("x",)))
+    with pytest.raises(Refused, match="scope shop has no window in common with weekend"):
+        made.submit("shop/web-0", strategy=Strategy(windows=("weekend",)))
+    (planned,) = made.submit("shop/web-0", strategy=Strategy(windows=("weekend", "afternoon")))
+    assert made.waiting_for(planned.id)[0].message.endswith("(afternoon and weekend or afternoon)")
+    (other,) = made.submit("desk/d-0", strategy=Strategy(windows=("weekend",)))
+    assert made.codes(other.id) == ["window"]
+
+
+def test_scopes_without_a_common_window_do_not_share_a_wave() -> None:
+    """Each joins the first part of the wave with which it has a window in common."""
+    scopes = [
+        scope("a", windows=("afternoon",)),
+        scope("b", windows=("weekend",)),
+        scope("c"),
+        scope("d", windows=("weekend",)),
+    ]
+    made = World(*scopes, machines=[machine(f"{each.name}/m") for each in scopes])
+    made.save(Change(at=START, fleet_rules=FleetRules(windows={"afternoon": AFTERNOON, "weekend": WEEKEND})))
+    events = made.submit(targets=Targets(scopes=("a", "b", "c", "d")))
+    assert [(e.wave, e.scope) for e in events] == [(1, "a"), (1, "c"), (2, "b"), (2, "d")]
+
+
+def test_a_no_go_time_that_begins_in_the_notice_cancels_a_wave_when_it_begins() -> None:
+    made = world(FAIR)
+    made.now = at(20)
+    (planned,) = made.submit("shop/web-0")
+    assert made.waiting_for(planned.id)[0].code == "no-go"
+    made = world(FAIR)
+    (announced,) = made.submit("shop/web-0", not_before=at(29))
+    assert announced.not_before == at(29)
+    made.pause(announced.maintenance_id)
+    made.tick_at(30)
+    assert made.event(announced.id).reason == "it cannot start in a no-go time (fair)"
+
+
+@pytest.mark.parametrize("settings", [{"windows": ()}, {"approval_opens_window": True}])
+def test_other_windows_of_a_scope_wake_its_maintenances(settings: dict[str, object]) -> None:
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0")
+    made.tick_at(45)
+    snapshot = made.snapshot()
+
+    def changed(wanted: Scope) -> Change:
+        fleet = Fleet(snapshot.scopes, snapshot.machines)
+        found = difference(fleet, Fleet({"shop": wanted}, {}))
+        return apply_difference(snapshot, found, versions={}, now=made.now, actor=OPERATOR)
+
+    assert changed(replace(snapshot.scopes["shop"], **settings)).wakes == (planned.maintenance_id,)  # type: ignore[arg-type]
+    assert changed(replace(snapshot.scopes["shop"], approve_user_events=True)).wakes == ()
+
+
+# -- the invariant
+
+
+def start_at(moment: datetime, made: World, **facts: Any) -> None:
+    """Check the invariants of a step in which an approved event of the scope shop starts at this moment."""
+    snapshot = made.snapshot()
+    known = event(needs_approval=False, **facts)
+    owner = maintenance(strategy=Strategy(windows=("afternoon",)) if facts.get("wave") == 2 else Strategy())
+    before = replace(snapshot, maintenances={owner.id: owner}, events={known.id: known})
+    started = replace(known, status=Status.STARTED, started=moment)
+    order = Order(id=started.id, issued=moment)
+    shop = snapshot.scopes["shop"]
+    after = replace(
+        before,
+        events={known.id: started},
+        orders={known.id: order},
+        scopes={**snapshot.scopes, "shop": replace(shop, incarnation=shop.incarnation + 1, changed=moment)},
+    )
+    check_invariants(before, after, moment)
+
+
+def test_the_invariant_refuses_a_start_outside_a_window() -> None:
+    made = world(AFTERNOON, FAIR)
+    start_at(at(20), made)
+    with pytest.raises(InvariantBroken, match=r"invariant 1: event .* outside its window or in a no-go time"):
+        start_at(at(31), made)
+    with pytest.raises(InvariantBroken, match="outside its window"):
+        start_at(at(20), made, wave=2)
+    start_at(at(100), made, wave=2)
+    made = world(AFTERNOON, windows=("afternoon",))
+    with pytest.raises(InvariantBroken, match="outside its window"):
+        start_at(at(20), made)
+    start_at(at(20), made, source=Source.USER)

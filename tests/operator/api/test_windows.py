@@ -1,0 +1,116 @@
+"""Windows and no-go times in the API, and what waits for them."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.support.running_service import START, RunningService, running_service
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    with running_service() as running:
+        yield running
+
+
+def hours(number: float) -> str:
+    """Return the time so many hours after the start of the service."""
+    return (START + timedelta(hours=number)).isoformat().replace("+00:00", "Z")
+
+
+def times_from(begin: float, end: float) -> list[str]:
+    """Return the time of every day from so many to so many hours after the start."""
+    return [f"daily {START + timedelta(hours=begin):%H:%M}-{START + timedelta(hours=end):%H:%M}"]
+
+
+def test_a_window_is_added_shown_extended_and_removed(service: RunningService) -> None:
+    """PUT adds and changes; a window in use stays."""
+    made = service.request("PUT", "/v1/windows/soon", {"when": times_from(1, 2)})
+    assert (made.status, made.json["open"], made.json["opens"], made.json["closes"]) == (201, False, hours(1), hours(2))
+    changed = service.request("PUT", "/v1/windows/soon", {"when": times_from(0, 2), "zone": "Etc/UTC"})
+    assert (changed.status, changed.json["open"], changed.json["opens"]) == (200, True, None)
+    assert service.get("/v1/windows?q=SO")["items"] == [service.get("/v1/windows/soon")]
+    extended = service.post("/v1/windows/soon/extend", {"until": hours(3)}, 200)
+    assert (extended["closes"], extended["extended_until"]) == (hours(3), hours(3))
+    service.request("PUT", "/v1/windows/later", {"when": times_from(5, 6)})
+    page = service.get("/v1/windows?limit=1")
+    assert [each["name"] for each in page["items"]] == ["later"]
+    assert [w["name"] for w in service.get(f"/v1/windows?cursor={page['next_cursor']}")["items"]] == ["soon"]
+    assert service.request("POST", "/v1/windows/later/extend", {"until": hours(7)}).status == 409
+    service.request("PUT", "/v1/scopes/shop", {"kind": "availability-set", "windows": ["soon"]})
+    refused = service.request("DELETE", "/v1/windows/soon")
+    assert (refused.status, "used by scope shop" in refused.message) == (409, True)
+    assert service.request("DELETE", "/v1/windows/later").status == 204
+    assert service.request("GET", "/v1/windows/later").status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/windows/x", {"when": []}, 422),
+        ("/v1/windows/x", {"when": ["always"]}, 400),
+        ("/v1/windows/x", {"when": ["Mon 10:00-11:00"], "zone": "Nowhere"}, 400),
+        ("/v1/no-go-times/x", {"reason": "r", "when": ["Mon 10:00-11:00"], "start": hours(1)}, 400),
+        ("/v1/no-go-times/x", {"reason": "", "when": ["Mon 10:00-11:00"]}, 400),
+        ("/v1/no-go-times/x", {"reason": "r", "start": "2030-01-01T00:00:00", "end": hours(2)}, 400),
+        ("/v1/scopes/shop", {"kind": "availability-set", "windows": ["none"]}, 400),
+    ],
+)
+def test_wrong_times_are_refused(service: RunningService, path: str, body: dict[str, object], status: int) -> None:
+    """Nothing is saved, and the message says what to write."""
+    assert service.request("PUT", path, body).status == status
+    assert service.get("/v1/windows")["items"] == service.get("/v1/no-go-times")["items"] == []
+
+
+def test_an_event_waits_for_its_window(service: RunningService) -> None:
+    """The event says so, and an owner may read it too."""
+    service.enable("shop")
+    service.request("PUT", "/v1/windows/soon", {"when": times_from(1, 2)})
+    service.request("PUT", "/v1/scopes/shop", {"kind": "availability-set", "windows": ["soon"]})
+    event = service.schedule("shop/web-0")["waves"][0]["events"][0]
+    (reason,) = service.get(f"/v1/events/{event['id']}")["waiting_for"]
+    assert (reason["code"], reason["until"]) == ("window", hours(0.75))
+    owner = service.token_of("owner", "shop")
+    assert service.request("GET", f"/v1/events/{event['id']}", token=owner).json["waiting_for"] == [reason]
+    assert service.request("PUT", "/v1/windows/soon", {"when": times_from(0, 2)}, token=owner).status == 403
+    service.request("PUT", "/v1/windows/soon", {"when": times_from(-1, 2)})
+    service.service.ticker.cycle_until_idle()
+    published = service.get(f"/v1/events/{event['id']}")
+    assert (published["status"], published["not_before"]) == ("Scheduled", hours(0.25))
+
+
+def test_a_maintenance_has_windows_of_its_own(service: RunningService) -> None:
+    """They are kept, shown, and must exist."""
+    service.request("PUT", "/v1/windows/soon", {"when": times_from(1, 2)})
+    request = {"type": "Reboot", "targets": {"scope": "shop"}, "strategy": {"windows": ["soon"]}}
+    made = service.post("/v1/maintenances", request, 201)
+    assert made["strategy"]["windows"] == ["soon"]
+    assert [each["code"] for each in made["waves"][0]["events"][0]["waiting_for"]] == ["window"]
+    assert service.request("DELETE", "/v1/windows/soon").status == 409
+    unknown = {**request, "strategy": {"windows": ["none"]}}
+    assert service.request("POST", "/v1/maintenances", unknown).status == 404
+
+
+def test_a_no_go_time_is_added_shown_and_removed(service: RunningService) -> None:
+    """An owner sees the no-go times of the fleet and of the own scopes, without the names of other scopes."""
+    fair = {"reason": "the fair", "start": hours(-1), "end": hours(1), "scopes": ["shop", "blog"]}
+    made = service.request("PUT", "/v1/no-go-times/fair", fair)
+    assert (made.status, made.json["active"], made.json["when"]) == (201, True, [])
+    changed = service.request("PUT", "/v1/no-go-times/fair", {**fair, "start": hours(0.5)})
+    assert (changed.status, changed.json["active"]) == (200, False)
+    service.request("PUT", "/v1/no-go-times/blog", {"reason": "blog", "when": times_from(0, 1), "scopes": ["blog"]})
+    service.request("PUT", "/v1/no-go-times/all", {"reason": "all", "when": times_from(0, 1)})
+    assert [each["name"] for each in service.get("/v1/no-go-times")["items"]] == ["all", "blog", "fair"]
+    owner = service.token_of("owner", "shop")
+    seen = service.request("GET", "/v1/no-go-times", token=owner).json["items"]
+    assert [(each["name"], each["scopes"]) for each in seen] == [("all", []), ("fair", ["shop"])]
+    assert service.request("GET", "/v1/no-go-times/blog", token=owner).status == 404
+    assert service.get("/v1/no-go-times/blog")["scopes"] == ["blog"]
+    assert service.request("DELETE", "/v1/no-go-times/blog").status == 204
+    assert service.request("DELETE", "/v1/no-go-times/blog").status == 404
+
+
+def test_times_are_in_utc() -> None:
+    """The helper of this module writes what the API writes."""
+    assert datetime.fromisoformat(hours(0)) == START
