@@ -146,6 +146,7 @@ def _fill(service: Service) -> dict[str, str]:
     cancelled = submit(EventType.REBOOT, Targets(scope="workers", update_domain=3))
     advance(3)
     control.cancel_maintenance(cancelled, OPERATOR)
+    drill = submit(EventType.REBOOT, Targets(scope="legacy"), drill_hold_s=30)
     approve("shop", "web-0")
     advance(1)
     tonight = clock.now() + timedelta(hours=12)
@@ -172,6 +173,7 @@ def _fill(service: Service) -> dict[str, str]:
         "waiting event": service.store.events(EventQuery(scope="workers", statuses=("Scheduled",))).events[0].id,  # type: ignore[arg-type]
         "ended event": _event(service, done, "Completed"),
         "hook": hook,
+        "drill": drill,
         "host order": service.store.orders({OrderState.PLANNED}, 1, of_hosts=True)[0].id,
     }
 

@@ -38,6 +38,8 @@ PAGES = {
     "search": "/search?q=web",
     "maintenances": "/maintenances",
     "maintenance": "/maintenances/{rolling}",
+    "drills": "/drills",
+    "drill": "/drills/{drill}",
     "event": "/events/{waiting event}",
     "event-failed": "/events/{failed event}",
     "event-ended": "/events/{ended event}",

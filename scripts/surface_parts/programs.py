@@ -144,8 +144,8 @@ RARE_WORDS = {
         "conflict", "store_unavailable", "too_many_streams", "invariant_broken",
     ),
     "waiting codes": (
-        "approval", "bake", "budget", "clock", "continue", "failures", "earlier-host", "earlier-wave", "earliest", "executor",
-        "host-not-empty", "host-work",
+        "approval", "bake", "budget", "clock", "continue", "drill", "failures", "earlier-host", "earlier-wave", "earliest",
+        "executor", "host-not-empty", "host-work",
         "in-doubt", "machine", "no-go", "no-target", "notice", "order-failed", "paused",
         "queue", "requested-start", "store-held", "ticker", "unresolved", "update-domain", "wave", "window",
     ),

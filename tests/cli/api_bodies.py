@@ -84,6 +84,7 @@ def maintenance(*events: dict[str, Any], **changed: Any) -> dict[str, Any]:
         "not_before": None,
         "earliest": None,
         "not_after": None,
+        "drill_hold_s": 0,
         "ended": None,
         "targets": {"count": 1, "scopes": ["shop"]},
         "progress": progress(left=len(events)),

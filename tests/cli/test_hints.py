@@ -28,6 +28,7 @@ TABLE: dict[str, dict[str, str]] = {
     "budget": NOTHING,
     "clock": {Role.OPERATOR: "forewarn clock confirm"},
     "continue": {Role.OPERATOR: f"forewarn maintenance continue {MAINTENANCE_ID}"},
+    "drill": NOTHING,
     "earlier-host": NOTHING,
     "earlier-wave": NOTHING,
     "earliest": NOTHING,

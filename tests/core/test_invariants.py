@@ -209,6 +209,25 @@ def test_3_an_event_replaces_one_that_ends_for_it() -> None:
     )
 
 
+def test_11_no_executor_gets_the_order_of_a_drill() -> None:
+    """It is done from the beginning."""
+    subject = approved(event(), "web-0")
+    before = snapshot(subject, maintenances=[maintenance(drill_hold_s=60)])
+    assert broken(before, after(before, started(subject, at(1)))) == (
+        f"invariant 11: order {guid(1)} of a drill would be open"
+    )
+
+
+def test_15_a_drill_is_not_visible_beside_a_real_event() -> None:
+    """The drill ends when the real event is published."""
+    drilled = event(2, maintenance_id=guid(901), status=Status.PLANNED, published=None, not_before=None)
+    before = snapshot(event(), drilled, maintenances=[maintenance(), maintenance(901, drill_hold_s=60)])
+    shown = replace(drilled, status=Status.SCHEDULED, published=at(1), not_before=at(16), minimum_notice_s=900)
+    assert broken(before, after(before, shown)).startswith(
+        f"invariant 15: event {guid(2)} of a drill would be visible beside a real event of shop"
+    )
+
+
 # -- 2. the minimum notice is given, and NotBefore never changes after publication
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from forewarn.core.change import Change
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound, Refused
+from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import ClockHold, EventType, Host, HostMode, OrderState, Source, Status, Targets
 from forewarn.core.rescheduling import reschedule_event, reschedule_host
 from forewarn.core.store_hold import hold_store
@@ -162,6 +163,8 @@ def test_a_host_moves_behind_the_others() -> None:
     """Its event is cancelled, its cordon is lifted, and its order keeps its id."""
     world, maintenance_id = farm()
     first = next(iter(world.snapshot().events.values()))
+    with pytest.raises(Refused, match="is part of the work on host kvm-0: an operator reschedules the host"):
+        move(world, first.id, 120)
     move_host(world, maintenance_id, "kvm-0", 120)
     order = next(o for o in world.snapshot().orders.values() if o.host == "kvm-0")
     assert (order.position, order.reschedules, order.requested_not_before) == (3, 1, at(120))
@@ -188,6 +191,8 @@ def test_an_empty_host_waits_for_its_requested_time() -> None:
     world.tick()
     order = next(o for o in world.snapshot().orders.values() if o.host == "kvm-1")
     assert (order.state, world.maintenance(event.id).wake_at) == (OrderState.PLANNED, at(60))
+    (reason,) = waiting_for_hosts(world.snapshot(), event.maintenance_id, world.now)["kvm-1"]
+    assert (reason.code, reason.until) == ("requested-start", at(60))
     world.tick_at(60)
     assert world.snapshot().orders[order.id].state is OrderState.OPEN
 

@@ -157,6 +157,14 @@ def rescheduled_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rescheduling, "_check_time", lambda maintenance, not_before, now, possible: None)
 
 
+def a_drill_hands_out_an_order(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(advance, "drill_order", lambda event, now: Order(id=event.id, issued=now))
+
+
+def a_drill_does_not_yield(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(advance, "yield_to", lambda draft, wave: None)
+
+
 def waves_do_not_start_together(patch: pytest.MonkeyPatch) -> None:
     original = waiting.current_wave
     patch.setattr(advance, "current_wave", lambda draft, maintenance: original(draft, maintenance)[:1])
@@ -322,6 +330,8 @@ MUTATIONS: dict[Patch, str] = {
     what_is_up_again_wakes_nobody: "the ticker does not move it",
     deadline_ignored: "invariant 1: .* after the deadline|the ticker does not move it",
     rescheduled_past_the_deadline: "invariant 1: .* rescheduled past the deadline",
+    a_drill_hands_out_an_order: "invariant 11: order .* of a drill would be open",
+    a_drill_does_not_yield: "invariant 15: ",
     waves_do_not_start_together: "invariant 8: .* left behind|the ticker does not move it",
     all_waves_published_at_once: "invariant 8: .* visible at once|invariant 6: ",
     not_before_moves_after_publication: "invariant 2: .* change its NotBefore",

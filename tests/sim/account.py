@@ -109,6 +109,7 @@ class Account:
         for key in change.removed_machines:
             self.machines.pop(key, None)
         self._keep_maintenances(change)
+        self._check_drills(change)
         for event in change.events:
             was = before.get(event.id)
             if was is None:
@@ -229,6 +230,19 @@ class Account:
             self.complain(f"the approval of event {event_id} by {machine or 'an operator'} was recorded twice")
         self.approvals[event_id].add(machine)
         self._approved_at[event_id, machine] = self._wall(at_ms)
+
+    def _check_drills(self, change: Change) -> None:
+        for order in change.orders:
+            if order.id in self.events and self._is_drill(self.events[order.id]) and order.state is not OrderState.DONE:
+                self.complain(f"order {order.id} of a drill is {order.state}")
+        for scope in {event.scope for event in change.events}:
+            visible = [e for e in self.events.values() if e.scope == scope and e.status in VISIBLE]
+            drills = [e for e in visible if self._is_drill(e)]
+            if drills and len(drills) < len(visible):
+                self.complain(f"event {drills[0].id} of a drill is visible beside a real event")
+
+    def _is_drill(self, event: Event) -> bool:
+        return self.maintenances[event.maintenance_id].drill_hold_s > 0
 
     def _planned(self, event: Event) -> None:
         deadline, requested = self.maintenances[event.maintenance_id].not_after, event.requested_not_before

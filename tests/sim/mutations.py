@@ -49,6 +49,8 @@ OF_THE_CORE: dict[Patch, str] = {
     core.budget_of_hosts_ignored: "hosts of the fleet were down at once",
     core.what_is_up_again_wakes_nobody: "is still",
     core.rescheduled_past_the_deadline: "rescheduled past the deadline",
+    core.a_drill_hands_out_an_order: "of a drill is",
+    core.a_drill_does_not_yield: "of a drill is visible beside",
     core.waves_do_not_start_together: "was left behind",
     core.all_waves_published_at_once: "visible at once|had another update domain",
     core.not_before_moves_after_publication: "changed its NotBefore",

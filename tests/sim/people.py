@@ -220,8 +220,8 @@ class Operator:
         rolling = choose.choice(ROLLING)
         start = self._universe.wall() + timedelta(seconds=choose.choice([0, 300, 1_500]))
         kind = choose.choices(
-            ("scope", "host", "machines", "user", "emergency", "preempt", "terminate", "work on hosts"),
-            (6, 3, 2, 3, 1, 1, 1, self._universe.faults.host_work),
+            ("scope", "host", "machines", "user", "emergency", "preempt", "terminate", "drill", "work on hosts"),
+            (6, 3, 2, 3, 1, 1, 1, 2, self._universe.faults.host_work),
         )
         on_failure = choose.choice(list(OnFailure))
         match kind[0]:
@@ -246,6 +246,8 @@ class Operator:
                     on_failure=OnFailure.CONTINUE if strategy.max_failures else on_failure,
                     strategy=strategy,
                 )
+            case "drill":
+                return MaintenanceRequest(type=rolling, targets=some, drill_hold_s=choose.choice([60, 1_200]))
             case "work on hosts":
                 return self._work_on_hosts(start, on_failure)
             case "user":

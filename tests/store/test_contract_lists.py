@@ -366,6 +366,17 @@ def test_a_maintenance_is_within_each_scope_it_has_an_event_in(own_fleet: Store)
     assert keys(own_fleet.maintenances(completed)) == ["M9", "M6", "M1"]
 
 
+def test_drills_come_newest_first(own_fleet: Store) -> None:
+    """Whatever their status; within scopes, those that have an event there; other maintenances are left out."""
+    drills = [maintenance(f"D{n}", created=at(n), drill_hold_s=60) for n in range(3)]
+    drills[1] = ended(drills[1], at(9))
+    own_fleet.apply(change(maintenances=drills, events=[event("ED", "D1", status=Status.COMPLETED)]))
+    assert keys(own_fleet.drills(MaintenanceQuery())) == ["D2", "D1", "D0"]
+    assert keys(own_fleet.drills(MaintenanceQuery(limit=1, before=(at(2), "D2")))) == ["D1"]
+    assert keys(own_fleet.drills(MaintenanceQuery(within=("shop", "blog")))) == ["D1"]
+    assert own_fleet.drills(MaintenanceQuery(within=("blog",))) == []
+
+
 def test_a_page_of_orders_is_newest_first(own_fleet: Store) -> None:
     """By when they were issued, then id, in the states asked for; a retried one comes anew."""
     every = own_fleet.orders(tuple(OrderState), 500)[::-1]

@@ -54,6 +54,8 @@ IN_ORDER_OF_AN_INDEX = (
     "host_rows_page",
     "maintenance_keys",
     "maintenance_keys_of_scope",
+    "drill_keys",
+    "drill_keys_of_scope",
     "order_keys",
     "order_keys_of_scope",
     "event_numbers",

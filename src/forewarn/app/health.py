@@ -16,6 +16,7 @@ from forewarn.core.hooks import hook_state
 from forewarn.core.hosts import HostState, host_state
 from forewarn.core.model import Host
 from forewarn.core.operator_model import Hook
+from forewarn.core.readiness import DrillResult, drill_result, machine_readiness
 from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
@@ -28,11 +29,13 @@ from forewarn.service.inventory import InventoryHealth
 from forewarn.service.placement import hosts_in_maintenance
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import Ticker
-from forewarn.store import Backlog, SharedStore, Store
+from forewarn.store import Backlog, Focus, MaintenanceQuery, SharedStore, Store
 from forewarn.store.opening import store_kind
 
 # Counting takes longer the more events are open: not for every request.
 BACKLOG_KEPT_S = 2.0
+# Among so many of the newest drills, one that has ended is looked for.
+MAX_DRILLS_READ = 10
 
 
 class Health:
@@ -59,6 +62,7 @@ class Health:
         self._inventory = inventory
         self._lock = threading.Lock()
         self._counted: tuple[float, Backlog | None] = (0.0, None)
+        self._drill: tuple[str, DrillResult] | None = None
 
     def store_problem(self) -> str:
         """Return what is wrong with the store, or ""."""
@@ -87,7 +91,8 @@ class Health:
         return warnings
 
     def facts(self, documents: Documents) -> Facts:
-        backlog, held, store_held, hosts, hooks, now = None, None, None, None, None, self._clock.display_time()
+        backlog, held, store_held, hosts, hooks, drill = None, None, None, None, None, DrillResult()
+        now = self._clock.display_time()
         if self.store_answers():
             with suppress(ServiceError):
                 backlog = self._backlog()
@@ -95,6 +100,7 @@ class Health:
                 store_held = self._control.store_hold() is not None
                 hosts = self._store.hosts()
                 hooks = self._store.hooks()
+                drill = self._last_drill()
         ticked_s = self._ticker.cycled_at_s
         return Facts(
             role=self._settings.role,
@@ -115,11 +121,24 @@ class Health:
             hook_failing_s=None
             if hooks is None
             else max((_ago_s(now, hook.failing_since) for hook in hooks if hook.disabled is None), default=0.0),
+            drill=drill,
             inventory=self._inventory(),
             hook_messages={}
             if self._hook_sender is None
             else {"delivered": self._hook_sender.delivered, "failed": self._hook_sender.failed},
         )
+
+    def _last_drill(self) -> DrillResult:
+        """Return the readiness of the last drill that has ended. It is computed once: an ended drill never changes."""
+        for drill in self._store.drills(MaintenanceQuery(limit=MAX_DRILLS_READ)):
+            if drill.ended is None:
+                continue
+            if self._drill is None or self._drill[0] != drill.id:
+                snapshot = self._store.snapshot(Focus(maintenances=(drill.id,)))
+                events = [e for e in snapshot.events.values() if e.maintenance_id == drill.id and not e.replaced_by]
+                self._drill = (drill.id, drill_result(machine_readiness(events, {})))
+            return self._drill[1]
+        return DrillResult()
 
     def _following(self) -> Following | None:
         follower, store = self._follower, self._store

@@ -150,9 +150,8 @@ def agent() -> None:
 # Each is a function above, or a module of this package: with an `app`, or with a function of the same name.
 FUNCTIONS = {"serve": serve, "demo": demo, "agent": agent}
 WORDS = (
-    "status", "fleet", "scope", "host", "machine", "maintenance", "event", "order", "audit", "token", "hook", "budget", "clock",
-    "window", "no-go",
-    "db", "scenario", "serve", "emulate", "record", "conform", "demo", "agent",
+    "status", "fleet", "scope", "host", "machine", "maintenance", "drill", "event", "order", "audit", "token", "hook", "budget",
+    "clock", "window", "no-go", "db", "scenario", "serve", "emulate", "record", "conform", "demo", "agent",
 )  # fmt: skip
 
 

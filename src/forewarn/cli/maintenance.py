@@ -539,6 +539,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("created", f"{full_time(maintenance['created'])} by {maintenance['created_by']}"),
             ("not before", when(maintenance["not_before"], now)),
             ("earliest", when(maintenance["earliest"], now)),
+            ("drill", "nothing touches the machines" if maintenance["drill_hold_s"] else ""),
             ("deadline", when(maintenance["not_after"], now)),
             ("on failure", maintenance["on_failure"]),
             ("strategy", formatting.strategy(**maintenance["strategy"])),

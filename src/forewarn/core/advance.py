@@ -12,12 +12,14 @@ from forewarn.core.cancelling import cancel
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.deadline import deadline_ahead, is_past_deadline, missed_deadline, unstarted_events, unstarted_hosts
 from forewarn.core.draft import Draft
+from forewarn.core.drills import drill_end, drill_order, end_drill_events, is_drill, yield_to
 from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
 from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, move_hosts
 from forewarn.core.model import (
     OPEN,
     UNFINISHED,
     UNSTARTED,
+    ApprovalMode,
     Event,
     HostMode,
     Maintenance,
@@ -53,6 +55,7 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_
     for maintenance_id in maintenance_ids:
         _fail_late_orders(draft, maintenance_id, order_timeout_s)
         _cancel_past_deadline(draft, maintenance_id)
+        end_drill_events(draft, draft.maintenances[maintenance_id])
         _plan_missed_wave_again(draft, maintenance_id, new_id)
         move_hosts(draft, maintenance_id, order_timeout_s, new_id)
         _note_published(draft, maintenance_id)
@@ -176,8 +179,13 @@ def _note_published(draft: Draft, maintenance_id: str) -> None:
 def _publish(draft: Draft, maintenance_id: str) -> None:
     """Publish the Planned events of the current wave. Guests see events approved at creation only once they have started."""
     maintenance = draft.maintenances[maintenance_id]
-    wave = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
-    if not wave or stopped(draft, maintenance) or publication_waits(draft, maintenance, wave):
+    planned = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED]
+    wave = [e for e in planned if not e.born_approved]
+    if not planned or stopped(draft, maintenance) or (wave and publication_waits(draft, maintenance, wave)):
+        return
+    if not maintenance.drill_hold_s and (wave or due(draft, maintenance, planned)):
+        yield_to(draft, planned)
+    if not wave:
         return
     draft.put_maintenance(replace(maintenance, observed_published_at=None))
     publications = publication(maintenance, wave, draft.scopes, draft.now_in)
@@ -190,7 +198,7 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
             event,
             status=status_after(event, Verb.PUBLISH),
             sequence=sequences[event.scope],
-            approval_mode=draft.scopes[event.scope].approval,
+            approval_mode=ApprovalMode.ALL if maintenance.drill_hold_s else draft.scopes[event.scope].approval,
             published=fixed.published,
             not_before=max(fixed.not_before, in_window or fixed.not_before),
             minimum_notice_s=fixed.minimum_notice_s,
@@ -222,7 +230,8 @@ def _start(draft: Draft, event: Event, order_timeout_s: int) -> None:
     draft.put(started)
     in_place = _is_in_place(draft, event.maintenance_id)
     deadline = now + timedelta(seconds=order_timeout_s) if order_timeout_s else None
-    draft.put_order(Order(id=event.id, issued=now, deadline=deadline, phase=Phase.STOP if in_place else Phase.NONE))
+    order = Order(id=event.id, issued=now, deadline=deadline, phase=Phase.STOP if in_place else Phase.NONE)
+    draft.put_order(drill_order(event, now) if is_drill(draft, event) else order)
     draft.note("event started", event=event)
     _cordon_host_of(draft, event)
 
@@ -317,6 +326,7 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         if draft.before.store_hold is None and order.state in TIMED and order.deadline is not None
     ]
     moments += [draft.now for order in draft.host_orders_of(maintenance.id) if machines_to_start(draft, order)]
+    moments += _drill_ends(draft, maintenance)
     wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
     closing = closing_time(draft, maintenance, wave) if any(e.published for e in wave) else None
     moments += [closing] if closing is not None else []
@@ -333,6 +343,13 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         moments += [reason.until for reason in waits if reason.until is not None and reason.until > draft.now]
         moments += _wake_for_host(draft, maintenance)
     return min(moments, default=None)
+
+
+def _drill_ends(draft: Draft, maintenance: Maintenance) -> list[datetime]:
+    """Return when the started events of a drill end; while the clock is held, an end that it has passed waits for that."""
+    started = [e for e in draft.events_of(maintenance.id) if maintenance.drill_hold_s and e.status is Status.STARTED]
+    ends = [(event, drill_end(maintenance, event)) for event in started]
+    return [end for event, end in ends if end is not None and end > draft.now_in(event.scope)]
 
 
 def _wake_for_host(draft: Draft, maintenance: Maintenance) -> list[datetime]:

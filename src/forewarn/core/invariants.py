@@ -77,6 +77,9 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     for order in after.orders.values():
         earlier = before.orders.get(order.id)
         if earlier is not order:
+            if _is_drill(after, after.events.get(order.id)):
+                _check_drill_order(order)
+                continue
             _check_order(earlier, order, after.events.get(order.id))
             _check_phase(after, earlier, order)
             _check_host_order(after, earlier, order)
@@ -92,6 +95,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     for scope in {e.scope for e in changed}:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
+        _check_drills(after, by_scope[scope])
     _check_guard(before, by_scope, started)
     _check_scope_budgets(before, after, by_scope, changed)
     _check_fleet_budgets(before, after, changed)
@@ -219,6 +223,24 @@ def _check_order(known: Order | None, order: Order, event: Event | None) -> None
             raise _broken(11, f"order {order.id} would be in doubt without a node, or with a time limit")
         if event is not None and event.status is not Status.STARTED:
             raise _broken(11, f"order {order.id} would be in doubt although its event is {event.status}")
+
+
+def _is_drill(after: Snapshot, event: Event | None) -> bool:
+    return event is not None and after.maintenances[event.maintenance_id].drill_hold_s > 0
+
+
+def _check_drill_order(order: Order) -> None:
+    """11. The order of a drill is done from the beginning: no executor gets it."""
+    if order.state is not OrderState.DONE:
+        raise _broken(11, f"order {order.id} of a drill would be {order.state}")
+
+
+def _check_drills(after: Snapshot, events: Iterable[Event]) -> None:
+    """15. Drill events end when a real event is published in their scope."""
+    visible = [event for event in events if event.status in VISIBLE]
+    drills = [event for event in visible if _is_drill(after, event)]
+    if drills and len(drills) < len(visible):
+        raise _broken(15, f"event {drills[0].id} of a drill would be visible beside a real event of {drills[0].scope}")
 
 
 def _check_phase(after: Snapshot, known: Order | None, order: Order) -> None:

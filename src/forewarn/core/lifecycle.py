@@ -14,6 +14,7 @@ from forewarn.core.advance import advance, cancel_rest, refresh, wake_if_startab
 from forewarn.core.cancelling import cancel
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
+from forewarn.core.drills import is_drill, refuse_beside_others
 from forewarn.core.errors import IllegalTransition, Invalid, MachineBusy, Refused, TooManyUserOperations
 from forewarn.core.formatting import full_time
 from forewarn.core.host_orders import current_host, is_read, machines_on
@@ -64,6 +65,8 @@ def submit(
             raise Refused(refusal)
     if request.emergency:
         _refuse_busy(draft, events)
+    if request.drill_hold_s:
+        refuse_beside_others(draft, events)
     if request.source is Source.USER:
         _refuse_second_operation(draft, events)
         _refuse_too_many(draft, events)
@@ -72,7 +75,8 @@ def submit(
         draft.put(event)
     for order in host_orders:
         draft.put_order(order)
-    draft.note("maintenance submitted", maintenance_id=maintenance.id, detail=f"{request.type} by {request.source}")
+    what = f"drill of a {request.type}" if request.drill_hold_s else f"{request.type} by {request.source}"
+    draft.note("maintenance submitted", maintenance_id=maintenance.id, detail=what)
     advance(draft, [maintenance.id], order_timeout_s, new_id)
     return maintenance.id, draft.change()
 
@@ -81,7 +85,7 @@ def _refuse_busy(draft: Draft, events: Iterable[Event]) -> None:
     for event in events:
         for other in draft.events_in(event.scope):
             busy = set(event.resources) & set(other.resources)
-            if other.status is Status.STARTED and busy:
+            if other.status is Status.STARTED and busy and not is_drill(draft, other):
                 raise MachineBusy(
                     f"machine {event.scope}/{min(busy)} is in event {other.id}, which has started: wait until it ends"
                 )

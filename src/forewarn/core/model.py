@@ -35,6 +35,7 @@ MAX_DURATION_S = 30 * 86_400
 MAX_BAKE_S = 30 * 86_400
 MAX_GROUPS_AT_ONCE = 10_000
 MAX_WAVE = 100_000
+MAX_DRILL_HOLD_S = 3_600
 MAX_MACHINES_PER_SCOPE = 1_000
 MAX_WINDOW_NAMES = 20
 MAX_HOSTS_PER_MAINTENANCE = 10_000
@@ -615,6 +616,7 @@ class MaintenanceRequest:
     to_host: str = ""
     strategy: Strategy = Strategy()
     not_after: datetime | None = None
+    drill_hold_s: int = 0
     resolved: Targets | None = None
 
     @property
@@ -623,6 +625,7 @@ class MaintenanceRequest:
 
     def __post_init__(self) -> None:
         check_text("description", self.description)
+        self._check_drill()
         self._check_host_mode()
         self._check_strategy()
         require(
@@ -641,6 +644,20 @@ class MaintenanceRequest:
                 "an emergency starts at once: leave out not_before and earliest",
             )
         self._check_times()
+
+    def _check_drill(self) -> None:
+        require(
+            0 <= self.drill_hold_s <= MAX_DRILL_HOLD_S,
+            f"drill_hold_s is {self.drill_hold_s}: use 0 (no drill) or up to {MAX_DRILL_HOLD_S}",
+        )
+        if self.drill_hold_s:
+            allowed = [type_ for type_, rules in EVENT_TYPES.items() if rules.one_domain_at_a_time]
+            require(
+                self.source is Source.PLATFORM and self.type in allowed,
+                f"a drill must be a Platform event of type {' or '.join(allowed)}, not {self.source} {self.type}",
+            )
+            require(not self.emergency, "a drill is no emergency: leave out one of them")
+            require(self.host_mode is None, "a drill touches no host: leave out host_mode")
 
     def _check_times(self) -> None:
         starts = (("not_before", self.not_before), ("earliest", self.earliest))

@@ -36,7 +36,7 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
     started = [e for e in draft.events_of(maintenance_id) if e.status is Status.STARTED]
     progress = [replace(order_progress(draft, e), events=(e.id,)) for e in started]
     progress += _hosts(draft, maintenance)
-    if any(reason.code == "executor" for reason in progress):
+    if any(reason.code in ("executor", "drill") for reason in progress):
         return ()
     # Machines that are shut down for the work on their host wait for that, whatever it waits for.
     progress = [reason for reason in progress if reason.code != "host-work"]

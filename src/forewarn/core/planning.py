@@ -32,6 +32,10 @@ from forewarn.core.window_split import refuse_other_windows, split_by_window
 SPLITTERS: tuple[Splitter, ...] = (split_by_window, split_by_budget)
 
 
+# What guests see of a drill without a description.
+DRILL_DESCRIPTION = "A drill: prepare and approve as always; nothing happens to the machine."
+
+
 def target_machines(
     targets: Targets, machines: Mapping[tuple[str, str], Machine], known_hosts: Collection[str] | None = None
 ) -> list[Machine]:
@@ -86,7 +90,7 @@ def plan(
         not_before=request.not_before,
         earliest=request.earliest,
         duration_s=request.duration_s,
-        description=request.description,
+        description=request.description or (DRILL_DESCRIPTION if request.drill_hold_s else ""),
         emergency=request.emergency,
         on_failure=request.on_failure,
         targets=request.targets,
@@ -96,6 +100,7 @@ def plan(
         to_host=request.to_host,
         strategy=request.strategy,
         not_after=request.not_after,
+        drill_hold_s=request.drill_hold_s,
     )
     if not works_on_hosts:
         return maintenance, plan_events(snapshot, maintenance, machines, new_id=new_id), []

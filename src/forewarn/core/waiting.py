@@ -451,6 +451,10 @@ def _missing_approval(event: Event) -> Waiting:
 
 
 def order_progress(draft: Draft, event: Event) -> Waiting:
+    hold_s = draft.maintenances[event.maintenance_id].drill_hold_s
+    if hold_s and event.started is not None:
+        end = event.started + timedelta(seconds=hold_s)
+        return Waiting(code="drill", message="it is a drill: nothing touches its machines", until=end)
     if is_stopped(draft, event):
         return Waiting(
             code="host-work",

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn import __version__
+from forewarn.core.readiness import DrillResult
 from forewarn.operator.open_connections import OpenConnections
 from forewarn.service.inventory import InventoryHealth
 from forewarn.store import Backlog, Connections
@@ -48,6 +49,7 @@ class Facts:
     due_s: float | None = None
     hosts: Mapping[str, int] | None = None
     hooks: Mapping[str, int] | None = None
+    drill: DrillResult = field(default_factory=DrillResult)
     hook_failing_s: float | None = None
     hook_messages: Mapping[str, int] = field(default_factory=dict)
     inventory: InventoryHealth = field(default_factory=InventoryHealth)
@@ -212,6 +214,13 @@ def _work(facts: Facts) -> Iterator[Metric]:
     if facts.hosts is not None:
         text = "Hosts that the fleet lists or that are cordoned, by state."
         yield _by_label(GaugeMetricFamily("forewarn_hosts", text, labels=["state"]), facts.hosts)
+    drill, text = facts.drill, "Machines of the last drill that has ended, by result."
+    machines = {
+        "ready": drill.ready,
+        "not-ready": drill.measured - drill.ready,
+        "not-measured": drill.machines - drill.measured,
+    }
+    yield _by_label(GaugeMetricFamily("forewarn_drill_machines", text, labels=["result"]), machines)
     overdue = "How long the event that should have started first is past its NotBefore."
     yield from _gauges(
         ("forewarn_overdue_start_seconds", overdue, facts.overdue_s),

@@ -325,6 +325,9 @@ class Store(Protocol):
 
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]: ...
 
+    def drills(self, query: MaintenanceQuery) -> list[Maintenance]:
+        """Return a page of the drills, whatever their status."""
+
     def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
         """Return (created, id) of the maintenances that `maintenances` returns, without reading them."""
 

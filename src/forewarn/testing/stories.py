@@ -44,7 +44,7 @@ MAX_SHOWN = 200
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
-    "not_after", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
+    "not_after", "drill", "group_by", "max_parallel", "canary", "bake", "max_failures", "pause_after",
     "scopes", "label", "name", "host_label",
     "windows",
 )  # fmt: skip
@@ -210,6 +210,7 @@ class Player:
                 windows=tuple(filter(None, options.get("windows", "").split(","))),
             ),
             not_after=self._moment(options.get("not_after")),
+            drill_hold_s=int(options.get("drill", "0")),
         )
         return self._name_events(self.service.control.submit(request, self._operator))
 
@@ -274,13 +275,13 @@ class Player:
     def _do_skip(self, name: str, host: str) -> None:
         self.service.control.skip_host(self._id(name), host, self._operator)
 
-    def _do_reschedule(self, name: str, *host: str, to: str) -> Iterable[str] | None:
+    def _do_reschedule(self, name: str, host: str = "", *, to: str) -> Iterable[str] | None:
         """Move an event, or a host of a maintenance."""
         not_before = self._moment(to)
         if not_before is None:
             raise ValueError("reschedule: `to` is the new time, like +2h")
         if name.startswith("M"):
-            self.service.control.reschedule_host(self._id(name), "".join(host), not_before, self._operator)
+            self.service.control.reschedule_host(self._id(name), host, not_before, self._operator)
             return None
         moved = self.service.control.reschedule_event(self._id(name), not_before, self._operator)
         self._name_new_events()

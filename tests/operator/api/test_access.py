@@ -123,7 +123,14 @@ def test_the_table_lets_viewers_and_owners_change_no_more_than_stated() -> None:
     tokens = {("POST", "tokens"), ("DELETE", "{id}")}
     assert (
         owners
-        == {("POST", "restart"), ("POST", "redeploy"), ("POST", "approve"), ("POST", "cancel"), ("POST", "reschedule")}
+        == {
+            ("POST", "restart"),
+            ("POST", "redeploy"),
+            ("POST", "approve"),
+            ("POST", "cancel"),
+            ("POST", "reschedule"),
+            ("POST", "drills"),
+        }
         | tokens
     )
     assert not any(Role.CALENDAR in call.roles for call in CALLS)

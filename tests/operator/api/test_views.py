@@ -12,6 +12,7 @@ OWN_REASONS = {
     "bake",
     "clock",
     "continue",
+    "drill",
     "earlier-host",
     "earlier-wave",
     "earliest",

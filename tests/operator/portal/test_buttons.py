@@ -23,7 +23,7 @@ def test_a_page_has_the_buttons_that_the_status_allows() -> None:
         made = service.schedule("blog/db", source="Platform", type_="Freeze")
         event = made["waves"][0]["events"][0]["id"]
 
-        assert buttons(operator, f"/events/{event}") == ["approve", "cancel"]
+        assert buttons(operator, f"/events/{event}") == ["approve", "cancel", "reschedule"]
         assert buttons(operator, f"/maintenances/{made['id']}") == ["pause", "cancel"]
         assert operator.post(f"/events/{event}/retry", {}).status == 409
         operator.post(f"/maintenances/{made['id']}/pause", {})
@@ -78,8 +78,8 @@ def test_an_owner_has_no_button_to_approve_where_only_operators_approve() -> Non
         service.enable("shop")
         event = service.schedule("shop/db")["waves"][0]["events"][0]["id"]
         owner = PortalClient(service, service.token_of("owner", "shop"))
-        assert buttons(PortalClient(service), f"/events/{event}") == ["approve", "cancel"]
-        assert buttons(owner, f"/events/{event}") == []
+        assert buttons(PortalClient(service), f"/events/{event}") == ["approve", "cancel", "reschedule"]
+        assert buttons(owner, f"/events/{event}") == ["reschedule"]
 
 
 def test_a_maintenance_that_a_failed_order_holds_is_not_paused(fresh_service: RunningService) -> None:

@@ -14,6 +14,7 @@ from forewarn.operator.api import (
     admin,
     bodies,
     budget,
+    drills,
     events,
     hooks,
     inventory,
@@ -184,6 +185,16 @@ CALLS: tuple[Call, ...] = (
         "Move a host whose machines have not begun to leave to another time: it becomes the last one.",
         takes=bodies.RescheduleIn,
     ),
+    _post(
+        "/v1/drills", drills.post_drill, bodies.SubmittedMaintenance,
+        "Schedule a drill: machines prepare and approve, and nothing touches them.",
+        roles=OWNERS, takes=bodies.DrillIn, query=DryRun, status=(200, 201), creates=True,
+    ),
+    _get(
+        "/v1/drills", drills.list_drills, bodies.Page[bodies.DrillRow], "The drills with their readiness, newest first.",
+        query=Paged,
+    ),
+    _get("/v1/drills/{id}", drills.get_drill, bodies.DrillOut, "One drill, with the readiness of its machines."),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
     _get(
         "/v1/waves", events.list_open_waves, bodies.OpenWavesOut, "The waves with open events, newest first.",

@@ -32,6 +32,7 @@ from forewarn.operator.api.stream import Streams
 from forewarn.operator.portal import (
     actions,
     bulk,
+    drill_pages,
     hook_pages,
     inventory_pages,
     order_pages,
@@ -140,6 +141,8 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
     ("/search", search.search),
     ("/maintenances", pages.maintenances),
     ("/maintenances/{id}", pages.maintenance),
+    ("/drills", drill_pages.drills),
+    ("/drills/{id}", drill_pages.drill),
     ("/events/{id}", order_pages.event_or_order),
     ("/orders", pages.orders),
     ("/orders/{id}", order_pages.order),

@@ -3,6 +3,7 @@
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 
@@ -136,6 +137,10 @@ class MemoryLists(MemoryTables):
             and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._events_of_maintenance(m.id)))
         )
         return heapq.nlargest(query.limit, matching, key=lambda m: (m.created, m.id))
+
+    def drills(self, query: MaintenanceQuery) -> list[Maintenance]:
+        everything = replace(query, limit=len(self._maintenances) + 1)
+        return [each for each in self.maintenances(everything) if each.drill_hold_s][: query.limit]
 
     def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
         return [(each.created, each.id) for each in self.maintenances(query)]

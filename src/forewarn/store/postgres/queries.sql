@@ -258,6 +258,18 @@ SELECT created AS at, maintenance_id AS id FROM maintenance_scopes
 WHERE scope = %(scope)s AND status = %(kind)s AND (created, maintenance_id) < (%(at)s, %(id)s)
 ORDER BY created DESC, maintenance_id DESC LIMIT %(limit)s;
 
+-- name: drill_keys
+-- Return the newest (created, id) of drills.
+SELECT created AS at, id FROM maintenances
+WHERE drill_hold_s > 0 AND (created, id) < (%(at)s, %(id)s) ORDER BY created DESC, id DESC LIMIT %(limit)s;
+
+-- name: drill_keys_of_scope
+-- Return the newest (created, id) of drills with an event in a scope.
+SELECT m.created AS at, m.id FROM maintenances m
+WHERE m.drill_hold_s > 0 AND (m.created, m.id) < (%(at)s, %(id)s)
+  AND EXISTS (SELECT 1 FROM maintenance_scopes s WHERE s.maintenance_id = m.id AND s.scope = %(scope)s)
+ORDER BY m.created DESC, m.id DESC LIMIT %(limit)s;
+
 -- name: order_keys
 -- Return the newest (issued, id) of orders in a state; `abandoned` says whether to return those of abandoned events too.
 SELECT issued AS at, id FROM orders

@@ -111,6 +111,10 @@ def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
     return _newest(reader, "maintenance_keys", "maintenances_by_id", query, query.statuses)
 
 
+def drills(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
+    return _newest(reader, "drill_keys", "maintenances_by_id", query, ("drill",))
+
+
 def maintenance_keys(reader: SqlSession, query: MaintenanceQuery) -> list[tuple[Any, str]]:
     return _newest_keys(reader, "maintenance_keys", query, query.statuses)
 

@@ -317,6 +317,10 @@ class SqlStore:
         with self._reading() as reader:
             return [_maintenance(reader, row) for row in lists.maintenances(reader, query)]
 
+    def drills(self, query: MaintenanceQuery) -> list[Maintenance]:
+        with self._reading() as reader:
+            return [_maintenance(reader, row) for row in lists.drills(reader, query)]
+
     def maintenance_keys(self, query: MaintenanceQuery) -> list[tuple[datetime, str]]:
         with self._reading() as reader:
             return [(reader.rows.read_time(at), i) for at, i in lists.maintenance_keys(reader, query)]

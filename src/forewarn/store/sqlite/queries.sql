@@ -266,6 +266,18 @@ SELECT created AS at, maintenance_id AS id FROM maintenance_scopes
 WHERE scope = :scope AND status = :kind AND (created, maintenance_id) < (:at, :id)
 ORDER BY created DESC, maintenance_id DESC LIMIT :limit;
 
+-- name: drill_keys
+-- Return the newest (created, id) of drills.
+SELECT created AS at, id FROM maintenances INDEXED BY maintenances_drills
+WHERE drill_hold_s > 0 AND (created, id) < (:at, :id) ORDER BY created DESC, id DESC LIMIT :limit;
+
+-- name: drill_keys_of_scope
+-- Return the newest (created, id) of drills with an event in a scope.
+SELECT m.created AS at, m.id FROM maintenances m INDEXED BY maintenances_drills
+WHERE m.drill_hold_s > 0 AND (m.created, m.id) < (:at, :id)
+  AND EXISTS (SELECT 1 FROM maintenance_scopes s WHERE s.maintenance_id = m.id AND s.scope = :scope)
+ORDER BY m.created DESC, m.id DESC LIMIT :limit;
+
 -- name: order_keys
 -- Return the newest (issued, id) of orders in a state; `:abandoned` says whether to return those of abandoned events too.
 SELECT issued AS at, id FROM orders INDEXED BY orders_by_state

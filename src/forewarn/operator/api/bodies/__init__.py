@@ -6,6 +6,7 @@ Unknown keys are refused. Times are RFC 3339 in UTC, durations whole seconds in 
 from forewarn.operator.api.bodies.admin import *
 from forewarn.operator.api.bodies.budget import *
 from forewarn.operator.api.bodies.common import *
+from forewarn.operator.api.bodies.drills import *
 from forewarn.operator.api.bodies.hooks import *
 from forewarn.operator.api.bodies.inventory import *
 from forewarn.operator.api.bodies.maintenances import *

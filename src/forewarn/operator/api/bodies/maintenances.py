@@ -241,7 +241,7 @@ class MaintenanceOut(ResponseBody):
     `targets` is null if the maintenance is older than stored targets, `estimated_end` if it cannot be known. It is `held`
     while failed orders stop the events that have not started; `failed_hosts` counts those of hosts, `host_progress` all orders of
     hosts. It `awaits_continue` after the wave at which its strategy stopped it. `needs_operator` says why only an operator can
-    move it; it is empty while anything else can, and for a pause that an operator made.
+    move it; it is empty while anything else can, and for a pause that an operator made. A drill has a `drill_hold_s`.
     """
 
     id: str | None
@@ -261,6 +261,7 @@ class MaintenanceOut(ResponseBody):
     not_before: datetime | None
     earliest: datetime | None
     not_after: datetime | None
+    drill_hold_s: int
     ended: datetime | None
     targets: TargetsOut | None
     progress: ProgressOut
@@ -343,6 +344,7 @@ class MaintenanceRow(ResponseBody):
     not_before: datetime | None
     earliest: datetime | None
     not_after: datetime | None
+    drill_hold_s: int
     ended: datetime | None
     targets: TargetsOut | None
     progress: ProgressOut
