@@ -12,6 +12,7 @@ from forewarn.app.server import running
 from forewarn.app.service import Service
 from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
+from forewarn.core.fleet_rules import NoGoTime, Window
 from forewarn.core.hooks import USUAL_KINDS
 from forewarn.core.model import Actor, EventType, HostMode, Machine, MaintenanceRequest, OrderState, Source, Targets
 from forewarn.core.operator_model import Hook, HookDelivery, Role, Token
@@ -150,6 +151,11 @@ def _fill(service: Service) -> dict[str, str]:
     tonight = clock.now() + timedelta(hours=12)
     spare = Targets(hosts=(SPARE_HOST,))
     submit(EventType.FREEZE, spare, description="New disks", host_mode=HostMode.EVACUATE, not_before=tonight)
+    control.put_window(Window(name="nights", spans=("Mon-Fri 22:00-05:00",), zone="Europe/Berlin"), OPERATOR)
+    fair = NoGoTime(
+        name="fair", reason="the trade fair", start=tonight, end=tonight + timedelta(hours=30), scopes=("shop",)
+    )
+    control.put_no_go_time(fair, OPERATOR)
     _add_tokens(service)
     hook = _add_hooks(service)
     seen = [

@@ -52,6 +52,7 @@ PAGES = {
     "hook-secret": "/hooks",
     "store": "/store",
     "budget": "/budget",
+    "week": "/week",
     "plan": "/plan",
     "plan-refused": "/plan?target=scope&scope=nowhere&duration=60s",
     "plan-preview": "/plan?target=scope&scope=shop",

@@ -170,7 +170,8 @@ AGENT_KEYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "": (
         {},
         {
-            "approve": '"never"', "reserve": '"30s"', "rules": "[]", "steps": "[]", "health": '{command = ["true"]}',
+            "approve": '"never"', "reserve": '"30s"', "prepare_within": '"20m"',
+            "rules": "[]", "steps": "[]", "health": '{command = ["true"]}',
             "endpoint": '"http://127.0.0.1:1"', "api_version": '"2020-07-01"', "name": '"web-0"', "poll": '"1s"',
             "source_address": '"127.0.0.1"', "state_dir": '"s"', "metrics_file": '"m"', "boot_id_file": '"b"',
             "log_level": '"debug"',

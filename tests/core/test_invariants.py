@@ -539,9 +539,9 @@ def test_8_equal_waves_go_by_id() -> None:
     assert kept(before, after(before, started(ahead)))
 
 
-@pytest.mark.parametrize("limits", [{"paused": True}, {"earliest": at(21)}])
+@pytest.mark.parametrize("limits", [{"paused": True}, {"earliest": at(21)}, {"not_after": at(20)}])
 def test_8_a_held_wave_may_be_overtaken(limits: dict[str, Any]) -> None:
-    """A paused maintenance, or one before its earliest start, is not due."""
+    """A paused maintenance, or one before its earliest start or past its deadline, is not due."""
     before = snapshot(*rivals(), maintenances=[maintenance(**limits)])
     assert kept(before, after(before, started(rivals()[1])))
 

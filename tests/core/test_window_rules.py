@@ -15,7 +15,7 @@ from forewarn.core.fleet_difference import apply_difference, difference
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import ApprovalMode, ClockHold, EventType, Order, Scope, Source, Status, Strategy, Targets
-from forewarn.core.window_rules import windows_unknown
+from forewarn.core.window_rules import may_wait_elsewhere
 from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
 
 # The World begins on Tuesday at 12:00.
@@ -137,15 +137,14 @@ def test_what_no_window_binds_starts_at_any_time() -> None:
     assert made.status(emergency.id) is Status.STARTED
 
 
-def test_a_wave_for_an_unread_window_holds_up_nothing() -> None:
-    """Whether the wave is due depends on a scope that was not read; its own tick reads it."""
+def test_a_wave_of_several_scopes_may_wait_for_a_window_elsewhere() -> None:
+    """If the fleet has windows, such a wave holds up nothing: a decision about one of its scopes reads no other scope."""
     made = world(AFTERNOON)
     draft = Draft(made.snapshot(), made.now, OPERATOR)
-    assert windows_unknown(draft, [event(scope="elsewhere")])
-    assert not windows_unknown(draft, [event(scope="elsewhere", source=Source.USER)])
-    assert not windows_unknown(draft, [event()])
+    assert may_wait_elsewhere(draft, [event(), event(2, scope="desk")])
+    assert not may_wait_elsewhere(draft, [event(), event(2, scope="desk", source=Source.USER)])
     made.save(Change(at=START, fleet_rules=FleetRules(version=1)))
-    assert not windows_unknown(Draft(made.snapshot(), made.now, OPERATOR), [event(scope="elsewhere")])
+    assert not may_wait_elsewhere(Draft(made.snapshot(), made.now, OPERATOR), [event(), event(2, scope="desk")])
 
 
 def test_a_user_is_not_held_up_by_a_wave_with_an_unread_scope() -> None:
@@ -161,6 +160,20 @@ def test_a_user_is_not_held_up_by_a_wave_with_an_unread_scope() -> None:
     made.save(lifecycle.tick(part, now=made.now, actor=TICKER, order_timeout_s=0, new_id=lambda: guid(999)))
     assert made.status(restart.id) is Status.STARTED
     assert made.status(first.id) is Status.SCHEDULED
+
+
+def test_a_user_is_not_held_up_by_an_approved_wave_that_waits_for_its_window() -> None:
+    """The platform wave is earlier in the queue, but it is not due before its window opens."""
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0")
+    made.tick_at(45)
+    made.approve("shop/web-0", planned.id)
+    made.now = at(50)
+    (restart,) = made.submit("shop/web-0", source=Source.USER)
+    made.approve("shop/web-0", restart.id)
+    made.tick_at(51)
+    assert made.status(restart.id) is Status.STARTED
+    assert made.codes(planned.id)[0] == "window"
 
 
 def test_windows_of_a_maintenance_must_exist_and_meet_those_of_its_scopes() -> None:

@@ -63,6 +63,8 @@ command = ["curl"]
 def test_durations(text: str, reserve_s: int) -> None:
     """A duration is one or more numbers with units, the largest unit first."""
     assert parse({"reserve": text}, {}).plan.reserve_s == reserve_s
+    assert parse({"prepare_within": text}, {}).plan.prepare_within_s == reserve_s
+    assert parse({}, {}).plan.prepare_within_s is None
 
 
 @pytest.mark.parametrize("text", ["", "90", "30m1h", "1h 30m", "1.5h", "1h30"])

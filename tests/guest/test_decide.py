@@ -70,6 +70,26 @@ def test_how_the_budget_is_shared(
         assert (action.step.name, round(action.share_s, 1)) == expected
 
 
+def test_steps_begin_no_earlier_than_prepare_within() -> None:
+    """The agent waits until then, approves nothing meanwhile, and prepares a more urgent event at once."""
+    plan = Plan(prepare_within_s=300, steps=(step_of("a", 60, required=True),))
+    state, action = first_choice(plan, view_of(event_in(900)))
+    assert action == Wait(600)
+    assert why_not_approved(plan, ME, state, state.events[E1]) == "step 'a' is yet to be done"
+    assert isinstance(decide(plan, ME, state, view_of(event_in(900), now_s=600)), Prepare)
+    _, urgent = first_choice(plan, view_of(event_in(900), event_in(200, E2)))
+    assert isinstance(urgent, Prepare)
+    assert urgent.event.id == E2
+    _, at_once = first_choice(Plan(steps=plan.steps), view_of(event_in(900)))
+    assert isinstance(at_once, Prepare)
+
+
+def test_an_event_without_steps_is_approved_at_once() -> None:
+    """There is nothing to prepare later."""
+    _, action = first_choice(Plan(prepare_within_s=300), view_of(event_in(900)))
+    assert isinstance(action, Approve)
+
+
 def test_a_new_event_limits_the_current_step() -> None:
     """An urgent event limits the current step before it is recorded, unless it is ignored or names another machine."""
     plan = Plan(rules=(Rule(When(types=("Freeze",)), "ignore"),), steps=(step_of("a", 600),))

@@ -87,19 +87,23 @@ def test_doubt_about_one_machine_is_doubt_about_the_order(
     assert executor.status(order) == outcome
 
 
-def test_a_host_that_is_lost_before_work_began_fails_the_order(
-    executor: LibvirtExecutor, monkeypatch: pytest.MonkeyPatch
+def test_a_host_that_does_not_return_before_work_began_fails_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was done, and the reason says so."""
-    Script(LOST, begun=False).install(monkeypatch)
+    executor = LibvirtExecutor(LibvirtSettings(host_return_s=0), tmp_path / "libvirt")
+    Script(LOST, LOST, begun=False).install(monkeypatch)
     outcome = ended(executor, work(resources=("web-0",)))
     assert isinstance(outcome, Outcome)
     assert (outcome.ok, "Nothing was done; retry" in outcome.reason) == (False, True)
 
 
-def test_work_goes_on_when_a_lost_host_is_back(executor: LibvirtExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work that has begun waits for its host."""
-    Script(LOST, LOST, MachineEnd("done")).install(monkeypatch)
+@pytest.mark.parametrize("begun", [False, True])
+def test_work_goes_on_when_a_lost_host_is_back(
+    executor: LibvirtExecutor, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """An order waits for its host, whether its work has begun or not: a libvirtd that is restarted fails no order."""
+    Script(LOST, LOST, MachineEnd("done"), begun=begun).install(monkeypatch)
     outcome = ended(executor, work(resources=("web-0",)))
     assert isinstance(outcome, Outcome)
     assert outcome.ok

@@ -1,11 +1,14 @@
 """Reading the domains of a host, from libvirt's driver for tests, which reads its hosts from a file."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
+import libvirt
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine, ScopeKind
+from forewarn.libvirt import hosted_domain, reading
 from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.importing import SOME_TIME, import_fleet
 from forewarn.libvirt.inventory import decide
@@ -83,3 +86,33 @@ def test_a_host_that_cannot_be_read_has_a_problem() -> None:
     assert reading.problem.startswith(
         "host kvm-a: libvirt at qemu+unix:///system?socket=/nowhere/libvirt-sock cannot be"
     )
+
+
+def test_a_guest_agent_that_never_answers_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its domain is read without the addresses that only the agent knows: a guest must not stop the inventory of its host."""
+    back, ask = threading.Event(), libvirt.virDomain.interfaceAddresses
+
+    def hang(domain: libvirt.virDomain, source: int, flags: int) -> object:
+        if source == libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT:
+            assert back.wait(60)
+        return ask(domain, source, flags)
+
+    monkeypatch.setattr(libvirt.virDomain, "interfaceAddresses", hang)
+    monkeypatch.setattr(reading, "AGENT_WITHIN_S", 0.05)
+    connections = HostConnections()
+    found = read_host(connections, "test:///default", "kvm-a", guest_agent=True)
+    assert (found.problem, [domain.leases for domain in found.domains]) == ("", [("192.168.122.3",)])
+    back.set()
+    connections.close()
+
+
+def test_a_domain_that_hangs_is_a_problem_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading ends and says so; other hosts do not wait for it."""
+    back = threading.Event()
+    monkeypatch.setattr(libvirt.virDomain, "state", lambda _: back.wait(60))
+    monkeypatch.setattr(hosted_domain.LibvirtHost.call, "__defaults__", (0.05,))
+    connections = HostConnections()
+    found = read_host(connections, "test:///default", "kvm-a")
+    assert found.problem == "host kvm-a: libvirt on kvm-a does not answer within 0.05 s: check its libvirtd and QEMU"
+    back.set()
+    connections.close()

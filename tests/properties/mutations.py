@@ -277,18 +277,6 @@ def announced_beyond_its_window(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(advance, "why_missed", lambda draft, maintenance, wave: "")
 
 
-def waiting_for_a_window_holds_up_others(patch: pytest.MonkeyPatch) -> None:
-    """Let a wave that waits for its window count as due, and hold it back like an obstacle instead."""
-    original = waiting.obstacles
-
-    def with_windows(draft: Draft, maintenance: Any, wave: list[Event]) -> list[Waiting]:
-        return [*constraints.start_waits(draft, maintenance, wave), *original(draft, maintenance, wave)]
-
-    patch.setattr(waiting, "start_waits", lambda draft, maintenance, wave: [])
-    for module in (waiting, advance):
-        patch.setattr(module, "obstacles", with_windows)
-
-
 def two_update_domains_in_one_wave(patch: pytest.MonkeyPatch) -> None:
     """Let all events of neighbouring groups share the first wave, whatever their update domains."""
     original = strategy.planned_waves
@@ -354,7 +342,6 @@ WINDOW_MUTATIONS: dict[Patch, str] = {
     start_outside_a_window: "invariant 1: .* would start outside its window",
     announced_at_once: "was announced long before its window",
     announced_beyond_its_window: "is still announced for a window that has closed",
-    waiting_for_a_window_holds_up_others: "queues behind a wave that waits for its window",
 }
 # Found by the machine with hosts.
 HOST_MUTATIONS: dict[Patch, str] = {

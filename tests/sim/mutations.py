@@ -245,7 +245,7 @@ def only_its_own_guests_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def decisions_never_age(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Control, "_refuse_old", lambda control, decided_s: None)
+    patch.setattr(Control, "_refuse_old", lambda control, decided_s, change: None)
 
 
 def others_changes_are_not_looked_after(patch: pytest.MonkeyPatch) -> None:

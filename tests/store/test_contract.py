@@ -7,12 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forewarn.core.change import Change
+from forewarn.core.change import Change, UnreadEvents
 from forewarn.core.errors import Conflict, ForewarnError, InvariantBroken
 from forewarn.core.fleet_rules import FleetRules, FleetUse, NoGoTime, Window
 from forewarn.core.model import (
     ApprovalMode,
     ClockHold,
+    Event,
     EventType,
     HoldCause,
     Host,
@@ -774,6 +775,42 @@ def test_hosts_come_back_as_given(store: Store) -> None:
     later = Host(name="kvm-07", labels={"rack": "b5"}, version=1)
     store.apply(change(hosts=[later]))
     assert store.hosts()["kvm-07"] == replace(later, version=2)
+
+
+def test_a_tick_reads_the_current_waves_and_what_may_hold_them_back(store: Store) -> None:
+    """Of later waves and ended events it learns little; of a maintenance that needs all its events, or has none open, all."""
+    large, ended_one = maintenance("large"), ended(maintenance("over"), at(1))
+    rival, whole = maintenance("rival"), maintenance("whole", on_failure=OnFailure.CANCEL)
+
+    def planned(id_: str, of: str, wave: int, in_scope: str) -> Event:
+        return event(id_, of, wave=wave, scope=in_scope, position=wave, status=Status.PLANNED)
+
+    store.apply(
+        change(
+            scopes=[scope(name) for name in ("shop", "blog", "far")],
+            maintenances=[large, ended_one, rival, whole],
+            events=[
+                event("L1", "large", wave=1, position=1, status=Status.COMPLETED),
+                event("L2", "large", wave=2, position=2, status=Status.STARTED),
+                planned("L3", "large", 3, "blog"),
+                planned("L4", "large", 4, "far"),
+                event("O1", "over", wave=1, position=1, status=Status.COMPLETED),
+                planned("R1", "rival", 1, "blog"),
+                planned("R2", "rival", 2, "far"),
+                planned("W1", "whole", 1, "shop"),
+                planned("W2", "whole", 2, "far"),
+            ],
+            orders=[order("L1", state=OrderState.DONE), order("L2"), order("O1", state=OrderState.DONE)],
+        )
+    )
+    seen = store.snapshot(Focus(maintenances=("large", "over"), current_waves=True))
+    assert set(seen.events) == {"L2", "L3", "O1", "R1", "W1", "W2"}
+    assert set(seen.scopes) == {"shop", "blog"}
+    assert set(seen.maintenances) == {"large", "over", "rival", "whole"}
+    assert set(seen.orders) == {"L2", "O1"}
+    assert dict(seen.unread) == {"large": UnreadEvents(4, at(1_000)), "rival": UnreadEvents(2)}
+    assert not store.snapshot(Focus(maintenances=("large",))).unread
+    assert set(store.snapshot(Focus(maintenances=("whole",), current_waves=True)).scopes) == {"shop", "far"}
 
 
 def test_selectors_read_the_labels_of_machines_and_of_their_hosts(store: Store) -> None:

@@ -92,6 +92,7 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         "0018 fleet_rules",
         "0019 budgets",
         "0020 rescheduling",
+        "0021 current_waves",
     ]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]

@@ -44,9 +44,8 @@ def add(
         list[str] | None,
         typer.Option(help="Bind this scope; may be repeated.", autocompletion=completion.scopes),
     ] = None,
-    label: Annotated[str, typer.Option(help="Bind machines with these labels, like rack=a3,!gpu.")] = "",
 ) -> None:
-    """Add a no-go time, or change one. Without --scope and --label it binds the whole fleet."""
+    """Add a no-go time, or change one. Without --scope it binds the whole fleet."""
     if bool(times) == bool(start and end) or bool(start) != bool(end):
         raise usage("say when: --start and --end for one time, or --when for a time of every week")
     now = session.now() if start else ""
@@ -57,7 +56,6 @@ def add(
         "when": times or [],
         "zone": zone,
         "scopes": scope or [],
-        "labels": label,
     }
     found = session.api.put(path_of("no-go-times", name), body).json()
     session.out.facts(found, list(zip(COLUMNS, _row(found), strict=True)))
@@ -73,6 +71,5 @@ def remove(session: Session, name: Name) -> None:
 def _row(no_go: Json) -> tuple[object, ...]:
     once = f"{full_time(no_go['start'])} to {full_time(no_go['end'])}" if no_go["start"] else ""
     weekly = f"{', '.join(no_go['when'])} {no_go['zone']}"
-    labels = [f"machines with {no_go['labels']}"] if no_go["labels"] else []
-    binds = ", ".join([*no_go["scopes"], *labels]) or "the whole fleet"
+    binds = ", ".join(no_go["scopes"]) or "the whole fleet"
     return no_go["name"], once or weekly, binds, "yes" if no_go["active"] else "no", no_go["reason"]

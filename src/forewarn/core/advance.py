@@ -241,6 +241,9 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
     """Derive the maintenance's status, its end, and when a tick must next examine it."""
     maintenance = draft.maintenances[maintenance_id]
     events = draft.events_of(maintenance_id)
+    if maintenance_id in draft.before.unread and not any(e.status in OPEN for e in events):
+        draft.wake(maintenance_id)  # the next tick finds no current wave, and reads all events
+        return
     status = _status_of(draft, maintenance, events)
     ended = None if status in UNFINISHED else max((draft.now_in(e.scope) for e in events), default=draft.now)
     if ended is not None and maintenance.ended is None:
@@ -272,7 +275,9 @@ def _status_of(draft: Draft, maintenance: Maintenance, events: list[Event]) -> M
     if statuses & OPEN or not hosts <= OVER or _has_more_to_do(draft, maintenance):
         if stopped(draft, maintenance):
             return MaintenanceStatus.PAUSED
-        started = any(e.started for e in events) or bool(hosts - {OrderState.PLANNED})
+        unread = draft.before.unread.get(maintenance.id)
+        begun = unread is not None and unread.last_ended is not None
+        started = begun or any(e.started for e in events) or bool(hosts - {OrderState.PLANNED})
         return MaintenanceStatus.RUNNING if started else MaintenanceStatus.PLANNED
     if Status.ABANDONED in statuses or OrderState.ABANDONED in hosts:
         return MaintenanceStatus.FAILED

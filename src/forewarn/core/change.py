@@ -23,6 +23,18 @@ from forewarn.core.operator_model import Hook, Receipt, Token
 from forewarn.core.placement import Hosts
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadEvents:
+    """What is known of the events of a maintenance that a snapshot does not have: ended ones, and later waves.
+
+    `last_position` is the highest position of all events of the maintenance. `last_ended` is the last end of an event that had
+    started, if there is one.
+    """
+
+    last_position: int
+    last_ended: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The state a decision reads: some scopes, their open events with approvals and orders, and their maintenances.
@@ -34,7 +46,8 @@ class Snapshot:
     in `read_hosts`, every machine is present, and every order that is not over, also if its maintenance is absent. The
     `fleet_rules` are present if whole maintenances are. So are the `machine_counts` of the scopes that limit a share of
     their machines, and the `fleet_use` if the fleet has a budget. `target_hosts` are the hosts that evacuated
-    machines may be sent to, if the caller requested them.
+    machines may be sent to, if the caller requested them. Of a maintenance in `unread`, only the visible events are
+    present, and those of the first wave that has planned events.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -48,6 +61,7 @@ class Snapshot:
     store_hold: StoreHold | None = None
     resumed: StoreHold | None = None
     read_hosts: frozenset[str] = frozenset()
+    unread: Mapping[str, UnreadEvents] = field(default_factory=dict)
     fleet_rules: FleetRules = field(default_factory=FleetRules)
     machine_counts: Mapping[str, int] = field(default_factory=dict)
     fleet_use: FleetUse = field(default_factory=FleetUse)

@@ -80,7 +80,7 @@ class Draft:
         return [e for i in self._ids_of_scope[scope] if (e := self.events[i]).status in OPEN]
 
     def events_of(self, maintenance_id: str) -> list[Event]:
-        """Return all events of a maintenance, including the ended ones."""
+        """Return all events of a maintenance, including the ended ones; of an unread maintenance those that were read."""
         return [self.events[i] for i in self._ids_of_maintenance[maintenance_id]]
 
     def unavailable_in(self, scope: str) -> set[str]:
@@ -95,6 +95,12 @@ class Draft:
             self._more_unavailable[scope] = len(self.unavailable_in(scope)) - len(before)
         self._uncounted.clear()
         return sum(self._more_unavailable.values())
+
+    def next_position(self, maintenance_id: str) -> int:
+        """Return the position of the next event of a maintenance: the number of its events so far."""
+        unread = self.before.unread.get(maintenance_id)
+        last = -1 if unread is None else unread.last_position
+        return 1 + max((last, *(e.position for e in self.events_of(maintenance_id))))
 
     def host(self, name: str) -> Host:
         """Return the host, also one without a row."""
@@ -205,6 +211,7 @@ class Draft:
             store_hold=self.before.store_hold,
             resumed=self.before.resumed,
             read_hosts=self.before.read_hosts,
+            unread=self.before.unread,
             fleet_rules=self.before.fleet_rules,
             machine_counts=self.before.machine_counts,
             fleet_use=self.before.fleet_use,

@@ -131,7 +131,7 @@ def _plan(
         machines,
         new_id=new_id,
         after_wave=max((e.wave for e in known), default=0),
-        first_position=len(known),
+        first_position=draft.next_position(maintenance.id),
         host=order.host,
         to_host=to_host,
     ):

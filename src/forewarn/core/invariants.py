@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from forewarn.core.amounts import parse_amount
-from forewarn.core.change import Snapshot
+from forewarn.core.change import Snapshot, UnreadEvents
 from forewarn.core.errors import InvariantBroken
 from forewarn.core.model import (
     ENDED,
@@ -415,9 +415,11 @@ def _check_strategy(before: Snapshot, after: Snapshot, changed: Iterable[Event])
             raise _broken(8, f"wave {number} of maintenance {maintenance.id} would follow without an operator")
         events = [e for e in after.events.values() if e.maintenance_id == maintenance.id]
         failed = sum(e.status is Status.STARTED and after.orders[e.id].state is OrderState.FAILED for e in events)
-        if strategy.max_failures and failed >= parse_amount(strategy.max_failures).of(len(events)):
+        unread = after.unread.get(maintenance.id) or UnreadEvents(len(events) - 1)
+        if strategy.max_failures and failed >= parse_amount(strategy.max_failures).of(unread.last_position + 1):
             raise _broken(8, f"wave {number} of maintenance {maintenance.id} would move on after {failed} failures")
         ends = [e.ended or after.orders[e.id].ended for e in events if e.wave < number and e.started is not None]
+        ends.append(unread.last_ended)
         last = max((end for end in ends if end is not None), default=None)
         published = [e.published for e in wave if e.published is not None and e.status is Status.SCHEDULED]
         trusted = [before.hold.trusted] if before.hold is not None else []
@@ -548,8 +550,10 @@ def _certainly_due(
     now = min(moments)
     if maintenance.paused or (maintenance.earliest is not None and maintenance.earliest > now):
         return False
+    if maintenance.not_after is not None and maintenance.not_after <= max(moments):
+        return False  # a later tick cancels it
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
-    # A decision that did not read all scopes of a wave does not know all its windows.
+    # A decision about one scope of a wave does not read the windows of its other scopes.
     if after.fleet_rules.windows and len({e.scope for e in candidates if e.one_domain_at_a_time}) > 1:
         return False
     return all(

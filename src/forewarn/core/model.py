@@ -501,6 +501,15 @@ class Maintenance:
     continued_after: int = 0
     waits_for_budget: bool = False
 
+    @property
+    def ticks_need_all_events(self) -> bool:
+        """Whether a tick must read every event: it may cancel all of them, or must know which wave is the last.
+
+        A tick reads only the current wave of any other maintenance.
+        """
+        may_cancel = self.not_after is not None or self.on_failure is OnFailure.CANCEL
+        return may_cancel or self.host_mode is not None or self.strategy.pause_after > self.continued_after
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:

@@ -33,7 +33,7 @@ _NOT_SHOWN = frozenset({"ticker", "wave"})
 class WaveForecast:
     """One wave of the calendar. A time is None if the wave would wait for something that no passing of time ends.
 
-    `may_wait_for` are the codes of what the wave waits for if nobody approves.
+    `may_wait_for` are the codes of what the wave waits for in one case or the other.
     """
 
     wave: int
@@ -81,7 +81,7 @@ def forecast(snapshot: Snapshot, maintenance_id: str, now: datetime) -> Forecast
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """When a wave started, and the codes of what it waited for if nobody approves."""
+    """When a wave started, and the codes of what it waited for."""
 
     start: datetime | None = None
     codes: frozenset[str] = frozenset()
@@ -97,7 +97,7 @@ def _wave(snapshot: Snapshot, events: list[Event], first: _Played, last: _Played
         hosts=tuple(sorted({m.host for m in machines if m is not None and m.host})),
         earliest=first.start,
         latest=last.start,
-        may_wait_for=tuple(sorted((last.codes | more) - _NOT_SHOWN)),
+        may_wait_for=tuple(sorted((first.codes | last.codes | more) - _NOT_SHOWN)),
     )
 
 
@@ -168,7 +168,7 @@ class _Run:
             mine = self._mine(draft)
             if not any(event.status in OPEN for event in mine):
                 break
-            if not self._at_once and any(event.status in UNSTARTED for event in mine):
+            if any(event.status in UNSTARTED for event in mine):
                 codes |= {reason.code for reason in wave_reasons(draft, draft.maintenances[self._maintenance.id])}
             self._act(draft)
             if self._state(draft, moving) != before:

@@ -19,7 +19,7 @@ def plan_again(draft: Draft, event: Event, reason: str, new_id: Callable[[], str
     planned = replace(
         event,
         id=event_id,
-        position=1 + max(e.position for e in draft.events_of(event.maintenance_id)),
+        position=draft.next_position(event.maintenance_id),
         status=Status.PLANNED,
         needs_approval=True,
         sequence=0,

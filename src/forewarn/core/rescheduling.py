@@ -60,7 +60,7 @@ def _planned_again(draft: Draft, event: Event, event_id: str, not_before: dateti
         id=event_id,
         maintenance_id=event.maintenance_id,
         wave=1 + max(other.wave for other in others),
-        position=1 + max(other.position for other in others),
+        position=draft.next_position(event.maintenance_id),
         scope=event.scope,
         update_domain=event.update_domain,
         type=event.type,

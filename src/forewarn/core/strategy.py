@@ -103,10 +103,14 @@ def bake(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Wait
         return []
     earlier = [e for e in draft.events_of(maintenance.id) if e.wave < wave[0].wave and e.started is not None]
     ends = [end for e in earlier if (end := e.ended or draft.orders[e.id].ended) is not None]
+    unread = draft.before.unread.get(maintenance.id)
+    if unread is not None and unread.last_ended is not None:
+        ends.append(unread.last_ended)
     if not ends:
         return []
     until = max(ends) + timedelta(seconds=bake_s)
     if all(draft.trusted_in(event.scope) >= until for event in wave):
         return []
-    message = f"the bake time of {duration_text(bake_s)} after wave {max(e.wave for e in earlier)} runs"
+    last = max((e.wave for e in earlier), default=wave[0].wave - 1)
+    message = f"the bake time of {duration_text(bake_s)} after wave {last} runs"
     return [Waiting(code="bake", message=message, until=until)]

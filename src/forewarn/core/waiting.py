@@ -34,7 +34,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.reason import Waiting, clock_held
 from forewarn.core.requested_start import announcement
-from forewarn.core.window_rules import windows_unknown
+from forewarn.core.window_rules import may_wait_elsewhere
 
 # A reason names at most this many machines or events, and counts the rest.
 MAX_NAMED = 10
@@ -192,7 +192,7 @@ def _failures_hold(draft: Draft, maintenance: Maintenance) -> bool:
 
 def _failure_limit(draft: Draft, maintenance: Maintenance) -> int:
     """Return the number of failed orders at which the maintenance holds. A share counts all orders that it will have."""
-    orders = len(draft.events_of(maintenance.id)) + len(draft.host_orders_of(maintenance.id))
+    orders = draft.next_position(maintenance.id) + len(draft.host_orders_of(maintenance.id))
     return parse_amount(maintenance.strategy.max_failures).of(orders)
 
 
@@ -347,7 +347,7 @@ def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     ahead = []
     for rival in (draft.maintenances[i] for i in rivals):
         rival_wave = current_wave(draft, rival)
-        if windows_unknown(draft, rival_wave):
+        if may_wait_elsewhere(draft, rival_wave):
             continue
         if due(draft, rival, rival_wave) and queue_key(rival, rival_wave) < key and _share_scope(wave, rival_wave):
             ahead.append((queue_key(rival, rival_wave), rival_wave))

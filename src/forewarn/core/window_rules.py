@@ -51,11 +51,9 @@ def _binds(no_go: NoGoTime, event: Event) -> bool:
     return not no_go.scopes or event.scope in no_go.scopes
 
 
-def windows_unknown(draft: Draft, wave: Iterable[Event]) -> bool:
-    """Whether the wave may wait for a window of a scope that was not read."""
-    return bool(draft.before.fleet_rules.windows) and any(
-        e.one_domain_at_a_time and e.scope not in draft.scopes for e in wave
-    )
+def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
+    """Whether the wave may wait for a window of another scope, which a decision about one of its scopes does not read."""
+    return bool(draft.before.fleet_rules.windows) and len({e.scope for e in wave if e.one_domain_at_a_time}) > 1
 
 
 def hold_back_publication(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:

@@ -4,7 +4,8 @@ Pure arithmetic on the rules of the fleet. `window_rules` says which of them bin
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from forewarn.core.fleet_rules import NoGoTime, Window
 from forewarn.core.weekly_times import Interval, common, merged, weekly_times, without
@@ -53,7 +54,7 @@ class StartLimits:
         return without(allowed, forbidden) if forbidden else allowed
 
     def allow(self, moment: datetime) -> bool:
-        return any(begin <= moment < end for begin, end in self.times(moment, moment))
+        return any(begin <= moment < end for begin, end in _times_around(self, _monday(moment)))
 
     def first_after(self, moment: datetime, wanted: datetime) -> Interval | None:
         """Return the first interval in which a start at `wanted` or later is allowed, as far as it lies after `moment`.
@@ -62,6 +63,10 @@ class StartLimits:
         """
         if not all(self.windows):
             return None
+        monday = _monday(moment)
+        for interval in _times_around(self, monday) if wanted < monday + _FIRST_PART else ():
+            if interval[1] > wanted:
+                return interval
         begin, end = moment, wanted + _FIRST_PART
         while begin < wanted + HORIZON:
             for interval in self.times(begin, end):
@@ -77,3 +82,14 @@ class StartLimits:
             for no_go in self.no_go_times
             if any(begin <= moment < end for begin, end in no_go_intervals(no_go, moment, moment))
         )
+
+
+def _monday(moment: datetime) -> datetime:
+    """Return the beginning of the week of this moment, in UTC."""
+    return datetime(moment.year, moment.month, moment.day, tzinfo=UTC) - timedelta(days=moment.weekday())
+
+
+@lru_cache(maxsize=4_096)
+def _times_around(limits: StartLimits, monday: datetime) -> tuple[Interval, ...]:
+    """Return the times of this week and of the day after it. Every tick needs them, and they change with the rules only."""
+    return limits.times(monday, monday + _FIRST_PART)

@@ -30,8 +30,8 @@ from forewarn.guest.plan import APPROVE_WHEN, DO, Health, Plan, Rule, Step, When
 MAX_BYTES = 1024 * 1024
 MAX_STEPS = 100
 TOP_LEVEL_KEYS = (
-    "approve", "reserve", "rules", "steps", "health", "endpoint", "api_version", "name", "source_address", "poll", "state_dir",
-    "metrics_file", "boot_id_file", "log_level",
+    "approve", "reserve", "prepare_within", "rules", "steps", "health", "endpoint", "api_version", "name", "source_address",
+    "poll", "state_dir", "metrics_file", "boot_id_file", "log_level",
 )  # fmt: skip
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -91,6 +91,7 @@ def parse(table: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
     plan = Plan(
         approve=one_of(table.get("approve", "when-ready"), APPROVE_WHEN, "approve"),
         reserve_s=seconds(table.get("reserve", "30s"), "reserve"),
+        prepare_within_s=seconds(table["prepare_within"], "prepare_within") if "prepare_within" in table else None,
         rules=tuple(_rule(each, f"rules[{n}]") for n, each in enumerate(_tables(table, "rules"))),
         steps=_steps(_tables(table, "steps")),
         health=_health(table["health"]) if "health" in table else None,

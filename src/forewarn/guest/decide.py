@@ -5,8 +5,8 @@ The rules, in the order in which they apply:
 1. Record what the document says: an event is seen, changed, started or over.
 2. Notify the steps that report changes, unless time is short.
 3. Take the most urgent event first. Prepare each step it needs, once for all events that need it, within the budget
-   (`budget`). Begin nothing for an event that has Started. Begin no step that would still run when a more urgent event may
-   take the machine down.
+   (`budget`), and not earlier than `prepare_within` before NotBefore. Begin nothing for an event that has Started. Begin no
+   step that would still run when a more urgent event may take the machine down.
 4. Approve an event when each of its steps has ended and each required step is prepared and verified. The agent verifies the
    required steps once more right before it approves; a step that no longer holds is prepared again.
 5. Undo the steps that no open event needs any more, in reverse order. Then health must pass. Then the machine is in service.
@@ -46,14 +46,15 @@ def decide(plan: Plan, me: Me, state: State, view: View) -> Action:
         action = choose(plan, me, state, view)
         if action is not None:
             return action
-    return _wait(state, view)
+    return _wait(plan, state, view)
 
 
-def _wait(state: State, view: View) -> Wait:
-    """Wait until the next retry, or until an event is due that delays the steps of another event."""
+def _wait(plan: Plan, state: State, view: View) -> Wait:
+    """Wait until the next retry, until an event is to be prepared, or is due and delays the steps of another event."""
     waits_s = [at_s - view.now_s for at_s in view.not_before_s.values()]
     if len(state.events) > 1:
         waits_s += [view.left_s(known.event) or 0.0 for known in _interrupting_events(state)]
+    waits_s += [_early_s(plan, known, view) for known in state.events.values() if known.prepares]
     return Wait(min((seconds for seconds in waits_s if seconds > 0), default=None))
 
 
@@ -175,12 +176,22 @@ def _prepare_or_approve(plan: Plan, me: Me, state: State, view: View) -> Optiona
         return None
     for known in _by_urgency(state, view):
         step = next(pending_steps(plan, state, known), None) if known.prepares else None
+        if step is not None and _early_s(plan, known, view) > 0:
+            continue
         action = (
             _approve(plan, me, state, known, view) if step is None else _prepare_or_skip(plan, state, known, step, view)
         )
         if action is not None:
             return action
     return None
+
+
+def _early_s(plan: Plan, known: EventState, view: View) -> float:
+    """Return how long the steps of an event still wait because its NotBefore is far away; 0 if they need not wait."""
+    left_s = view.left_s(known.event)
+    if left_s is None or plan.prepare_within_s is None or known.started:
+        return 0.0
+    return max(0.0, left_s - plan.prepare_within_s)
 
 
 def _by_urgency(state: State, view: View) -> List[EventState]:
@@ -275,7 +286,11 @@ def _recover_unneeded_step(plan: Plan, _: Me, state: State, view: View) -> Optio
         step_state = state.steps.get(step.name)
         if step_state is not None and step_state.dirty and step.name not in needed:
             # In reverse order: the steps before this one wait until it is undone.
-            return Recover(step, _last_ended_event(state)) if view.due(f"recover {step.name}") else _wait(state, view)
+            return (
+                Recover(step, _last_ended_event(state))
+                if view.due(f"recover {step.name}")
+                else _wait(plan, state, view)
+            )
     for name, step_state in state.steps.items():
         if step_state.dirty and plan.step(name) is None and _may_return(state, view):
             reason = "it is no longer configured: it cannot be undone"
@@ -290,7 +305,7 @@ def _check_health(plan: Plan, _: Me, state: State, view: View) -> Optional[Actio
     if not (state.out_of_service and _may_return(state, view)) or dirty or under_way:
         return None
     if plan.health is not None and not view.due("health"):
-        return _wait(state, view)
+        return _wait(plan, state, view)
     return CheckHealth(_last_ended_event(state))
 
 

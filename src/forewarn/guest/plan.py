@@ -69,6 +69,8 @@ class Health:
 class Plan:
     approve: str = "when-ready"
     reserve_s: float = 30.0
+    # None: prepare as soon as an event is seen.
+    prepare_within_s: Optional[float] = None
     rules: Tuple[Rule, ...] = ()
     steps: Tuple[Step, ...] = ()
     health: Optional[Health] = None

@@ -9,6 +9,7 @@ TEMPLATE = """\
 
 approve = "when-ready"            # when-ready | first-in-resources | never
 reserve = "30s"                   # time kept free before NotBefore; at most a quarter of the notice
+# prepare_within = "20m"          # begin to prepare this long before NotBefore; default: at once
 
 # endpoint = "http://169.254.169.254"   # default: this address, or DHCP option 245
 # api_version = "2020-07-01"      # use an older version for an older service

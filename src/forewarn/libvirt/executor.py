@@ -53,7 +53,7 @@ class LibvirtSettings:
     )
     parallel: int = setting(8, whole_number(1, 100), "how many machines of one host are worked on at once")
     host_return_s: int = setting(
-        300, parse_duration, "how long work that has begun waits for the libvirt of a host that does not answer"
+        300, parse_duration, "how long an order waits for the libvirt of a host that does not answer"
     )
 
 
@@ -242,7 +242,7 @@ class LibvirtExecutor(Executor):
                 results[machine] = error
 
     def _run_until_host_answers(self, machine_work: "MachineWork") -> "MachineEnd":
-        """Run the work. If a host is lost while it is under way, continue when the host is back."""
+        """Run the work. If a host does not answer, begin or continue when it is back."""
         from forewarn.libvirt.connections import HostUnreachable
         from forewarn.libvirt.machine_work import InDoubt, WorkFailed
 
@@ -251,10 +251,10 @@ class LibvirtExecutor(Executor):
             try:
                 return machine_work.run()
             except HostUnreachable as error:
-                if not machine_work.begun():
-                    raise WorkFailed(f"{error}. Nothing was done; retry the order when the host is back") from error
                 if time.monotonic() > deadline_s:
-                    raise InDoubt(f"the work had begun when a host was lost: {error}") from error
+                    if machine_work.begun():
+                        raise InDoubt(f"the work had begun when a host was lost: {error}") from error
+                    raise WorkFailed(f"{error}. Nothing was done; retry the order when the host is back") from error
             time.sleep(RETRY_HOST_S)
 
     def _outcome(self, work: Work, results: "dict[str, MachineEnd | Exception]") -> Outcome | Unknown:

@@ -225,7 +225,7 @@ class HostedDomain:
         destination = target.host.connection()
         # libvirtd works on five calls of a connection at once, and a migration is a long one.
         own = HostConnections()
-        source = self.look_up(own.get(self.host.uri))
+        source = LibvirtHost(self.host.name, self.host.uri, own).call(self.look_up)
         self.call(lambda domain: domain.migrateSetMaxDowntime(downtime_ms, 0))
         timer = threading.Timer(time_limit_s, self._abort)
         timer.daemon = True

@@ -9,6 +9,7 @@ import libvirt
 from forewarn.core.errors import Invalid
 from forewarn.core.model import check_name
 from forewarn.libvirt.connections import Connection, HostConnections, HostUnreachable
+from forewarn.libvirt.hosted_domain import LibvirtHost, within
 from forewarn.libvirt.inventory import Domain, HostReading
 from forewarn.libvirt.statements import METADATA_URI
 
@@ -16,6 +17,8 @@ from forewarn.libvirt.statements import METADATA_URI
 MIGRATING = (libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
 # A host of libvirt's test driver shows a few; one of QEMU some hundreds.
 MAX_DOMAINS_PER_HOST = 10_000
+# libvirt itself waits for ever for a guest agent that has begun to answer.
+AGENT_WITHIN_S = 5.0
 
 
 def read_host(
@@ -25,10 +28,10 @@ def read_host(
 
     A host that cannot be read is a HostReading with a problem. `guest_agent` also asks the guests themselves for their addresses.
     """
+    host = LibvirtHost(name or uri, uri, connections)
     try:
-        connection = connections.get(uri)
-        name = name or _host_name(connection)
-        domains = tuple(_domains(connection, guest_agent=guest_agent, interfaces=interfaces))
+        name = name or host.call(_host_name)
+        domains = tuple(_domains(host, guest_agent=guest_agent, interfaces=interfaces))
     except (HostUnreachable, Invalid) as error:
         return HostReading(name=name, connection=uri, problem=f"host {name}: {error}" if name else str(error))
     except libvirt.libvirtError as error:
@@ -42,13 +45,13 @@ def _host_name(connection: Connection) -> str:
     return name
 
 
-def _domains(connection: Connection, *, guest_agent: bool, interfaces: bool) -> Iterator[Domain]:
-    found = connection.listAllDomains()
+def _domains(host: LibvirtHost, *, guest_agent: bool, interfaces: bool) -> Iterator[Domain]:
+    found = host.call(lambda connection: connection.listAllDomains())
     if len(found) > MAX_DOMAINS_PER_HOST:
         raise Invalid(f"it has {len(found)} domains: at most {MAX_DOMAINS_PER_HOST} are read")
     for each in found:
         try:
-            yield _domain(each, guest_agent=guest_agent, interfaces=interfaces)
+            yield host.call(lambda _, each=each: _domain(each, guest_agent=guest_agent, interfaces=interfaces))  # type: ignore[misc]
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # it has ended meanwhile
                 raise
@@ -63,7 +66,7 @@ def _domain(domain: Any, *, guest_agent: bool, interfaces: bool) -> Domain:
         leases = _addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE)
         addresses = _addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP)
         if guest_agent:
-            addresses += _addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT)
+            addresses += _addresses_by_agent(domain)
     return Domain(
         uuid=domain.UUIDString(),
         name=domain.name(),
@@ -97,6 +100,15 @@ def _addresses(domain: Any, source: int) -> tuple[str, ...]:
         return ()
     found = (address["addr"] for each in interfaces.values() for address in each["addrs"] or ())
     return tuple(_usable(found))
+
+
+def _addresses_by_agent(domain: Any) -> tuple[str, ...]:
+    """Return the addresses that the guest names; none if it does not answer in time."""
+    source = libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT
+    try:
+        return within(AGENT_WITHIN_S, lambda: _addresses(domain, source), f"the agent in {domain.name()}")
+    except HostUnreachable:
+        return ()
 
 
 def _usable(addresses: Iterable[str]) -> Iterator[str]:

@@ -384,7 +384,7 @@ class Control(FleetUseCases, WindowUseCases, HookUseCases):
         timeout_s = self._order_timeout_s
         with self._deciding:
             decided_s, now = self._monotonic(), self._now()
-            focus = Focus(maintenances=tuple(maintenance_ids))
+            focus = Focus(maintenances=tuple(maintenance_ids), current_waves=True)
             snapshot = self._store.snapshot(focus)
             hosts, machines = hosts_to_read(snapshot, focus.maintenances)
             if hosts:
@@ -393,7 +393,7 @@ class Control(FleetUseCases, WindowUseCases, HookUseCases):
             change = lifecycle.tick(snapshot, now=now, actor=actor, order_timeout_s=timeout_s, new_id=self._new_id)
             change = waking_others(self._store, change)
             if not change.empty:
-                self._refuse_old(decided_s)
+                self._refuse_old(decided_s, change)
                 self._store.apply(change)
         _log_unresolved(change, snapshot.events)
         self._notify(change)

@@ -25,6 +25,8 @@ MAX_TRIES = 20
 MIN_TRIES = 2
 # Notice counts from the moment of the decision: a process that was stopped between deciding and saving must decide again.
 MAX_DECISION_AGE_S = 5.0
+# A decision about very many events takes longer, and so much more is allowed for each.
+MAX_DECISION_AGE_PER_EVENT_S = 0.001
 
 MAX_WAITING_HOSTS = 100_000
 DEFAULT_MAX_RESCHEDULES = 3
@@ -204,7 +206,7 @@ class Decisions:
         if not change.empty:
             try:
                 if decided_s is not None:
-                    self._refuse_old(decided_s)
+                    self._refuse_old(decided_s, change)
                 self._store.apply(change)
             except Conflict:
                 return False
@@ -214,8 +216,9 @@ class Decisions:
             )
         return True
 
-    def _refuse_old(self, decided_s: float) -> None:
-        if self._monotonic() - decided_s > MAX_DECISION_AGE_S:
+    def _refuse_old(self, decided_s: float, change: Change) -> None:
+        most_s = MAX_DECISION_AGE_S + MAX_DECISION_AGE_PER_EVENT_S * len(change.events)
+        if self._monotonic() - decided_s > most_s:
             raise Conflict("it was decided too long ago: this process was stopped meanwhile")
 
     def _notify(self, change: Change) -> bool:

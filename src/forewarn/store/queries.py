@@ -57,6 +57,7 @@ class Focus:
     named scopes.
     `whole_maintenances` reads every event of each maintenance in the snapshot, which a decision about waves needs. Without it,
     the snapshot holds only the open events of its scopes and the named events; without `open_events` too, only the named events.
+    `current_waves` leaves out the events of a maintenance that a tick does not need: see `Snapshot.unread`.
     An id in `events` may be the id of a host's order, which is read then. A maintenance comes with the orders of its hosts.
     `document_only` reads only what a document shows: scopes and events, without maintenances, orders and approvals.
     `identities` (pairs of interface and address) and `instance_ids` select machines by how the endpoint recognises callers.
@@ -73,6 +74,7 @@ class Focus:
     whole_maintenances: bool = True
     open_events: bool = True
     document_only: bool = False
+    current_waves: bool = False
 
     @property
     def reads_rules(self) -> bool:

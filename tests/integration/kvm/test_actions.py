@@ -198,8 +198,9 @@ def test_disks_are_deleted_only_where_libvirt_manages_them(bed: Bed, off: Guest,
     executor.close()
 
 
-def test_one_host_that_is_down_fails_only_its_machine(bed: Bed, executor: LibvirtExecutor, off: Guest) -> None:
+def test_one_host_that_is_down_fails_only_its_machine(bed: Bed, off: Guest, tmp_path: Path) -> None:
     """The order names the host and says that nothing was done there."""
+    executor = executor_in(tmp_path, replace(QUICK, host_return_s=0))
     bed.kill_libvirtd("kvm-b")
     try:
         order = work_on(bed, EventType.REBOOT, {"off-0": "kvm-a", "lost-0": "kvm-b"})
@@ -210,6 +211,7 @@ def test_one_host_that_is_down_fails_only_its_machine(bed: Bed, executor: Libvir
         assert executor.machines_on("kvm-b", bed.hosts["kvm-b"]) is None
     finally:
         bed.start_libvirtd("kvm-b")
+        executor.close()
 
 
 def test_a_host_that_hangs_holds_up_no_other(bed: Bed, executor: LibvirtExecutor, off: Guest) -> None:

@@ -378,6 +378,8 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
     body = submission_out(plan, within)
     if within is None and body.host_mode is None:
         body.calendar = body_of(bodies.CalendarOut, forecast(plan.snapshot, plan.maintenance_id, plan.at))
+        if body.duration_s > 0:
+            body.estimated_end = body.calendar.latest_end
     body.id = body.created = body.not_before = body.earliest = body.not_after = None
     body.status = MaintenanceStatus.PLANNED
     event_count = sum(body.event_counts.values())

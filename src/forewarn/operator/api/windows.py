@@ -71,7 +71,6 @@ def put_no_go_time(api: Api, context: CallContext) -> Result:
         spans=tuple(body.when),
         zone=body.zone,
         scopes=tuple(dict.fromkeys(body.scopes)),
-        labels=body.labels,
     )
     new = name not in api.store.fleet_rules().no_go_times
     api.control.put_no_go_time(no_go, context.caller.actor)
@@ -107,10 +106,10 @@ def _window_out(window: Window, now: datetime) -> bodies.WindowOut:
 
 
 def _visible(api: Api, context: CallContext) -> dict[str, NoGoTime]:
-    """Return the no-go times of the whole fleet, of machines with labels, and of scopes of the caller."""
+    """Return the no-go times of the whole fleet and of scopes of the caller."""
     found = api.store.fleet_rules().no_go_times.values()
     sees = context.caller.sees
-    return {each.name: each for each in found if each.labels or not each.scopes or any(map(sees, each.scopes))}
+    return {each.name: each for each in found if not each.scopes or any(map(sees, each.scopes))}
 
 
 def _no_go_out(no_go: NoGoTime, caller: Identity, now: datetime) -> bodies.NoGoTimeOut:
@@ -122,6 +121,5 @@ def _no_go_out(no_go: NoGoTime, caller: Identity, now: datetime) -> bodies.NoGoT
         when=list(no_go.spans),
         zone=no_go.zone,
         scopes=[scope for scope in no_go.scopes if caller.sees(scope)],
-        labels=no_go.labels,
         active=bool(StartLimits((), (no_go,)).in_the_way(now)),
     )

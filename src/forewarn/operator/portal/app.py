@@ -39,6 +39,7 @@ from forewarn.operator.portal import (
     pages,
     plan_form,
     search,
+    week,
 )
 from forewarn.operator.portal.markup import link_events, name_list
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
@@ -149,6 +150,7 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
     ("/hooks/{id}", hook_pages.hook),
     ("/store", pages.store),
     ("/budget", pages.budget),
+    ("/week", week.week),
     ("/plan", plan_form.form),
 )
 ACTIONS: tuple[tuple[str, PageFunction], ...] = (

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import takewhile
 
 from forewarn.core.amounts import is_share
-from forewarn.core.change import Change, Snapshot
+from forewarn.core.change import Change, Snapshot, UnreadEvents
 from forewarn.core.fleet_rules import MAX_NAMED_EVENTS, FleetRules, FleetUse
 from forewarn.core.model import (
     OPEN,
@@ -21,6 +21,7 @@ from forewarn.core.model import (
     Order,
     OrderState,
     Scope,
+    Status,
 )
 from forewarn.store import (
     EventFirstSeen,
@@ -45,18 +46,20 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     def snapshot(self, focus: Focus) -> Snapshot:
         machines = self._machines_for(focus)
         names = {*focus.scopes, *(scope for scope, _ in machines), *(scope for scope, _ in focus.machines)}
+        events_of = self._current_events_of if focus.current_waves else self._events_of_maintenance
         for maintenance_id in focus.maintenances:
-            names |= {e.scope for e in self._events_of_maintenance(maintenance_id) if e.status in OPEN}
+            names |= {e.scope for e in events_of(maintenance_id) if e.status in OPEN}
         names |= {self._events[i].scope for i in focus.events if i in self._events}
         events: dict[str, Event] = {}
         for name in sorted(names) if focus.open_events else ():
             events |= {i: self._events[i] for i in self._open_of_scope.get(name, ())}
         events |= {i: self._events[i] for i in focus.events if i in self._events}
         maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
+        if focus.current_waves:
+            events.clear()
         if focus.whole_maintenances:
-            events |= {
-                e.id: e for maintenance_id in maintenance_ids for e in self._events_of_maintenance(maintenance_id)
-            }
+            events |= {e.id: e for maintenance_id in maintenance_ids for e in events_of(maintenance_id)}
+        partly = [i for i in maintenance_ids if focus.current_waves and self._is_read_in_part(i)]
         clock_hold = None if focus.document_only else self._hold
         store_hold = None if focus.document_only else self._store_hold
         return Snapshot(
@@ -69,6 +72,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
             orders={} if focus.document_only else self._orders_for(focus, events, maintenance_ids),
             read_hosts=frozenset(focus.hosts),
+            unread={i: self._unread(i) for i in partly},
             fleet_rules=self._fleet_rules if focus.reads_rules else FleetRules(),
             fleet_use=self.fleet_use() if focus.reads_rules and self._fleet_rules.has_budget else FleetUse(),
             machine_counts={
@@ -81,6 +85,24 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
             resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
         )
+
+    def _is_read_in_part(self, maintenance_id: str) -> bool:
+        known = self._maintenances.get(maintenance_id)
+        is_open = any(e.status in OPEN for e in self._events_of_maintenance(maintenance_id))
+        return is_open and known is not None and not known.ticks_need_all_events
+
+    def _current_events_of(self, maintenance_id: str) -> list[Event]:
+        """Return the visible events and those of the first wave that has planned ones, or all if a tick needs all."""
+        events = list(self._events_of_maintenance(maintenance_id))
+        if not self._is_read_in_part(maintenance_id):
+            return events
+        first = min((e.wave for e in events if e.status is Status.PLANNED), default=0)
+        return [e for e in events if e.status in VISIBLE or (e.status is Status.PLANNED and e.wave == first)]
+
+    def _unread(self, maintenance_id: str) -> UnreadEvents:
+        events = list(self._events_of_maintenance(maintenance_id))
+        ends = [e.ended for e in events if e.ended is not None and e.started is not None]
+        return UnreadEvents(max(e.position for e in events), max(ends, default=None))
 
     def _orders_for(self, focus: Focus, events: Iterable[str], maintenance_ids: Iterable[str]) -> dict[str, Order]:
         ids = dict.fromkeys([*events, *focus.events])

@@ -77,6 +77,28 @@ SELECT * FROM hosts ORDER BY name;
 SELECT DISTINCT scope FROM events
 WHERE maintenance_id = ANY(%(ids)s::text[]) AND ended IS NULL;
 
+-- name: events_current
+-- Return the visible events of these maintenances, and those of the first wave that has planned events.
+SELECT * FROM events
+WHERE maintenance_id = ANY(%(ids)s::text[]) AND ended IS NULL AND status IN ('Scheduled', 'Started')
+UNION ALL
+SELECT e.* FROM unnest(%(ids)s::text[]) i CROSS JOIN LATERAL (
+    SELECT min(wave) AS wave FROM events p
+    WHERE p.maintenance_id = i AND p.status = 'Planned' AND p.ended IS NULL) first
+JOIN events e ON e.maintenance_id = i AND e.status = 'Planned' AND e.ended IS NULL AND e.wave = first.wave
+ORDER BY number;
+
+-- name: events_unread
+-- Return what is known of the events that events_current does not return.
+SELECT i AS maintenance_id, (SELECT max(position) FROM events e WHERE e.maintenance_id = i) AS last_position,
+  (SELECT max(ended) FROM events e
+   WHERE e.maintenance_id = i AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended
+FROM unnest(%(ids)s::text[]) i;
+
+-- name: maintenances_in_scopes
+-- Return the ids of the maintenances with open events in these scopes.
+SELECT DISTINCT maintenance_id FROM events WHERE scope = ANY(%(names)s::text[]) AND ended IS NULL;
+
 -- name: events_by_id
 -- Return the events with these ids.
 SELECT * FROM events WHERE id = ANY(%(ids)s::text[]) ORDER BY number;

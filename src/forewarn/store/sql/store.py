@@ -12,7 +12,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from forewarn.core.amounts import is_share
-from forewarn.core.change import Change, Snapshot
+from forewarn.core.change import Change, Snapshot, UnreadEvents
 from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.fleet_rules import MAX_NAMED_EVENTS, FleetRules, FleetUse
 from forewarn.core.model import (
@@ -108,7 +108,8 @@ class SqlStore:
             rules = reader.query("fleet_rules") if focus.reads_rules else ()
             hosts = reader.query("hosts_by_name", names=reader.as_list(focus.hosts)) if focus.hosts else ()
             machines = _machines(reader, focus)
-            found, maintenance_ids, scopes = _events(reader, focus, {scope for scope, _ in machines})
+            read = _current_events if focus.current_waves else _events
+            found, maintenance_ids, scopes, unread = read(reader, focus, {scope for scope, _ in machines})
             self._recognise(server)
             ids = reader.as_list(found)
             approvals = () if focus.document_only else reader.query("approvals_of_events", ids=ids)
@@ -139,6 +140,7 @@ class SqlStore:
                 events=_with_approvals(reader, found, approvals),
                 orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
+                unread=unread,
                 fleet_rules=fleet_rules,
                 fleet_use=use.read() if use is not None else FleetUse(),
                 machine_counts={row["scope"]: row["machines"] for row in counts},
@@ -526,8 +528,41 @@ def _with_addresses(
     }
 
 
-def _events(reader: SqlSession, focus: Focus, names: set[str]) -> tuple[dict[str, Row], list[str], Iterable[Row]]:
-    """Return the events by id, the ids of their maintenances, and the rows of every scope concerned."""
+_EventRows = tuple[dict[str, Row], list[str], Iterable[Row], dict[str, UnreadEvents]]
+
+
+def _current_events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
+    """Return what a tick of these maintenances needs, as `_events` does, with what it leaves out."""
+    found, unread = _of_current_waves(reader, focus.maintenances)
+    names = names | {row["scope"] for row in found if row["ended"] is None}
+    listed = reader.as_list(sorted(names))
+    scopes = reader.query("scopes_by_name", names=listed)
+    known = {row["maintenance_id"] for row in reader.query("maintenances_in_scopes", names=listed)}
+    others = sorted(known.difference(focus.maintenances))
+    more, more_unread = _of_current_waves(reader, others)
+    rows = {row["id"]: row for row in (*found, *more)}
+    return rows, [*dict.fromkeys(focus.maintenances), *others], scopes, unread | more_unread
+
+
+def _of_current_waves(reader: SqlSession, ids: Collection[str]) -> tuple[list[Row], dict[str, UnreadEvents]]:
+    """Return the current events of these maintenances; all events of those whose ticks need all, or that have no open one."""
+    rows = reader.query("maintenances_by_id", ids=reader.as_list(ids))
+    partly = [m.id for m in (_maintenance(reader, row) for row in rows) if not m.ticks_need_all_events]
+    found = list(reader.query("events_current", ids=reader.as_list(partly)))
+    partly = list(dict.fromkeys(row["maintenance_id"] for row in found))
+    whole = reader.as_list(set(ids).difference(partly))
+    found += reader.query("events_else_of_maintenances", ids=whole, names=reader.as_list([]))
+    unread = reader.query("events_unread", ids=reader.as_list(partly))
+    return found, {row["maintenance_id"]: _unread(reader, row) for row in unread}
+
+
+def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
+    ended = row["last_ended"]
+    return UnreadEvents(row["last_position"], None if ended is None else reader.rows.read_time(ended))
+
+
+def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
+    """Return the events by id, the ids of their maintenances, the rows of every scope concerned, and no unread events."""
     named = list(reader.query("events_by_id", ids=reader.as_list(focus.events))) if focus.events else []
     names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
     if focus.maintenances:
@@ -541,7 +576,7 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> tuple[dict[str
     if focus.whole_maintenances:
         read = listed if focus.open_events else reader.as_list([])
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
-    return {row["id"]: row for row in found}, maintenance_ids, scopes
+    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}
 
 
 class _FleetUseRows:

@@ -80,6 +80,30 @@ SELECT * FROM hosts ORDER BY name;
 SELECT DISTINCT scope FROM events
 WHERE maintenance_id IN (SELECT value FROM json_each(:ids)) AND +ended IS NULL;
 
+-- name: events_current
+-- Return the visible events of these maintenances, and those of the first wave that has planned events.
+SELECT e.* FROM json_each(:ids) i CROSS JOIN events e INDEXED BY events_open_by_wave ON e.maintenance_id = i.value
+WHERE e.ended IS NULL AND e.status IN ('Scheduled', 'Started')
+UNION ALL
+SELECT e.* FROM json_each(:ids) i CROSS JOIN events e INDEXED BY events_open_by_wave ON e.maintenance_id = i.value
+WHERE e.ended IS NULL AND e.status = 'Planned' AND e.wave = (
+    SELECT min(p.wave) FROM events p INDEXED BY events_open_by_wave
+    WHERE p.maintenance_id = i.value AND p.status = 'Planned' AND p.ended IS NULL)
+ORDER BY number;
+
+-- name: events_unread
+-- Return what is known of the events that events_current does not return.
+SELECT i.value AS maintenance_id,
+  (SELECT max(position) FROM events e WHERE e.maintenance_id = i.value) AS last_position,
+  (SELECT max(ended) FROM events e INDEXED BY events_worked_on
+   WHERE e.maintenance_id = i.value AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended
+FROM json_each(:ids) i;
+
+-- name: maintenances_in_scopes
+-- Return the ids of the maintenances with open events in these scopes.
+SELECT DISTINCT e.maintenance_id FROM json_each(:names) n
+CROSS JOIN events e INDEXED BY events_open_by_scope ON e.scope = n.value WHERE e.ended IS NULL;
+
 -- name: events_by_id
 -- Return the events with these ids.
 SELECT e.* FROM json_each(:ids) i CROSS JOIN events e ON e.id = i.value ORDER BY e.number;

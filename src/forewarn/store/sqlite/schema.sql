@@ -159,6 +159,8 @@ CREATE TABLE events (
     CHECK (not_before >= published AND started >= published AND ended >= started)
 );
 CREATE INDEX events_open_by_scope ON events (scope) WHERE ended IS NULL;
+CREATE INDEX events_open_by_wave ON events (maintenance_id, status, wave) WHERE ended IS NULL;
+CREATE INDEX events_worked_on ON events (maintenance_id, ended) WHERE started IS NOT NULL AND ended IS NOT NULL;
 CREATE INDEX events_by_scope ON events (scope, number);
 -- Ended events never change, so their indexes are written once. Open events are few and need no further index.
 CREATE INDEX events_open ON events (number) WHERE ended IS NULL;

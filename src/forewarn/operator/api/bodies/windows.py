@@ -44,7 +44,7 @@ class ExtendIn(RequestBody):
 class NoGoTimeIn(RequestBody):
     """A time at which nothing may start: once from `start` to `end`, or weekly as in `when`.
 
-    It binds the machines of `scopes` and those with the `labels`, or the whole fleet if both are empty.
+    It binds the machines of `scopes`, or the whole fleet without them.
     """
 
     reason: Text
@@ -53,7 +53,6 @@ class NoGoTimeIn(RequestBody):
     when: WeeklyTimes = []
     zone: Zone = "UTC"
     scopes: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
-    labels: Text = ""
 
 
 class NoGoTimeOut(ResponseBody):
@@ -66,5 +65,4 @@ class NoGoTimeOut(ResponseBody):
     when: list[str]
     zone: str
     scopes: list[str]
-    labels: str
     active: bool
