@@ -9,6 +9,7 @@ from bench.measure import Cost, cost_of
 from bench.memory import measure_memory
 from bench.processes import measure_processes
 from bench.report import Verdict, print_table
+from bench.rules import measure_rules
 from bench.size import Size
 from bench.ticking import measure_ticks
 from forewarn.store.sqlite.store import SqliteStore
@@ -19,7 +20,8 @@ def run(folder: Path, size: Size) -> list[Verdict]:
     measure_memory(size.machines)
     measure_processes(databases, size)
     largest = max(size.machines)
-    return measure_ticks(databases, size) + measure_lateness(databases[largest], scopes_of(largest), size)
+    verdicts = measure_ticks(databases, size) + measure_rules(folder, size)
+    return verdicts + measure_lateness(databases[largest], scopes_of(largest), size)
 
 
 def _build(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:

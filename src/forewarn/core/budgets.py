@@ -136,8 +136,7 @@ def scope_limit(scope: Scope, machines: int) -> int | None:
 
 def machines_down(draft: Draft) -> int:
     """Return how many machines of the fleet are down, with what the draft has changed so far."""
-    changed = sum(len(draft.unavailable_in(scope)) - len(draft.was_unavailable_in(scope)) for scope in draft.put_scopes)
-    return draft.before.fleet_use.machines + changed
+    return draft.before.fleet_use.machines + draft.more_unavailable()
 
 
 def _hosts_down(draft: Draft) -> set[str]:

@@ -52,7 +52,9 @@ class Draft:
         self._audit: list[AuditEntry] = []
         self._refreshed: set[str] = set()
         self._woken: set[str] = set()
-        self.put_scopes: set[str] = set()  # the scopes with events that were written
+        # By scope, how many more machines are unavailable than before; and the scopes in which this was not counted since.
+        self._more_unavailable: dict[str, int] = {}
+        self._uncounted: set[str] = set()
         self._ids_of_scope: dict[str, list[str]] = defaultdict(list)
         self._ids_of_maintenance: dict[str, list[str]] = defaultdict(list)
         for event in snapshot.events.values():
@@ -85,10 +87,14 @@ class Draft:
         """Return the machines of a scope in events that guests see: they are down, or may be drained."""
         return {name for e in self.events_in(scope) if e.status in VISIBLE for name in e.resources}
 
-    def was_unavailable_in(self, scope: str) -> set[str]:
-        """Return the machines that were unavailable before the draft."""
-        known = (self.before.events.get(i) for i in self._ids_of_scope[scope])
-        return {name for e in known if e is not None and e.status in VISIBLE for name in e.resources}
+    def more_unavailable(self) -> int:
+        """Return how many more machines are unavailable, in all scopes, than before the draft."""
+        for scope in self._uncounted:
+            known = (self.before.events.get(i) for i in self._ids_of_scope[scope])
+            before = {name for e in known if e is not None and e.status in VISIBLE for name in e.resources}
+            self._more_unavailable[scope] = len(self.unavailable_in(scope)) - len(before)
+        self._uncounted.clear()
+        return sum(self._more_unavailable.values())
 
     def next_position(self, maintenance_id: str) -> int:
         """Return the position of the next event of a maintenance: the number of its events so far."""
@@ -125,7 +131,7 @@ class Draft:
     # -- writing
 
     def put(self, event: Event) -> None:
-        self.put_scopes.add(event.scope)
+        self._uncounted.add(event.scope)
         if event.id not in self.events:
             self._index(event)
         self.events[event.id] = event
