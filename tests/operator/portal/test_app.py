@@ -151,7 +151,7 @@ def test_every_page_has_the_security_headers(operator: PortalClient) -> None:
         ("/scopes/nowhere", 404),
         ("/?cursor=garbage", 400),
         ("/scopes/shop?api-version=latest", 400),
-        ("/machines?cursor=AAAA", 400),
+        ("/hosts?cursor=AAAA", 400),
         ("/tokens?cursor=%00", 400),
     ],
 )
