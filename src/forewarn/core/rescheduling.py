@@ -12,11 +12,11 @@ from forewarn.core.advance import refresh
 from forewarn.core.cancelling import cancel
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.errors import Invalid, NotFound, Refused
+from forewarn.core.errors import NotFound, Refused
 from forewarn.core.formatting import full_time
 from forewarn.core.host_orders import departures
 from forewarn.core.host_work import lift_cordon
-from forewarn.core.model import UNSTARTED, Actor, Event, Maintenance, OrderState
+from forewarn.core.model import UNSTARTED, Actor, Event, Maintenance, OrderState, check_moment
 from forewarn.core.transitions import Verb, require_legal
 from forewarn.core.verb_steps import find, open_maintenance, wake
 
@@ -126,8 +126,7 @@ def _check_count(what: str, reschedules: int, most: int) -> None:
 
 def _check_time(maintenance: Maintenance, not_before: datetime, now: datetime, possible: datetime) -> None:
     """Refuse a time that has passed, and a start at the deadline or later; `possible` is the first start with notice."""
-    if not_before.utcoffset() != timedelta(0):
-        raise Invalid("not_before must be a time in UTC, like 2030-01-01T12:00:00Z")
+    check_moment("not_before", not_before)
     if not_before <= now:
         raise Refused(f"not_before has passed ({full_time(not_before)}): choose a later time")
     deadline = maintenance.not_after

@@ -80,6 +80,23 @@ def test_an_event_waits_for_its_window(service: RunningService) -> None:
     assert (published["status"], published["not_before"]) == ("Scheduled", hours(0.25))
 
 
+@pytest.mark.parametrize("late", ["9000-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-01:00"])
+def test_a_time_at_the_end_of_the_calendar_is_refused(service: RunningService, late: str) -> None:
+    """No window can be computed after it, so the ticker would fail."""
+    service.enable("shop")
+    service.request("PUT", "/v1/windows/soon", {"when": times_from(1, 2)})
+    service.request("PUT", "/v1/scopes/shop", {"kind": "availability-set", "windows": ["soon"]})
+    body = {"type": "Reboot", "targets": {"scope": "shop"}}
+    for key in ("not_before", "earliest", "not_after"):
+        refused = service.request("POST", "/v1/maintenances", {**body, key: late})
+        assert (refused.status, "before the year 9000" in refused.message) == (400, True)
+    event = service.schedule("shop/web-0")["waves"][0]["events"][0]
+    refused = service.request("POST", f"/v1/events/{event['id']}/reschedule", {"not_before": late})
+    assert (refused.status, "before the year 9000" in refused.message) == (400, True)
+    service.service.ticker.cycle_until_idle()
+    assert service.get(f"/v1/events/{event['id']}")["status"] == "Planned"
+
+
 def test_a_maintenance_has_windows_of_its_own(service: RunningService) -> None:
     """They are kept, shown, and must exist."""
     service.request("PUT", "/v1/windows/soon", {"when": times_from(1, 2)})
