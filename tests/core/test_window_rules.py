@@ -212,7 +212,7 @@ def test_a_no_go_time_that_begins_in_the_notice_cancels_a_wave_when_it_begins() 
     assert announced.not_before == at(29)
     made.pause(announced.maintenance_id)
     made.tick_at(30)
-    assert made.event(announced.id).reason == "it cannot start in a no-go time (fair)"
+    assert made.event(announced.id).reason == "it cannot start in a no-go time"
 
 
 @pytest.mark.parametrize("settings", [{"windows": ()}, {"approval_opens_window": True}])

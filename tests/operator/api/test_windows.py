@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,51 @@ def test_a_no_go_time_is_added_shown_and_removed(service: RunningService) -> Non
     assert service.get("/v1/no-go-times/blog")["scopes"] == ["blog"]
     assert service.request("DELETE", "/v1/no-go-times/blog").status == 204
     assert service.request("DELETE", "/v1/no-go-times/blog").status == 404
+
+
+def test_an_owner_learns_nothing_of_the_rules_of_other_scopes(service: RunningService) -> None:
+    """Neither from a wave that it shares with them, nor from the list of windows, nor from what became of an event."""
+    service.enable("shop", "blog")
+    owner, outside = service.token_of("owner", "shop"), "it waits for something outside your scopes"
+
+    def seen(path: str) -> Any:
+        return service.request("GET", path, token=owner).json
+
+    for name, scope in (("merger", "blog"), ("nights", "shop")):
+        service.request("PUT", f"/v1/windows/{name}", {"when": times_from(2, 3)})
+        service.request("PUT", f"/v1/scopes/{scope}", {"kind": "availability-set", "windows": [name]})
+    request = {"type": "Reboot", "targets": {"machines": ["shop/web-0", "blog/db"]}}
+    made = service.post("/v1/maintenances", request, 201)
+    event = next(each for each in made["waves"][0]["events"] if each["scope"] == "shop")["id"]
+    (reason,) = service.get(f"/v1/events/{event}")["waiting_for"]
+    assert "merger" in reason["message"]
+    (shown,) = seen(f"/v1/events/{event}")["waiting_for"]
+    assert (shown["code"], shown["message"], shown["until"]) == ("window", outside, reason["until"])
+    assert [window["name"] for window in seen("/v1/windows")["items"]] == ["nights"]
+    assert service.request("GET", "/v1/windows/merger", token=owner).status == 404
+    assert seen("/v1/windows/nights")["name"] == "nights"
+    sale = {"reason": "blog is sold", "start": hours(0), "end": hours(30), "scopes": ["blog"]}
+    for scopes, message in ((["blog"], outside), (["blog", "shop"], None), ([], None)):
+        service.request("PUT", "/v1/no-go-times/sale", {**sale, "scopes": scopes})
+        (reason,) = service.get(f"/v1/events/{event}")["waiting_for"]
+        assert (reason["code"], "blog is sold" in reason["message"]) == ("no-go", True)
+        (shown,) = seen(f"/v1/events/{event}")["waiting_for"]
+        assert shown["message"] == (message or reason["message"])
+
+
+def test_an_owner_does_not_learn_the_no_go_time_that_cancelled_its_event(service: RunningService) -> None:
+    """The wave of both scopes is planned again; its reason names no rule."""
+    service.enable("shop", "blog")
+    owner = service.token_of("owner", "shop")
+    request = {"type": "Reboot", "targets": {"machines": ["shop/web-0", "blog/db"]}}
+    made = service.post("/v1/maintenances", request, 201)
+    event = next(each for each in made["waves"][0]["events"] if each["scope"] == "shop")["id"]
+    sale = {"reason": "blog is sold", "start": hours(0), "end": hours(30), "scopes": ["blog"]}
+    service.request("PUT", "/v1/no-go-times/sale", sale)
+    service.service.ticker.cycle_until_idle()
+    shown = service.request("GET", f"/v1/events/{event}", token=owner).json
+    assert (shown["status"], shown["reason"]) == ("Cancelled", "it cannot start in a no-go time")
+    assert "sale" not in str(service.request("GET", "/v1/audit", token=owner).json)
 
 
 def test_times_are_in_utc() -> None:
