@@ -59,6 +59,8 @@ def put_no_go_time(snapshot: Snapshot, no_go: NoGoTime, *, now: datetime, actor:
     """Add a no-go time, or change it. A wave that was announced for it is cancelled and planned again."""
     rules = snapshot.fleet_rules
     known = rules.no_go_times.get(no_go.name)
+    if no_go.labels:
+        raise Invalid(f"no-go time {no_go.name} has labels, which bind no machines: name scopes instead")
     if known == no_go:
         return Change(at=now)
     action = "no-go time added" if known is None else "no-go time changed"
