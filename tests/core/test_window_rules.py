@@ -290,3 +290,17 @@ def test_in_place_work_on_machines_without_a_common_window_is_refused() -> None:
     with pytest.raises(Refused, match=r"the machines on host kvm-1 have no common window \(desk, shop\)"):
         made.submit(**in_place)
     assert {e.status for e in made.submit(**in_place, emergency=True)} == {Status.STARTED}
+
+
+def test_a_held_clock_announces_nothing() -> None:
+    """By the trusted clock, the window is far away: the jump may be false."""
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0")
+    hold = ClockHold(trusted=at(10), noticed=at(50), jumped_s=2_400)
+    made.save(Change(at=at(50), hold=hold))
+    made.tick_at(50)
+    assert (made.status(planned.id), made.codes(planned.id)) == (Status.PLANNED, ["window", "clock"])
+    assert made.maintenance(planned.id).wake_at is None
+    made.save(Change(at=at(50), releases_hold=hold))
+    made.tick()
+    assert made.event(planned.id).not_before == at(65)

@@ -13,7 +13,7 @@ from forewarn.core.draft import Draft
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.model import Event, Maintenance, Scope
 from forewarn.core.planning import due_notice_s, publication
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import Waiting, wait_until
 from forewarn.core.weekly_times import Interval
 from forewarn.core.windows import HORIZON, StartLimits
 
@@ -67,17 +67,18 @@ def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
 
 
 def hold_back_publication(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
-    """Hold back a planned wave until its window begins within the notice that it must give."""
+    """Hold back a planned wave until its window begins within the notice that it must give. A held clock announces nothing."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
         return []
     now, wanted = _latest_now(draft, wave), _wanted(draft, maintenance, wave)
     found = limits.first_after(now, wanted)
     notice = timedelta(seconds=due_notice_s(wave, draft.scopes) or 0)
-    if found is not None and found[0] - notice <= now:
-        return []
     until = found[0] - notice if found is not None else now + HORIZON
-    return [_reason(limits, _choices(draft, maintenance, wave), wanted, until, found)]
+    if until <= max(draft.trusted_in(event.scope) for event in wave):
+        return []
+    wait = _reason(limits, _choices(draft, maintenance, wave), wanted, None, found)
+    return wait_until(wait, until, now, draft.before.hold)
 
 
 def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
