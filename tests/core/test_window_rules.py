@@ -26,7 +26,7 @@ from forewarn.core.model import (
     Strategy,
     Targets,
 )
-from forewarn.core.window_rules import may_wait_elsewhere
+from forewarn.core.window_rules import may_limit, may_wait_elsewhere
 from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
 
 # The World begins on Tuesday at 12:00.
@@ -304,3 +304,21 @@ def test_a_held_clock_announces_nothing() -> None:
     made.save(Change(at=at(50), releases_hold=hold))
     made.tick()
     assert made.event(planned.id).not_before == at(65)
+
+
+def test_what_windows_and_no_go_times_may_limit() -> None:
+    """Known scopes are examined; for unknown ones any rule may count, unless it is over."""
+    desk, shop = scope("desk"), scope(windows=("afternoon",))
+    none, fair = FleetRules(windows={"afternoon": AFTERNOON}), FleetRules(no_go_times={"fair": FAIR})
+    reboot = maintenance()
+    assert may_limit(none, reboot, [desk, shop], START)
+    assert not may_limit(none, reboot, [desk], START)
+    assert may_limit(none, replace(reboot, strategy=Strategy(windows=("afternoon",))), [desk], START)
+    assert may_limit(none, reboot, None, START)
+    assert not may_limit(FleetRules(), reboot, None, START)
+    assert [may_limit(fair, reboot, [scope(name)], START) for name in ("shop", "desk")] == [True, False]
+    assert not may_limit(fair, reboot, None, at(90))
+    assert may_limit(FleetRules(no_go_times={"fair": replace(FAIR, scopes=())}), reboot, [desk], START)
+    for unbound in ({"emergency": True}, {"source": Source.USER}, {"type": EventType.PREEMPT}):
+        assert not may_limit(none, replace(reboot, **unbound), [shop], START)
+        assert not may_limit(none, replace(reboot, **unbound), None, START)

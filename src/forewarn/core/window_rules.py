@@ -5,13 +5,14 @@ that it must give, so that guests prepare no earlier than needed. It starts only
 first, the wave is cancelled and planned again (see `advance`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from forewarn.core.approvals import approved
 from forewarn.core.draft import Draft
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
-from forewarn.core.model import Event, Maintenance, Scope
+from forewarn.core.model import Event, Maintenance, Scope, Source
 from forewarn.core.planning import due_notice_s, publication
 from forewarn.core.reason import Waiting, wait_until
 from forewarn.core.weekly_times import Interval
@@ -59,6 +60,19 @@ def _windows(rules: FleetRules, names: Iterable[str]) -> tuple[Window, ...]:
 def _binds(no_go: NoGoTime, event: Event) -> bool:
     """Whether the no-go time concerns the event."""
     return not no_go.scopes or event.scope in no_go.scopes
+
+
+def may_limit(rules: FleetRules, maintenance: Maintenance, scopes: Collection[Scope] | None, now: datetime) -> bool:
+    """Whether windows or no-go times may limit the starts of waves in these scopes; None stands for unknown scopes."""
+    if not EVENT_TYPES[maintenance.type].one_domain_at_a_time or maintenance.source is Source.USER:
+        return False
+    no_go_times = [no_go for no_go in rules.no_go_times.values() if no_go.end is None or no_go.end > now]
+    if scopes is None:
+        return not maintenance.emergency and bool(rules.windows or no_go_times)
+    named = {scope.name for scope in scopes}
+    windows = maintenance.strategy.windows or any(scope.windows for scope in scopes)
+    bound = any(not no_go.scopes or not named.isdisjoint(no_go.scopes) for no_go in no_go_times)
+    return not maintenance.emergency and bool(windows or bound)
 
 
 def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
