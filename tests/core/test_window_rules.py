@@ -26,6 +26,7 @@ from forewarn.core.model import (
     Strategy,
     Targets,
 )
+from forewarn.core.needs_operator import needs_operator
 from forewarn.core.window_rules import may_limit, may_wait_elsewhere
 from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
 
@@ -301,6 +302,8 @@ def test_a_held_clock_announces_nothing() -> None:
     made.tick_at(50)
     assert (made.status(planned.id), made.codes(planned.id)) == (Status.PLANNED, ["window", "clock"])
     assert made.maintenance(planned.id).wake_at is None
+    (reason,) = needs_operator(made.snapshot(), planned.maintenance_id, made.now)
+    assert reason.code == "clock"
     made.save(Change(at=at(50), releases_hold=hold))
     made.tick()
     assert made.event(planned.id).not_before == at(65)
@@ -322,3 +325,21 @@ def test_what_windows_and_no_go_times_may_limit() -> None:
     for unbound in ({"emergency": True}, {"source": Source.USER}, {"type": EventType.PREEMPT}):
         assert not may_limit(none, replace(reboot, **unbound), [shop], START)
         assert not may_limit(none, replace(reboot, **unbound), None, START)
+
+
+def test_a_wave_that_can_never_start_needs_an_operator() -> None:
+    """The windows of its scopes met when it was planned, and no longer do."""
+    made = World(
+        scope(windows=("afternoon",)),
+        scope("desk", windows=("afternoon",)),
+        machines=[machine("shop/web-0"), machine("desk/d-0")],
+    )
+    made.save(Change(at=START, fleet_rules=FleetRules(windows={"afternoon": AFTERNOON, "weekend": WEEKEND})))
+    planned, _ = made.submit("shop/web-0", "desk/d-0")
+    assert needs_operator(made.snapshot(), planned.maintenance_id, made.now) == ()
+    made.save(Change(at=made.now, scopes=(replace(made.snapshot().scopes["desk"], windows=("weekend",)),)))
+    (reason,) = needs_operator(made.snapshot(), planned.maintenance_id, made.now)
+    assert (reason.code, reason.message) == (
+        "window",
+        "maintenance starts only in its window (weekend and afternoon), and its windows and no-go times leave no other time",
+    )

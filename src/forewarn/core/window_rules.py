@@ -95,6 +95,14 @@ def hold_back_publication(draft: Draft, maintenance: Maintenance, wave: list[Eve
     return wait_until(wait, until, now, draft.before.hold)
 
 
+def without_a_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Return the wait of a planned wave to which windows and no-go times leave no time: only an operator can change that."""
+    limits = limits_of(draft, maintenance, wave)
+    if limits is None or first_start(draft, maintenance, wave) is not None:
+        return []
+    return hold_back_publication(draft, maintenance, wave)
+
+
 def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Hold back a published wave while its window is closed. A held clock must not show another time inside the window."""
     limits = limits_of(draft, maintenance, wave)
