@@ -500,8 +500,9 @@ def _check_fleet_budgets(before: Snapshot, after: Snapshot, changed: Iterable[Ev
 
 
 def _hosts_worked_on(snapshot: Snapshot) -> set[tuple[str, str]]:
-    """Return the maintenances with the hosts that they take down: from the first published event to the end of the work."""
-    turns = {(e.maintenance_id, e.host) for e in snapshot.events.values() if e.published is not None and e.host}
+    """Return the maintenances with the hosts that they take down: from a published event to the end of the work."""
+    begun = {*VISIBLE, Status.COMPLETED}
+    turns = {(e.maintenance_id, e.host) for e in snapshot.events.values() if e.status in begun and e.host}
     visible = [e for e in snapshot.events.values() if e.status in VISIBLE]
     hosts = {(e.maintenance_id, e.host) for e in visible if e.host}
     by_host = {m.id for m in snapshot.maintenances.values() if m.strategy.group_by == "host"}

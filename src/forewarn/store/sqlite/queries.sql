@@ -849,7 +849,7 @@ WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
 UNION
 SELECT o.maintenance_id, o.host FROM orders o INDEXED BY orders_of_hosts_by_state
 WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e INDEXED BY events_of_hosts
-    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.status = 'Completed');
 
 -- name: events_down
 -- Return the oldest published and Started events.
