@@ -33,10 +33,10 @@ def move_to(world: World, event_id: str, not_before: datetime, *, most: int = 3)
     return moved
 
 
-def move_host(world: World, maintenance_id: str, host: str, minutes: float) -> Change:
+def move_host(world: World, maintenance_id: str, host: str, minutes: float, *, most: int = 1) -> Change:
     return world.save(
         reschedule_host(
-            world.snapshot(), maintenance_id, host, at(minutes), now=world.now, actor=OPERATOR, max_reschedules=1
+            world.snapshot(), maintenance_id, host, at(minutes), now=world.now, actor=OPERATOR, max_reschedules=most
         )
     )
 
@@ -57,6 +57,38 @@ def test_a_rescheduled_event_is_planned_again_as_the_last_wave() -> None:
     assert moved.wave == 1 + max(e.wave for e in world.snapshot().events.values() if e.id != moved.id)
     assert (moved.resources, moved.scope, moved.type) == (first.resources, first.scope, first.type)
     assert world.status(other.id) is Status.SCHEDULED
+
+
+def test_rescheduled_events_come_in_the_order_of_their_times() -> None:
+    """A planned wave with a later time moves back; one that is announced keeps its number."""
+    world = shop(4)
+    first, second, third, fourth = world.submit(*(f"shop/web-{n}" for n in range(4)))
+    late, early = move(world, third.id, 300), move(world, second.id, 100)
+    between = move(world, fourth.id, 200)
+    assert [world.event(each).wave for each in (first.id, early, between, late)] == [1, 5, 6, 7]
+    world.start(first.id)
+    world.finish(first.id)
+    world.tick_at(85)
+    assert world.status(early) is Status.SCHEDULED
+    again = move(world, between, 99)
+    assert [world.event(each).wave for each in (early, again, late)] == [5, 6, 8]
+
+
+def test_a_change_of_a_wave_counts_as_a_change_of_its_scope() -> None:
+    """Otherwise a decision of the same time could undo it."""
+    world = two_scopes()
+    first, other, *_ = world.submit(targets=Targets(scopes=("shop", "ship")))
+    move(world, first.id, 300)
+    change, _ = reschedule_event(
+        world.snapshot(),
+        other.id,
+        at(200),
+        now=world.now,
+        actor=OPERATOR,
+        new_id=lambda: guid(7_999),
+        max_reschedules=1,
+    )
+    assert {each.name for each in change.scopes} == {"shop", "ship"}
 
 
 def test_a_rescheduled_event_is_announced_by_its_notice_and_starts_at_the_requested_time() -> None:
@@ -174,6 +206,23 @@ def test_a_host_moves_behind_the_others() -> None:
     assert [e.host for e in world.snapshot().events.values() if e.status is Status.SCHEDULED] == ["kvm-1"]
     with pytest.raises(Refused, match="host kvm-0 was rescheduled 1 times, and max_reschedules is 1"):
         move_host(world, maintenance_id, "kvm-0", 180)
+
+
+def test_rescheduled_hosts_come_in_the_order_of_their_times() -> None:
+    """A host whose turn has begun keeps it."""
+    world, maintenance_id = farm()
+    move_host(world, maintenance_id, "kvm-0", 120)
+    move_host(world, maintenance_id, "kvm-1", 60)
+
+    def turns() -> list[str]:
+        orders = (order for order in world.snapshot().orders.values() if order.host)
+        return [order.host for order in sorted(orders, key=lambda order: order.position)]
+
+    assert turns() == ["kvm-1", "kvm-0"]
+    world.tick_at(45)
+    assert [e.host for e in world.snapshot().events.values() if e.status is Status.SCHEDULED] == ["kvm-1"]
+    move_host(world, maintenance_id, "kvm-0", 59, most=2)
+    assert turns() == ["kvm-1", "kvm-0"]
 
 
 def test_an_empty_host_waits_for_its_requested_time() -> None:
