@@ -8,6 +8,7 @@ times. Nothing may move past the deadline of the maintenance.
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import groupby
 
 from forewarn.core.advance import refresh
 from forewarn.core.cancelling import cancel
@@ -15,12 +16,14 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.formatting import full_time
-from forewarn.core.host_orders import departures
+from forewarn.core.host_orders import departures, machines_on
 from forewarn.core.host_work import lift_cordon
 from forewarn.core.model import UNSTARTED, Actor, Event, Maintenance, Order, OrderState, Status
+from forewarn.core.planning import due_notice_s, plan_events
 from forewarn.core.replanning import planned_again
 from forewarn.core.transitions import Verb, require_legal
 from forewarn.core.verb_steps import find, open_maintenance, wake
+from forewarn.core.window_rules import limits_of
 
 
 def reschedule_event(
@@ -43,12 +46,10 @@ def reschedule_event(
     if event.emergency:
         raise Refused(f"event {event_id} is an emergency, which starts as soon as it can: cancel it instead")
     _check_count(f"event {event_id}", event.reschedules, max_reschedules)
-    scope = draft.scopes[event.scope]
-    notice_s = 0 if event.born_approved or not scope.enabled else scope.notice_s(event.type)
-    now_there = draft.now_in(event.scope)
-    _check_time(maintenance, not_before, now_there, now_there + timedelta(seconds=notice_s))
+    planned = planned_again(draft, event, new_id())
+    _check_time(draft, maintenance, [planned], not_before)
     moved = replace(
-        planned_again(draft, event, new_id()),
+        planned,
         wave=_wave_at(draft, maintenance.id, not_before),
         reschedules=event.reschedules + 1,
         requested_not_before=not_before,
@@ -101,7 +102,9 @@ def reschedule_host(
     if maintenance.emergency:
         raise Refused(f"the work on host {host} is an emergency, which starts as soon as it can: skip the host instead")
     _check_count(f"host {host}", order.reschedules, max_reschedules)
-    _check_time(maintenance, not_before, now, now)
+    # Its events are planned later, from the machines that are on it then.
+    planned = plan_events(draft.before, maintenance, machines_on(draft, host), new_id=lambda: "", host=host)
+    _check_time(draft, maintenance, planned, not_before)
     when = f"{not_before:%Y-%m-%dT%H:%M:%SZ}"
     for event in events:
         cancel(draft, event, f"host {host} was rescheduled to {when} by {actor.name}", replaced_by=order.id)
@@ -127,12 +130,25 @@ def _check_count(what: str, reschedules: int, most: int) -> None:
         raise Refused(f"{what} was rescheduled {reschedules} times, and max_reschedules is {most}")
 
 
-def _check_time(maintenance: Maintenance, not_before: datetime, now: datetime, possible: datetime) -> None:
-    """Refuse a time that has passed, and a start at the deadline or later; `possible` is the first start with notice."""
+def _check_time(draft: Draft, maintenance: Maintenance, planned: list[Event], not_before: datetime) -> None:
+    """Refuse a time that has passed, and one from which a planned wave cannot start before the deadline without approvals."""
     if not_before.utcoffset() != timedelta(0):
         raise Invalid("not_before must be a time in UTC, like 2030-01-01T12:00:00Z")
+    now = max((draft.now_in(event.scope) for event in planned), default=draft.now)
     if not_before <= now:
         raise Refused(f"not_before has passed ({full_time(not_before)}): choose a later time")
     deadline = maintenance.not_after
-    if deadline is not None and max(not_before, possible) >= deadline:
+    if deadline is None:
+        return
+    notice = timedelta(seconds=due_notice_s(planned, draft.scopes) or 0)
+    wanted = max(not_before, now + notice)
+    if wanted >= deadline:
         raise Refused(f"the deadline of its maintenance is {full_time(deadline)}: choose an earlier start")
+    for _, wave in groupby(planned, key=lambda event: event.wave):
+        limits = limits_of(draft, maintenance, list(wave))
+        found = limits.first_after(now, wanted) if limits is not None else (wanted, deadline)
+        if found is None or found[0] >= deadline:
+            raise Refused(
+                f"its windows and no-go times leave no start between {full_time(wanted)} and the deadline of its"
+                f" maintenance, {full_time(deadline)}: choose another time"
+            )
