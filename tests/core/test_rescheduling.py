@@ -7,6 +7,7 @@ import pytest
 
 from forewarn.core.change import Change
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound, Refused
+from forewarn.core.fleet_rules import FleetRules, Window
 from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import ClockHold, EventType, Host, HostMode, OrderState, Source, Status, Targets
 from forewarn.core.rescheduling import reschedule_event, reschedule_host
@@ -148,6 +149,22 @@ def test_the_notice_alone_may_reach_the_deadline() -> None:
         move(world, event.id, 5)
 
 
+def test_a_window_must_open_before_the_deadline() -> None:
+    """Of an event, and of the machines on a host."""
+    nights = FleetRules(windows={"nights": Window(name="nights", spans=("daily 13:00-14:00",))})
+    world = shop(windows=("nights",))
+    world.save(Change(at=world.now, fleet_rules=nights))
+    (event,) = world.submit("shop/web-0", not_after=at(24 * 60))
+    with pytest.raises(Refused, match="its windows and no-go times leave no start between"):
+        move(world, event.id, 120)
+    move(world, event.id, 119)
+    world, maintenance_id = farm(not_after=at(24 * 60), windows=("nights",))
+    world.save(Change(at=world.now, fleet_rules=nights))
+    with pytest.raises(Refused, match="its windows and no-go times leave no start between"):
+        move_host(world, maintenance_id, "kvm-1", 120)
+    move_host(world, maintenance_id, "kvm-1", 119)
+
+
 def test_what_cannot_be_rescheduled() -> None:
     """A started event, one that was moved too often, an emergency, a time without a zone."""
     world = shop()
@@ -183,9 +200,9 @@ def test_a_held_clock_does_not_reach_the_requested_start() -> None:
 # -- hosts
 
 
-def farm(**options: object) -> tuple[World, str]:
+def farm(windows: tuple[str, ...] = (), **options: object) -> tuple[World, str]:
     """Submit a maintenance of two hosts with one machine each; return its id too."""
-    world = World(scope(), machines=[machine(f"shop/web-{n}", n, host=f"kvm-{n}") for n in range(2)])
+    world = World(scope(windows=windows), machines=[machine(f"shop/web-{n}", n, host=f"kvm-{n}") for n in range(2)])
     options = {"type": EventType.FREEZE, "host_mode": HostMode.EVACUATE, **options}
     (first, *_), _ = world.submit_request(request(targets=Targets(hosts=("kvm-0", "kvm-1")), **options))
     return world, first.maintenance_id
@@ -200,7 +217,7 @@ def test_a_host_moves_behind_the_others() -> None:
     move_host(world, maintenance_id, "kvm-0", 120)
     order = next(o for o in world.snapshot().orders.values() if o.host == "kvm-0")
     assert (order.position, order.reschedules, order.requested_not_before) == (3, 1, at(120))
-    assert (world.status(first.id), world.event(first.id).replaced_by) == (Status.CANCELLED, order.id)
+    assert (world.status(first.id), world.event(first.id).replaced_by) == (Status.CANCELLED, maintenance_id)
     assert world.snapshot().hosts["kvm-0"].cordoned is None
     world.tick()
     assert [e.host for e in world.snapshot().events.values() if e.status is Status.SCHEDULED] == ["kvm-1"]

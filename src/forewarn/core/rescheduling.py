@@ -107,7 +107,7 @@ def reschedule_host(
     _check_time(draft, maintenance, planned, not_before)
     when = f"{not_before:%Y-%m-%dT%H:%M:%SZ}"
     for event in events:
-        cancel(draft, event, f"host {host} was rescheduled to {when} by {actor.name}", replaced_by=order.id)
+        cancel(draft, event, f"host {host} was rescheduled to {when} by {actor.name}", replaced_by=maintenance_id)
     lift_cordon(draft, order)
     moved = replace(order, reschedules=order.reschedules + 1, requested_not_before=not_before)
     # Hosts with a later time stay behind it. All positions are new, because two orders must not have the same one.
