@@ -330,7 +330,7 @@ class Event:
     go, if an operator named a host, or the host itself if it brings them back. `group` names the machines that the strategy
     of the maintenance keeps together. A rescheduled event `replaces` an earlier one, was moved `reschedules` times, and starts
     at `requested_not_before` or later. `replaced_by` is the event that replaces a rescheduled one; if its host was
-    rescheduled, it is the order of the host.
+    rescheduled, it is the maintenance, which plans other events of the host later.
     """
 
     id: str
