@@ -86,7 +86,9 @@ def _move(
     on_host, busy = machines_on(draft, order.host), other_work(draft, order) is not None
     if not events and on_host:
         planned_at = host_planned_at(draft, maintenance, order)
-        may_plan = not busy and not stopped(draft, maintenance) and (planned_at is None or draft.now >= planned_at)
+        may_plan = (
+            not busy and not stopped(draft, maintenance) and (planned_at is None or draft.trusted_in("") >= planned_at)
+        )
         may_plan = may_plan and not no_target(draft, maintenance, order.host, maintenance.to_host)
         return may_plan and _plan_host(draft, maintenance, order, on_host, new_id)
     if any(e.status is not Status.PLANNED for e in events):

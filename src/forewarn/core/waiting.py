@@ -17,6 +17,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
+from forewarn.core.formatting import count
 from forewarn.core.host_orders import departures, is_stopped, machines_on
 from forewarn.core.model import (
     ENDED,
@@ -396,7 +397,7 @@ def _limit_reached(
     """Yield the wait for failures to be resolved, if there are as many as the strategy allows."""
     if events or hosts:
         message = (
-            f"{len(events) + len(hosts)} order(s) failed, and the maintenance holds at"
+            f"{count(len(events) + len(hosts), 'order')} failed, and the maintenance holds at"
             f" {_failure_limit(draft, maintenance)} (max_failures = {maintenance.strategy.max_failures})"
         )
         named = tuple(e.id for e in events[:MAX_NAMED])
