@@ -314,7 +314,9 @@ def _was_interrupted(draft: Draft, maintenance: Maintenance, order: Order) -> bo
     known = draft.before.orders.get(order.id)
     opened = order.issued > maintenance.created or (known is not None and known.state is OrderState.OPEN)
     # Events that missed their window were published too. Those of a host that was rescheduled do not count.
-    events = (e for e in draft.events_of(order.maintenance_id) if e.host == order.host and e.replaced_by != order.id)
+    events = (
+        e for e in draft.events_of(order.maintenance_id) if e.host == order.host and e.replaced_by != maintenance.id
+    )
     return opened or any(e.published is not None for e in events if not e.returns)
 
 

@@ -178,7 +178,10 @@ class _Shortage:
 
 
 def _shortages(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[_Shortage]:
-    return [*_scope_shortages(draft, wave), *_fleet_shortages(draft, maintenance, wave)]
+    of_fleet = _fleet_shortages(draft, maintenance, wave)
+    # Owners must not learn what is down in the fleet.
+    hidden = [replace(shortage, reason=replace(shortage.reason, rules_of=((),))) for shortage in of_fleet]
+    return [*_scope_shortages(draft, wave), *hidden]
 
 
 def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]:

@@ -620,7 +620,7 @@ VALUES (:id, :maintenance_id, :wave, :position, :scope, :update_domain, :type, :
     :duration_s, :emergency, :status, :born_approved, :needs_approval, :approval, :sequence, :published, :not_before,
     :minimum_notice_s, :started, :ended, :reason, :host, :to_host, :group_name, :replaces, :reschedules,
     :requested_not_before, :replaced_by)
-ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
+ON CONFLICT (id) DO UPDATE SET wave = excluded.wave, status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
     ended = excluded.ended, reason = excluded.reason, replaced_by = excluded.replaced_by
