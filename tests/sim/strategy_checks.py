@@ -74,5 +74,8 @@ class StrategyChecks:
             for each in events
             if each.status is Status.STARTED and account.orders[each.id].state is OrderState.FAILED
         ]
-        if len(failed) >= parse_amount(strategy.max_failures).of(len(events)):
-            account.complain(f"event {event.id} moved on after {len(failed)} failures")
+        hosts = [each for each in account.orders.values() if each.host and each.maintenance_id == maintenance.id]
+        number = len(failed) + sum(each.state is OrderState.FAILED for each in hosts)
+        orders = len(hosts) + sum(not each.replaced_by for each in events)
+        if number >= parse_amount(strategy.max_failures).of(orders):
+            account.complain(f"event {event.id} moved on after {number} failures")
