@@ -11,12 +11,14 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from forewarn.core.change import Snapshot
+from forewarn.core.draft import Draft
 from forewarn.core.formatting import full_time, names
 from forewarn.core.host_orders import OVER
-from forewarn.core.model import OPEN, Event, Maintenance, Scope
+from forewarn.core.model import OPEN, Actor, Event, Maintenance, Scope
 from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s
-from forewarn.core.progress import WaveProgress, wave_progress
+from forewarn.core.progress import wave_progress
+from forewarn.core.window_rules import first_start, limits_of
 
 NO_NOTICE: Final = "no-notice"
 PAST_NOT_BEFORE: Final = "past-not-before"
@@ -45,7 +47,7 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
     return (
         *_without_notice(events, after.scopes),
         *_past_times(maintenance, now),
-        *_misses_deadline(maintenance, wave_progress(events, after.orders)),
+        *_misses_deadline(after, maintenance, events, now),
         *_already_open(before, events),
         *_no_return(before, after, maintenance),
         *_busy_hosts(before, after, maintenance_id),
@@ -102,12 +104,22 @@ def _past_times(maintenance: Maintenance, now: datetime) -> list[PlanWarning]:
 # -- the deadline
 
 
-def _misses_deadline(maintenance: Maintenance, waves: Sequence[WaveProgress]) -> list[PlanWarning]:
+def _misses_deadline(
+    after: Snapshot, maintenance: Maintenance, events: Sequence[Event], now: datetime
+) -> list[PlanWarning]:
     """Return a warning if waves could not start before the deadline without approvals, as far as their notice tells it."""
-    first = waves[0].not_before if waves else None
-    if maintenance.not_after is None or first is None:
+    waves = wave_progress(events, after.orders)
+    if maintenance.not_after is None or not waves:
         return []
-    step = timedelta(seconds=waves[0].notice_s + max(0, maintenance.duration_s))
+    first, notice_s = waves[0].not_before, waves[0].notice_s
+    if first is None:
+        draft, wave = Draft(after, now, Actor("reader")), [event for event in events if event.wave == waves[0].wave]
+        first, notice_s = first_start(draft, maintenance, wave), due_notice_s(wave, after.scopes) or 0
+        if limits_of(draft, maintenance, wave) is not None and (first is None or first >= maintenance.not_after):
+            return [_opens_too_late(maintenance.not_after, first)]
+    if first is None:
+        return []
+    step = timedelta(seconds=notice_s + max(0, maintenance.duration_s))
     late = sum(first + number * step >= maintenance.not_after for number in range(len(waves)))
     if not late:
         return []
@@ -116,6 +128,15 @@ def _misses_deadline(maintenance: Maintenance, waves: Sequence[WaveProgress]) ->
         f" ({full_time(maintenance.not_after)}), and what has not started by then is cancelled"
     )
     return [PlanWarning(MISSES_DEADLINE, text)]
+
+
+def _opens_too_late(not_after: datetime, first: datetime | None) -> PlanWarning:
+    opens = f"allow the first start at {full_time(first)}" if first is not None else "allow no start"
+    text = (
+        f"no wave can start before not_after ({full_time(not_after)}): windows and no-go times {opens},"
+        " and what has not started by then is cancelled"
+    )
+    return PlanWarning(MISSES_DEADLINE, text)
 
 
 # -- hosts
