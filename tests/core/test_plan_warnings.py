@@ -99,6 +99,25 @@ def test_a_first_wave_that_waits_for_something_else_has_no_known_start() -> None
     assert warned(world, "shop/web-1", not_after=at(1)) == ()
 
 
+def test_a_pause_or_a_canary_without_effect() -> None:
+    """A pause after the last wave, a pause inside the canary, and a canary that leaves no other group."""
+    machines = [machine(f"shop/web-{n}", n % 2, host=f"kvm-{n // 2}") for n in range(6)]
+    world = World(scope("shop", enabled=True), machines=machines)
+
+    def found(**options: Any) -> list[str]:
+        strategy = Strategy(group_by="host", **options)
+        return messages(warned(world, targets=Targets(scope="shop"), strategy=strategy))
+
+    assert found(canary=1, pause_after=2) == found(canary=2, pause_after=2) == found(pause_after=5) == []
+    assert found(pause_after=6) == ["no-pause: pause_after is 6, and the plan has 6 waves: it does not pause"]
+    assert found(canary=1, pause_after=1) == [
+        "pause-in-canary: it pauses after wave 1, but the canary ends with wave 2"
+    ]
+    assert found(canary=3) == ["canary-is-all: canary is 3, and the plan has 3 groups: all of them are the canary"]
+    by_domain = Strategy(canary=1, pause_after=1)
+    assert warned(world, targets=Targets(scope="shop"), strategy=by_domain) == ()
+
+
 def test_a_scope_that_has_never_polled_gets_no_notice() -> None:
     """A maintenance and a user's restart have the same warning."""
     world = shop(2, enabled=False)

@@ -12,9 +12,9 @@ from typing import Final
 
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.formatting import full_time, names
+from forewarn.core.formatting import count, full_time, names
 from forewarn.core.host_orders import OVER
-from forewarn.core.model import OPEN, Actor, Event, Maintenance, Scope
+from forewarn.core.model import OPEN, Actor, Event, GroupBy, Maintenance, Scope
 from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import wave_progress
@@ -24,6 +24,9 @@ NO_NOTICE: Final = "no-notice"
 PAST_NOT_BEFORE: Final = "past-not-before"
 PAST_EARLIEST: Final = "past-earliest"
 MISSES_DEADLINE: Final = "misses-deadline"
+NO_PAUSE: Final = "no-pause"
+PAUSE_IN_CANARY: Final = "pause-in-canary"
+CANARY_IS_ALL: Final = "canary-is-all"
 ALREADY_OPEN: Final = "already-open"
 NO_TARGET: Final = "no-target"
 NO_RETURN: Final = "no-return"
@@ -48,6 +51,7 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
         *_without_notice(events, after.scopes),
         *_past_times(maintenance, now),
         *_misses_deadline(after, maintenance, events, now),
+        *_pointless_strategy(maintenance, events),
         *_already_open(before, events),
         *_no_return(before, after, maintenance),
         *_busy_hosts(before, after, maintenance_id),
@@ -137,6 +141,32 @@ def _opens_too_late(not_after: datetime, first: datetime | None) -> PlanWarning:
         " and what has not started by then is cancelled"
     )
     return PlanWarning(MISSES_DEADLINE, text)
+
+
+# -- the strategy
+
+
+def _pointless_strategy(maintenance: Maintenance, events: Sequence[Event]) -> list[PlanWarning]:
+    """Return warnings about a pause that does not come or comes too early, and about a canary without other groups."""
+    strategy, last = maintenance.strategy, max((event.wave for event in events), default=0)
+    # The groups of the canary have the first waves.
+    groups = list(dict.fromkeys(event.group for event in sorted(events, key=lambda event: event.wave)))
+    canary = max((event.wave for event in events if event.group in groups[: strategy.canary]), default=0)
+    is_all = strategy.group_by != GroupBy.UPDATE_DOMAIN and 0 < len(groups) <= strategy.canary
+    warnings = []
+    if is_all:
+        text = (
+            f"canary is {strategy.canary}, and the plan has {count(len(groups), 'group')}: all of them are the canary"
+        )
+        warnings.append(PlanWarning(CANARY_IS_ALL, text))
+    # The events of a host are planned when it has its turn.
+    if events and maintenance.host_mode is None and strategy.pause_after >= last:
+        text = f"pause_after is {strategy.pause_after}, and the plan has {count(last, 'wave')}: it does not pause"
+        warnings.append(PlanWarning(NO_PAUSE, text))
+    elif 0 < strategy.pause_after < canary < last:
+        text = f"it pauses after wave {strategy.pause_after}, but the canary ends with wave {canary}"
+        warnings.append(PlanWarning(PAUSE_IN_CANARY, text))
+    return warnings
 
 
 # -- hosts
