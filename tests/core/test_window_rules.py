@@ -14,7 +14,18 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import apply_difference, difference
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.invariants import check_invariants
-from forewarn.core.model import ApprovalMode, ClockHold, EventType, Order, Scope, Source, Status, Strategy, Targets
+from forewarn.core.model import (
+    ApprovalMode,
+    ClockHold,
+    EventType,
+    HostMode,
+    Order,
+    Scope,
+    Source,
+    Status,
+    Strategy,
+    Targets,
+)
 from forewarn.core.window_rules import may_wait_elsewhere
 from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
 
@@ -212,7 +223,7 @@ def test_a_no_go_time_that_begins_in_the_notice_cancels_a_wave_when_it_begins() 
     assert announced.not_before == at(29)
     made.pause(announced.maintenance_id)
     made.tick_at(30)
-    assert made.event(announced.id).reason == "it cannot start in a no-go time (fair)"
+    assert made.event(announced.id).reason == "it cannot start in a no-go time"
 
 
 @pytest.mark.parametrize("settings", [{"windows": ()}, {"approval_opens_window": True}])
@@ -264,3 +275,18 @@ def test_the_invariant_refuses_a_start_outside_a_window() -> None:
     with pytest.raises(InvariantBroken, match="outside its window"):
         start_at(at(20), made)
     start_at(at(20), made, source=Source.USER)
+
+
+def test_in_place_work_on_machines_without_a_common_window_is_refused() -> None:
+    """They would be shut down one after another and wait for each other; an emergency waits for no window."""
+    made = World(
+        scope(windows=("afternoon",)),
+        scope("desk", windows=("weekend",)),
+        machines=[machine("shop/web-0", host="kvm-1"), machine("desk/d-0", host="kvm-1")],
+    )
+    rules = FleetRules(windows={"afternoon": AFTERNOON, "weekend": WEEKEND})
+    made.save(Change(at=START, fleet_rules=rules))
+    in_place: dict[str, Any] = {"targets": Targets(hosts=("kvm-1",)), "host_mode": HostMode.IN_PLACE}
+    with pytest.raises(Refused, match=r"the machines on host kvm-1 have no common window \(desk, shop\)"):
+        made.submit(**in_place)
+    assert {e.status for e in made.submit(**in_place, emergency=True)} == {Status.STARTED}

@@ -1007,6 +1007,7 @@ def test_what_is_down_in_the_fleet_is_counted(store: Store) -> None:
         "kvm-2": OrderState.PLANNED,
         "kvm-3": OrderState.FAILED,
         "kvm-4": OrderState.DONE,
+        "kvm-5": OrderState.PLANNED,
     }
     store.apply(
         change(
@@ -1016,6 +1017,7 @@ def test_what_is_down_in_the_fleet_is_counted(store: Store) -> None:
                 event("E1", "M1", status=Status.COMPLETED, host="kvm-1"),
                 event("E2", "M1", status=Status.PLANNED, host="kvm-2", position=1),
                 event("E3", "M1", status=Status.COMPLETED, host="kvm-4", position=2),
+                event("E8", "M1", status=Status.CANCELLED, host="kvm-5", position=3),
                 event("E4", "M2", group="kvm-7", resources=("web-0", "web-1")),
                 event("E5", "M2", status=Status.PLANNED, group="kvm-8", position=1),
                 event("E6", "M3", status=Status.STARTED, group="a3", resources=("web-1",)),

@@ -28,6 +28,7 @@ from forewarn.core.model import (
     Order,
     OrderState,
     Scope,
+    Status,
 )
 from forewarn.core.reason import Waiting
 from forewarn.core.strategy import PlannedWave
@@ -150,7 +151,7 @@ def _hosts_taken_down(draft: Draft, maintenance: Maintenance) -> set[str]:
     if maintenance.host_mode is None and maintenance.strategy.group_by != GroupBy.HOST:
         return set()
     events = draft.events_of(maintenance.id)
-    begun = {event.host for event in events if event.published is not None}
+    begun = {event.host for event in events if event.status in VISIBLE or event.status is Status.COMPLETED}
     hosts = hosts_of(maintenance, (event for event in events if event.status in VISIBLE))
     return hosts | {
         order.host
@@ -178,7 +179,10 @@ class _Shortage:
 
 
 def _shortages(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[_Shortage]:
-    return [*_scope_shortages(draft, wave), *_fleet_shortages(draft, maintenance, wave)]
+    of_fleet = _fleet_shortages(draft, maintenance, wave)
+    # Owners must not learn what is down in the fleet.
+    hidden = [replace(shortage, reason=replace(shortage.reason, rules_of=((),))) for shortage in of_fleet]
+    return [*_scope_shortages(draft, wave), *hidden]
 
 
 def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]:

@@ -289,6 +289,8 @@ class Draft:
     def _changed_scopes(self, moved: Collection[Event]) -> dict[str, Scope]:
         """Return the scopes to write, each with its new time and incarnation."""
         touched = {e.scope for e in moved}
+        # The number of a wave changes without a status.
+        touched |= {e.scope for e in _changed(self.before.events, self.events) if not self._only_approved(e)}
         touched |= {self.events[o.id].scope for o in _changed(self.before.orders, self.orders) if not o.host}
         touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
         touched |= {m.scope for m in _changed(self.before.machines, self.machines)}

@@ -43,7 +43,7 @@ class Window:
 class NoGoTime:
     """A time at which no maintenance starts: once, from `start` to `end`, or every week in `spans` on the clocks of `zone`.
 
-    It binds the machines of `scopes`, or the whole fleet without them. `labels` is not used yet.
+    It binds the machines of `scopes`, or the whole fleet without them. `labels` is not used, and refused.
     """
 
     name: str

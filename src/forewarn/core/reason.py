@@ -11,6 +11,8 @@ class Waiting:
     """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.
 
     `until` is when passing time alone ends the wait, if that is known. `orders` are orders of hosts that failed or are in doubt.
+    `rules_of` names, for each rule in the message, the scopes that have it: an owner of none of them must not learn the rule. A
+    rule of the whole fleet that owners must not learn has no scopes.
     """
 
     code: str
@@ -19,6 +21,7 @@ class Waiting:
     machines: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     orders: tuple[str, ...] = ()
+    rules_of: tuple[tuple[str, ...], ...] = ()
 
 
 def clock_held(hold: ClockHold) -> Waiting:

@@ -157,7 +157,8 @@ class EventBodies:
             waiting_for=[self.reason(reason) for reason in self._waiting.get(event.id, ())],
             timeline=short_timeline(event, order) if timeline is None else timeline,
             replaces=event.replaces,
-            replaced_by=event.replaced_by,
+            # The events of a host that was rescheduled are planned later.
+            replaced_by=event.replaced_by if event.replaced_by != event.maintenance_id else "",
             reschedules=event.reschedules,
             requested_not_before=event.requested_not_before,
         )
@@ -200,9 +201,12 @@ class EventBodies:
         """Whether the reason concerns the owner's scopes alone. A host may carry machines of every scope."""
         if reason.code.startswith("host-") or reason.code == "no-target":
             return False
+        own = self._within or ()
         events = (self._snapshot.events.get(event_id) for event_id in reason.events)
-        return not reason.orders and all(
-            e is not None and self._within is not None and e.scope in self._within for e in events
+        return (
+            not reason.orders
+            and all(e is not None and e.scope in own for e in events)
+            and all(any(scope in own for scope in scopes) for scopes in reason.rules_of)
         )
 
 

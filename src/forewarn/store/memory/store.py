@@ -134,7 +134,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         if order.state is not OrderState.PLANNED:
             return order.state not in OVER
         events = self._events_of_maintenance(order.maintenance_id)
-        return any(e.host == order.host and e.published is not None for e in events)
+        return any(e.host == order.host and (e.status in VISIBLE or e.status is Status.COMPLETED) for e in events)
 
     @locked
     def fleet_rules(self) -> FleetRules:
