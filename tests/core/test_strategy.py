@@ -131,6 +131,13 @@ def test_by_label() -> None:
     ]
 
 
+def test_a_label_that_no_machine_has_is_refused() -> None:
+    """A misspelt key would put all machines into one group, and the canary would cover all of them."""
+    by_rak = Strategy(group_by="label:rak", canary=1)
+    with pytest.raises(Refused, match="group_by: none of these machines has a label rak, and no host of them has it"):
+        planned("shop/web-0", "shop/web-1", strategy=by_rak)
+
+
 def test_no_machines_have_no_waves() -> None:
     """A host without machines has no wave."""
     assert waves(Strategy(), []) == []

@@ -107,6 +107,13 @@ def _may_begin(draft: Draft, maintenance: Maintenance, order: Order) -> bool:
     return in_time and not host_budget_waits(draft, maintenance, order)
 
 
+def may_open_empty(draft: Draft, maintenance: Maintenance, order: Order) -> bool:
+    """Whether the work on a host without machines and events may begin now."""
+    is_empty = not machines_on(draft, order.host) and not departures(draft, order)
+    may_open = order.state is OrderState.PLANNED and is_empty and other_work(draft, order) is None
+    return may_open and _may_begin(draft, maintenance, order)
+
+
 def _plan_host(
     draft: Draft, maintenance: Maintenance, order: Order, machines: list[Machine], new_id: Callable[[], str]
 ) -> bool:

@@ -338,7 +338,7 @@ class Event:
     go, if an operator named a host, or the host itself if it brings them back. `group` names the machines that the strategy
     of the maintenance keeps together. A rescheduled event `replaces` an earlier one, was moved `reschedules` times, and starts
     at `requested_not_before` or later. `replaced_by` is the event that replaces a rescheduled one; if its host was
-    rescheduled, it is the order of the host.
+    rescheduled, it is the maintenance, which plans other events of the host later.
     """
 
     id: str
@@ -512,12 +512,12 @@ class Maintenance:
 
     @property
     def ticks_need_all_events(self) -> bool:
-        """Whether a tick must read every event: it may cancel all of them, or must know which wave is the last.
+        """Whether a tick must read every event: it may end all of them, or must know which wave is the last.
 
         A tick reads only the current wave of any other maintenance.
         """
-        may_cancel = self.not_after is not None or self.on_failure is OnFailure.CANCEL
-        return may_cancel or self.host_mode is not None or self.strategy.pause_after > self.continued_after
+        may_end = self.not_after is not None or self.on_failure is OnFailure.CANCEL or self.drill_hold_s > 0
+        return may_end or self.host_mode is not None or self.strategy.pause_after > self.continued_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,8 +192,8 @@ def _failures_hold(draft: Draft, maintenance: Maintenance) -> bool:
 
 
 def _failure_limit(draft: Draft, maintenance: Maintenance) -> int:
-    """Return the number of failed orders at which the maintenance holds. A share counts all orders that it will have."""
-    orders = draft.next_position(maintenance.id) + len(draft.host_orders_of(maintenance.id))
+    """Return the number of failed orders at which the maintenance holds. A share counts all orders planned so far."""
+    orders = draft.number_of_events(maintenance.id) + len(draft.host_orders_of(maintenance.id))
     return parse_amount(maintenance.strategy.max_failures).of(orders)
 
 

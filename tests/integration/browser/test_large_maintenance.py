@@ -44,7 +44,9 @@ def test_a_plan_by_hosts_lists_every_event(service: RunningService, new_page: Ne
     page = new_page(viewport=PHONE, java_script_enabled=scripts)
     log_in(page, service.url, service.token)
     page.goto(f"{service.url}/plan")
-    page.get_by_label("Names or patterns of the hosts").fill(" ".join(f"rack-{n}-{m}" for n in range(5) for m in range(2)))
+    page.get_by_label("Names or patterns of the hosts").fill(
+        " ".join(f"rack-{n}-{m}" for n in range(5) for m in range(2))
+    )
     if scripts:
         expect(page.get_by_label("Hosts", exact=True)).to_be_checked()
     page.get_by_role("button", name="Show preview").click()

@@ -158,7 +158,8 @@ class EventBodies:
             waiting_for=[self.reason(reason) for reason in self._waiting.get(event.id, ())],
             timeline=short_timeline(event, order) if timeline is None else timeline,
             replaces=event.replaces,
-            replaced_by=event.replaced_by,
+            # The events of a host that was rescheduled are planned later.
+            replaced_by=event.replaced_by if event.replaced_by != event.maintenance_id else "",
             reschedules=event.reschedules,
             requested_not_before=event.requested_not_before,
         )
