@@ -989,15 +989,21 @@ def test_16_the_fleet_keeps_its_budget_of_hosts(of_others: str, facts: dict[str,
 
 
 @pytest.mark.parametrize(
-    "emergency, published, legal", [(False, None, False), (True, None, True), (False, START, True)]
+    "emergency, status, legal",
+    [
+        (False, None, False),
+        (True, None, True),
+        (False, Status.COMPLETED, True),
+        (False, Status.CANCELLED, False),
+    ],
 )
-def test_16_work_on_a_host_begins_within_the_budget(emergency: bool, published: datetime | None, legal: bool) -> None:
+def test_16_work_on_a_host_begins_within_the_budget(emergency: bool, status: Status | None, legal: bool) -> None:
     """The work on an empty host takes it down; a host whose turn has begun is down already, and an emergency never waits."""
     work = Order(id=guid(2), issued=START, host="kvm-1", maintenance_id=guid(900), state=OrderState.PLANNED, position=1)
-    left = event(status=Status.COMPLETED, started=at(15), ended=at(16), host="kvm-1", published=published or START)
+    left = event(status=status or Status.PLANNED, started=at(15), ended=at(16), host="kvm-1")
     hosts = maintenance(host_mode=HostMode.EVACUATE, emergency=emergency)
     before = replace(
-        snapshot(*([left] if published else []), maintenances=[hosts], orders=[work]),
+        snapshot(*([left] if status else []), maintenances=[hosts], orders=[work]),
         read_hosts=frozenset({"kvm-1"}),
         fleet_rules=FleetRules(max_hosts_down=1),
         fleet_use=FleetUse(hosts=frozenset({(guid(901), "kvm-9")})),

@@ -25,7 +25,7 @@ from forewarn.core.model import (
     Source,
     Targets,
 )
-from forewarn.core.strategy import PlannedEvent, PlannedWave, Splitter, planned_waves
+from forewarn.core.strategy import PlannedEvent, PlannedWave, Splitter, planned_waves, refuse_unknown_label
 from forewarn.core.window_split import refuse_other_windows, split_by_window
 
 # Each splits a planned wave that another rule does not let start as a whole. They are applied in this order.
@@ -169,6 +169,7 @@ def _waves(snapshot: Snapshot, maintenance: Maintenance, machines: Iterable[Mach
         ordered = sorted(machines, key=lambda m: m.key)
         return [[PlannedEvent("", m.scope, m.update_domain, (m,)) for m in ordered]] if ordered else []
     waves = planned_waves(maintenance.strategy, machines, snapshot.hosts)
+    refuse_unknown_label(maintenance.strategy, waves)
     if maintenance.emergency:
         together = sorted(chain.from_iterable(waves), key=lambda planned: (planned.scope, planned.update_domain))
         return [together] if together else []

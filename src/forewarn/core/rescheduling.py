@@ -14,11 +14,11 @@ from forewarn.core.advance import refresh
 from forewarn.core.cancelling import cancel
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.errors import Invalid, NotFound, Refused
+from forewarn.core.errors import NotFound, Refused
 from forewarn.core.formatting import full_time
 from forewarn.core.host_orders import departures, machines_on
 from forewarn.core.host_work import lift_cordon
-from forewarn.core.model import UNSTARTED, Actor, Event, Maintenance, Order, OrderState, Status
+from forewarn.core.model import UNSTARTED, Actor, Event, Maintenance, Order, OrderState, Status, check_moment
 from forewarn.core.planning import due_notice_s, plan_events
 from forewarn.core.replanning import planned_again
 from forewarn.core.transitions import Verb, require_legal
@@ -132,8 +132,7 @@ def _check_count(what: str, reschedules: int, most: int) -> None:
 
 def _check_time(draft: Draft, maintenance: Maintenance, planned: list[Event], not_before: datetime) -> None:
     """Refuse a time that has passed, and one from which a planned wave cannot start before the deadline without approvals."""
-    if not_before.utcoffset() != timedelta(0):
-        raise Invalid("not_before must be a time in UTC, like 2030-01-01T12:00:00Z")
+    check_moment("not_before", not_before)
     now = max((draft.now_in(event.scope) for event in planned), default=draft.now)
     if not_before <= now:
         raise Refused(f"not_before has passed ({full_time(not_before)}): choose a later time")

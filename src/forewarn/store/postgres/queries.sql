@@ -92,7 +92,8 @@ ORDER BY number;
 -- Return what is known of the events that events_current does not return.
 SELECT i AS maintenance_id, (SELECT max(position) FROM events e WHERE e.maintenance_id = i) AS last_position,
   (SELECT max(ended) FROM events e
-   WHERE e.maintenance_id = i AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended
+   WHERE e.maintenance_id = i AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended,
+  (SELECT count(*) FROM events e WHERE e.maintenance_id = i AND e.replaced_by <> '') AS replaced
 FROM unnest(%(ids)s::text[]) i;
 
 -- name: maintenances_in_scopes
@@ -855,7 +856,7 @@ WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
 UNION
 SELECT o.maintenance_id, o.host FROM orders o
 WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e
-    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.status = 'Completed');
 
 -- name: events_down
 -- Return the oldest published and Started events.
