@@ -87,7 +87,7 @@ def test_a_window_that_opens_after_the_deadline() -> None:
     assert second.message.startswith("without approvals 1 of 2 wave(s) cannot start before not_after")
     assert warned(world, **plan, not_after=at(9 * 60)) == ()
     always = NoGoTime(name="never", reason="closed", spans=("daily 00:00-24:00",))
-    world.save(put_no_go_time(world.snapshot(), always, now=START, actor=OPERATOR))
+    world.save(put_no_go_time(world.snapshot(), always, [], now=START, actor=OPERATOR))
     (never,) = warned(world, **plan, not_after=at(9 * 60))
     assert "windows and no-go times allow no start, and" in never.message
 
