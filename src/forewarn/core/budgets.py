@@ -15,7 +15,7 @@ from datetime import datetime
 from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.fleet_rules import MAX_LIMIT, MAX_NAMED_EVENTS
+from forewarn.core.fleet_rules import MAX_LIMIT
 from forewarn.core.formatting import count
 from forewarn.core.hosts import IN_MAINTENANCE
 from forewarn.core.model import (
@@ -31,7 +31,7 @@ from forewarn.core.model import (
     Scope,
     Status,
 )
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import MAX_NAMED, Waiting
 from forewarn.core.strategy import PlannedWave
 
 _UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
@@ -279,7 +279,7 @@ def _keeps(reason: Waiting, unresolved: list[Event]) -> Waiting:
     """Return the reason with the failed events first, and a sentence about the first of them."""
     if not unresolved:
         return reason
-    events = tuple(dict.fromkeys([*_ids(unresolved), *reason.events]))[:MAX_NAMED_EVENTS]
+    events = tuple(dict.fromkeys([*_ids(unresolved), *reason.events]))[:MAX_NAMED]
     keeps = f"event {events[0]} keeps its share until its failure is resolved"
     return replace(reason, message=f"{reason.message}; {keeps}", events=events)
 
@@ -306,4 +306,4 @@ def _is_unresolved(draft: Draft, event: Event) -> bool:
 
 
 def _ids(events: Iterable[Event]) -> tuple[str, ...]:
-    return tuple(event.id for event in events)[:MAX_NAMED_EVENTS]
+    return tuple(event.id for event in events)[:MAX_NAMED]
