@@ -10,13 +10,13 @@ from forewarn.core.budgets import scope_limit, set_budget, split_by_budget
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import apply_difference, difference
-from forewarn.core.fleet_rules import FleetRules
+from forewarn.core.fleet_rules import FleetRules, Window
 from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import EventType, Host, HostMode, OnFailure, OrderState, Source, Status, Strategy, Targets
 from forewarn.core.needs_operator import needs_operator
 from forewarn.core.strategy import PlannedEvent
 from forewarn.core.transitions import Verb
-from tests.support.builders import OPERATOR, START, World, machine, maintenance, request, scope, shop, two_scopes
+from tests.support.builders import OPERATOR, START, World, at, machine, maintenance, request, scope, shop, two_scopes
 
 CAPACITY = "max_unavailable allows 1 machine of shop at once"
 
@@ -243,6 +243,54 @@ def test_a_wave_larger_than_the_budget_of_the_fleet_needs_an_operator() -> None:
     assert not world.maintenance(wave[0].id).waits_for_budget
 
 
+def test_a_budget_of_the_fleet_that_failures_keep_needs_an_operator() -> None:
+    """The wave would not fit beside the failed event, whatever else ends; resolving the failure wakes it."""
+    world = limited(two_scopes(), max_machines_down=1)
+    first, second = world.submit("ship/web-0", "ship/web-1", on_failure=OnFailure.CONTINUE)
+    world.start(first.id)
+    world.fail(first.id)
+    world.tick()
+    (reason,) = world.waiting_for(second.id)
+    assert reason.message == (
+        "max_machines_down allows 1 machine of the fleet at once: 1 in use, and 1 more needed;"
+        f" event {first.id} keeps its share until its failure is resolved"
+    )
+    assert needs_operator(world.snapshot(), first.maintenance_id, world.now) == (reason,)
+    assert world.maintenance(second.id).waits_for_budget
+    world.resolve_failure(first.id, Verb.ABANDON)
+    world.tick()
+    assert world.status(second.id) is Status.SCHEDULED
+
+
+def test_failures_that_leave_enough_room_in_the_fleet_need_no_operator() -> None:
+    """The event of another maintenance ends by itself, and then the wave fits beside the failed event."""
+    world = limited(two_scopes(), max_machines_down=2)
+    first, second = world.submit("ship/web-0", "ship/web-1", on_failure=OnFailure.CONTINUE)
+    world.start(first.id)
+    (other,) = world.submit("shop/web-0")
+    world.fail(first.id)
+    world.tick()
+    (reason,) = world.waiting_for(second.id)
+    assert (reason.code, reason.events) == ("budget", (first.id, other.id))
+    assert needs_operator(world.snapshot(), first.maintenance_id, world.now) == ()
+
+
+def test_hosts_that_failures_keep_need_an_operator() -> None:
+    """The failed event took its host down as a whole. A failed event of machines alone keeps no host."""
+    world, strategy = by_host(), Strategy(group_by="host", max_parallel=1)
+    (alone,) = world.submit("shop/web-2")
+    world.start(alone.id)
+    world.fail(alone.id)
+    first, second = world.submit("shop/web-0", "shop/web-1", strategy=strategy, on_failure=OnFailure.CONTINUE)
+    assert needs_operator(world.snapshot(), first.maintenance_id, world.now) == ()
+    world.start(first.id)
+    world.fail(first.id)
+    world.tick()
+    (reason,) = world.waiting_for(second.id)
+    assert (reason.events[0], alone.id in reason.events[1:]) == (first.id, True)
+    assert needs_operator(world.snapshot(), first.maintenance_id, world.now) == (reason,)
+
+
 def by_host() -> World:
     """Return machines on three hosts, of which one may be down."""
     machines = [machine(f"shop/web-{n}", host=f"kvm-{n}") for n in range(3)]
@@ -302,6 +350,42 @@ def test_the_work_on_an_empty_host_waits_for_the_budget() -> None:
         world.cancel_maintenance(urgent.orders[0].maintenance_id)
         world.tick()
         assert world.order(order.id).state is OrderState.OPEN
+
+
+def test_a_drill_that_ends_for_another_wave_frees_its_share_in_the_same_tick() -> None:
+    """The tick had examined the waiting wave before that, so the next tick comes at once."""
+    machines = [machine("shop/web-0"), machine("shop/web-1"), machine("ship/web-0")]
+    world = World(scope("shop"), scope("ship"), machines=machines)
+    afternoon = Window(name="afternoon", spans=("daily 13:00-15:00",))
+    rules = FleetRules(windows={"afternoon": afternoon}, max_machines_down=2)
+    world.save(Change(at=START, fleet_rules=rules))
+    world.submit("shop/web-0", "shop/web-1", drill_hold_s=3_600)
+    (waiting,) = world.submit("ship/web-0")
+    (real,) = world.submit("shop/web-0", strategy=Strategy(windows=("afternoon",)))
+    change = world.tick_at(50)
+    assert {m.id: m.wake_at for m in change.maintenances}[waiting.maintenance_id] == world.now
+    assert waiting.id not in {event.id for event in change.events}
+    assert (world.status(real.id), world.status(waiting.id)) == (Status.SCHEDULED, Status.SCHEDULED)
+
+
+def test_a_host_that_is_dropped_frees_its_share_in_the_same_tick() -> None:
+    """The tick had examined the empty host before that, so the next tick comes at once."""
+    machines = [machine("shop/web-0", 0, host="kvm-1"), machine("shop/web-1", 1, host="kvm-1")]
+    world = limited(World(scope(), machines=machines), max_hosts_down=1)
+    world.hosts += ("kvm-9",)
+    world.save(Change(at=START, hosts=(Host(name="kvm-9", listed=True),)))
+    evacuation = {"type": EventType.REDEPLOY, "host_mode": HostMode.EVACUATE}
+    empty = request(**evacuation, targets=Targets(hosts=("kvm-9",)), not_before=at(60))
+    (order,) = world.submit_request(empty)[1].orders
+    first, second = world.submit(**evacuation, targets=Targets(hosts=("kvm-1",)))
+    world.start(first.id)
+    world.move(first.id, "kvm-2")
+    world.tick()
+    world.cancel_event(second.id)
+    change = world.tick_at(60)
+    assert {m.id: m.wake_at for m in change.maintenances}[order.maintenance_id] == world.now
+    assert order.id not in {order.id for order in change.orders}
+    assert world.order(order.id).state is OrderState.OPEN
 
 
 # -- splitting at planning

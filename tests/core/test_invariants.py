@@ -302,6 +302,14 @@ def test_3_an_event_keeps_its_identity(name: str, value: Any) -> None:
     assert broken(before, then) == f"invariant 3: event {guid(1)} would change its {name}"
 
 
+def test_3_the_wave_of_a_rescheduled_event_moves_back_until_it_is_published() -> None:
+    """Another event got an earlier time."""
+    moved = event(wave=2, status=Status.PLANNED, published=None, not_before=None, requested_not_before=NOW)
+    assert kept(snapshot(moved), after(snapshot(moved), replace(moved, wave=3)))
+    for then in (replace(moved, wave=1), replace(moved, wave=3, status=Status.CANCELLED, ended=NOW)):
+        assert "would change its wave" in broken(snapshot(moved), after(snapshot(moved), then))
+
+
 # -- 4. the incarnation follows the visible document
 
 
@@ -798,6 +806,9 @@ def test_an_order_of_a_host_keeps_its_host() -> None:
     for other in (replace(known, host="b"), replace(known, maintenance_id=guid(901))):
         breaks(on_hosts(known), on_hosts(other), "would belong to another host or maintenance")
     breaks(on_hosts(known), on_hosts(replace(known, position=2)), "nobody rescheduled its host")
+    moved = replace(known, reschedules=1, position=2)
+    assert kept(on_hosts(moved), on_hosts(replace(moved, position=3)))
+    breaks(on_hosts(moved), on_hosts(replace(moved, position=1)), "nobody rescheduled its host")
     check_invariants(on_hosts(known), on_hosts(replace(known, position=2, reschedules=1)), NOW)
 
 
@@ -978,15 +989,21 @@ def test_16_the_fleet_keeps_its_budget_of_hosts(of_others: str, facts: dict[str,
 
 
 @pytest.mark.parametrize(
-    "emergency, published, legal", [(False, None, False), (True, None, True), (False, START, True)]
+    "emergency, status, legal",
+    [
+        (False, None, False),
+        (True, None, True),
+        (False, Status.COMPLETED, True),
+        (False, Status.CANCELLED, False),
+    ],
 )
-def test_16_work_on_a_host_begins_within_the_budget(emergency: bool, published: datetime | None, legal: bool) -> None:
+def test_16_work_on_a_host_begins_within_the_budget(emergency: bool, status: Status | None, legal: bool) -> None:
     """The work on an empty host takes it down; a host whose turn has begun is down already, and an emergency never waits."""
     work = Order(id=guid(2), issued=START, host="kvm-1", maintenance_id=guid(900), state=OrderState.PLANNED, position=1)
-    left = event(status=Status.COMPLETED, started=at(15), ended=at(16), host="kvm-1", published=published or START)
+    left = event(status=status or Status.PLANNED, started=at(15), ended=at(16), host="kvm-1")
     hosts = maintenance(host_mode=HostMode.EVACUATE, emergency=emergency)
     before = replace(
-        snapshot(*([left] if published else []), maintenances=[hosts], orders=[work]),
+        snapshot(*([left] if status else []), maintenances=[hosts], orders=[work]),
         read_hosts=frozenset({"kvm-1"}),
         fleet_rules=FleetRules(max_hosts_down=1),
         fleet_use=FleetUse(hosts=frozenset({(guid(901), "kvm-9")})),

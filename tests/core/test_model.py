@@ -317,6 +317,15 @@ def test_times_are_utc(key: str) -> None:
             request("shop/web-0", **only(key, wrong))
 
 
+@pytest.mark.parametrize("key", ["not_before", "earliest", "not_after"])
+def test_times_are_before_the_year_9000(key: str) -> None:
+    """Times are added to them, which must not leave the calendar."""
+    last = datetime(8999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    assert getattr(request("shop/web-0", **only(key, last)), key) == last
+    with pytest.raises(Invalid, match=f"{key} must be before the year 9000: choose an earlier time"):
+        request("shop/web-0", **only(key, last + timedelta(seconds=1)))
+
+
 def test_utc_by_another_name_is_utc() -> None:
     """A time zone with offset 0 is UTC, whatever its name."""
     moment = datetime(2030, 1, 1, tzinfo=timezone(timedelta(0), "Z"))

@@ -7,6 +7,7 @@ import pytest
 
 from forewarn.core.change import Change
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound, Refused
+from forewarn.core.fleet_rules import FleetRules, Window
 from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import ClockHold, EventType, Host, HostMode, OrderState, Source, Status, Targets
 from forewarn.core.rescheduling import reschedule_event, reschedule_host
@@ -33,10 +34,10 @@ def move_to(world: World, event_id: str, not_before: datetime, *, most: int = 3)
     return moved
 
 
-def move_host(world: World, maintenance_id: str, host: str, minutes: float) -> Change:
+def move_host(world: World, maintenance_id: str, host: str, minutes: float, *, most: int = 1) -> Change:
     return world.save(
         reschedule_host(
-            world.snapshot(), maintenance_id, host, at(minutes), now=world.now, actor=OPERATOR, max_reschedules=1
+            world.snapshot(), maintenance_id, host, at(minutes), now=world.now, actor=OPERATOR, max_reschedules=most
         )
     )
 
@@ -57,6 +58,38 @@ def test_a_rescheduled_event_is_planned_again_as_the_last_wave() -> None:
     assert moved.wave == 1 + max(e.wave for e in world.snapshot().events.values() if e.id != moved.id)
     assert (moved.resources, moved.scope, moved.type) == (first.resources, first.scope, first.type)
     assert world.status(other.id) is Status.SCHEDULED
+
+
+def test_rescheduled_events_come_in_the_order_of_their_times() -> None:
+    """A planned wave with a later time moves back; one that is announced keeps its number."""
+    world = shop(4)
+    first, second, third, fourth = world.submit(*(f"shop/web-{n}" for n in range(4)))
+    late, early = move(world, third.id, 300), move(world, second.id, 100)
+    between = move(world, fourth.id, 200)
+    assert [world.event(each).wave for each in (first.id, early, between, late)] == [1, 5, 6, 7]
+    world.start(first.id)
+    world.finish(first.id)
+    world.tick_at(85)
+    assert world.status(early) is Status.SCHEDULED
+    again = move(world, between, 99)
+    assert [world.event(each).wave for each in (early, again, late)] == [5, 6, 8]
+
+
+def test_a_change_of_a_wave_counts_as_a_change_of_its_scope() -> None:
+    """Otherwise a decision of the same time could undo it."""
+    world = two_scopes()
+    first, other, *_ = world.submit(targets=Targets(scopes=("shop", "ship")))
+    move(world, first.id, 300)
+    change, _ = reschedule_event(
+        world.snapshot(),
+        other.id,
+        at(200),
+        now=world.now,
+        actor=OPERATOR,
+        new_id=lambda: guid(7_999),
+        max_reschedules=1,
+    )
+    assert {each.name for each in change.scopes} == {"shop", "ship"}
 
 
 def test_a_rescheduled_event_is_announced_by_its_notice_and_starts_at_the_requested_time() -> None:
@@ -116,6 +149,22 @@ def test_the_notice_alone_may_reach_the_deadline() -> None:
         move(world, event.id, 5)
 
 
+def test_a_window_must_open_before_the_deadline() -> None:
+    """Of an event, and of the machines on a host."""
+    nights = FleetRules(windows={"nights": Window(name="nights", spans=("daily 13:00-14:00",))})
+    world = shop(windows=("nights",))
+    world.save(Change(at=world.now, fleet_rules=nights))
+    (event,) = world.submit("shop/web-0", not_after=at(24 * 60))
+    with pytest.raises(Refused, match="its windows and no-go times leave no start between"):
+        move(world, event.id, 120)
+    move(world, event.id, 119)
+    world, maintenance_id = farm(not_after=at(24 * 60), windows=("nights",))
+    world.save(Change(at=world.now, fleet_rules=nights))
+    with pytest.raises(Refused, match="its windows and no-go times leave no start between"):
+        move_host(world, maintenance_id, "kvm-1", 120)
+    move_host(world, maintenance_id, "kvm-1", 119)
+
+
 def test_what_cannot_be_rescheduled() -> None:
     """A started event, one that was moved too often, an emergency, a time without a zone."""
     world = shop()
@@ -148,12 +197,27 @@ def test_a_held_clock_does_not_reach_the_requested_start() -> None:
     assert world.maintenance(moved).wake_at is None
 
 
+def test_a_held_clock_does_not_announce_a_rescheduled_event() -> None:
+    """The jump may be false: the event would be announced long before its requested time."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    moved = move(world, event.id, 1_000)
+    world.now = at(990)
+    hold = ClockHold(trusted=at(11), noticed=world.now, jumped_s=58_000)
+    world.save(Change(at=world.now, hold=hold))
+    world.tick()
+    assert (world.status(moved), world.codes(moved)) == (Status.PLANNED, ["requested-start", "clock"])
+    world.save(Change(at=world.now, releases_hold=hold))
+    world.tick()
+    assert world.status(moved) is Status.SCHEDULED
+
+
 # -- hosts
 
 
-def farm(**options: object) -> tuple[World, str]:
+def farm(windows: tuple[str, ...] = (), **options: object) -> tuple[World, str]:
     """Submit a maintenance of two hosts with one machine each; return its id too."""
-    world = World(scope(), machines=[machine(f"shop/web-{n}", n, host=f"kvm-{n}") for n in range(2)])
+    world = World(scope(windows=windows), machines=[machine(f"shop/web-{n}", n, host=f"kvm-{n}") for n in range(2)])
     options = {"type": EventType.FREEZE, "host_mode": HostMode.EVACUATE, **options}
     (first, *_), _ = world.submit_request(request(targets=Targets(hosts=("kvm-0", "kvm-1")), **options))
     return world, first.maintenance_id
@@ -168,12 +232,44 @@ def test_a_host_moves_behind_the_others() -> None:
     move_host(world, maintenance_id, "kvm-0", 120)
     order = next(o for o in world.snapshot().orders.values() if o.host == "kvm-0")
     assert (order.position, order.reschedules, order.requested_not_before) == (3, 1, at(120))
-    assert (world.status(first.id), world.event(first.id).replaced_by) == (Status.CANCELLED, order.id)
+    assert (world.status(first.id), world.event(first.id).replaced_by) == (Status.CANCELLED, maintenance_id)
     assert world.snapshot().hosts["kvm-0"].cordoned is None
     world.tick()
     assert [e.host for e in world.snapshot().events.values() if e.status is Status.SCHEDULED] == ["kvm-1"]
     with pytest.raises(Refused, match="host kvm-0 was rescheduled 1 times, and max_reschedules is 1"):
         move_host(world, maintenance_id, "kvm-0", 180)
+
+
+def test_rescheduled_hosts_come_in_the_order_of_their_times() -> None:
+    """A host whose turn has begun keeps it."""
+    world, maintenance_id = farm()
+    move_host(world, maintenance_id, "kvm-0", 120)
+    move_host(world, maintenance_id, "kvm-1", 60)
+
+    def turns() -> list[str]:
+        orders = (order for order in world.snapshot().orders.values() if order.host)
+        return [order.host for order in sorted(orders, key=lambda order: order.position)]
+
+    assert turns() == ["kvm-1", "kvm-0"]
+    world.tick_at(45)
+    assert [e.host for e in world.snapshot().events.values() if e.status is Status.SCHEDULED] == ["kvm-1"]
+    move_host(world, maintenance_id, "kvm-0", 59, most=2)
+    assert turns() == ["kvm-1", "kvm-0"]
+
+
+def test_a_held_clock_does_not_plan_a_rescheduled_host() -> None:
+    """Its events would be announced at once."""
+    world, maintenance_id = farm()
+    move_host(world, maintenance_id, "kvm-0", 1_000)
+    world.skip_host(maintenance_id, "kvm-1")
+    world.now = at(990)
+    hold = ClockHold(trusted=at(11), noticed=world.now, jumped_s=58_000)
+    world.save(Change(at=world.now, hold=hold))
+    world.tick()
+    assert {e.status for e in world.snapshot().events.values()} == {Status.CANCELLED}
+    world.save(Change(at=world.now, releases_hold=hold))
+    world.tick()
+    assert [e.host for e in world.snapshot().events.values() if e.status is Status.SCHEDULED] == ["kvm-0"]
 
 
 def test_an_empty_host_waits_for_its_requested_time() -> None:

@@ -389,7 +389,7 @@ def test_a_maintenance_goes_on_until_the_limit_of_failures() -> None:
     assert world.maintenance(events[0].id).status is MaintenanceStatus.PAUSED
     (reason,) = world.waiting_for(events[2].id)
     assert (reason.code, reason.events) == ("failures", (events[0].id, events[1].id))
-    assert reason.message == "2 order(s) failed, and the maintenance holds at 2 (max_failures = 2)"
+    assert reason.message == "2 orders failed, and the maintenance holds at 2 (max_failures = 2)"
     assert needs(world, events[0]) == ["order-failed", "order-failed"]
     world.resolve_failure(events[0].id, Verb.ABANDON)
     world.tick()

@@ -154,7 +154,7 @@ def budget_of_hosts_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def rescheduled_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rescheduling, "_check_time", lambda maintenance, not_before, now, possible: None)
+    patch.setattr(rescheduling, "_check_time", lambda draft, maintenance, planned, not_before: None)
 
 
 def a_drill_hands_out_an_order(patch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from forewarn.core.fleet_rules import FleetRules
-from forewarn.core.model import Event, OrderState, Source
+from forewarn.core.model import Event, OrderState, Source, Status
 from tests.sim.account import ROLLING, VISIBLE, Account
 from tests.sim.history import Committed
 
@@ -57,7 +57,7 @@ class BudgetChecks:
         """Return the maintenances with the hosts that they empty or work on."""
         events = [event for event in self._account.events.values() if event.host]
         down = {(event.maintenance_id, event.host) for event in events if event.status in VISIBLE}
-        begun = {(event.maintenance_id, event.host) for event in events if event.published is not None}
+        begun = down | {(event.maintenance_id, event.host) for event in events if event.status is Status.COMPLETED}
         for order in self._account.orders.values():
             key = (order.maintenance_id, order.host)
             if order.host and order.state not in OVER and (order.state is not OrderState.PLANNED or key in begun):

@@ -794,6 +794,7 @@ def test_a_tick_reads_the_current_waves_and_what_may_hold_them_back(store: Store
                 event("L2", "large", wave=2, position=2, status=Status.STARTED),
                 planned("L3", "large", 3, "blog"),
                 planned("L4", "large", 4, "far"),
+                replace(event("L5", "large", wave=4, position=5, status=Status.CANCELLED), replaced_by="L4"),
                 event("O1", "over", wave=1, position=1, status=Status.COMPLETED),
                 planned("R1", "rival", 1, "blog"),
                 planned("R2", "rival", 2, "far"),
@@ -808,7 +809,7 @@ def test_a_tick_reads_the_current_waves_and_what_may_hold_them_back(store: Store
     assert set(seen.scopes) == {"shop", "blog"}
     assert set(seen.maintenances) == {"large", "over", "rival", "whole"}
     assert set(seen.orders) == {"L2", "O1"}
-    assert dict(seen.unread) == {"large": UnreadEvents(4, at(1_000)), "rival": UnreadEvents(2)}
+    assert dict(seen.unread) == {"large": UnreadEvents(5, at(1_000), 1), "rival": UnreadEvents(2)}
     assert not store.snapshot(Focus(maintenances=("large",))).unread
     assert set(store.snapshot(Focus(maintenances=("whole",), current_waves=True)).scopes) == {"shop", "far"}
 
@@ -1007,6 +1008,7 @@ def test_what_is_down_in_the_fleet_is_counted(store: Store) -> None:
         "kvm-2": OrderState.PLANNED,
         "kvm-3": OrderState.FAILED,
         "kvm-4": OrderState.DONE,
+        "kvm-5": OrderState.PLANNED,
     }
     store.apply(
         change(
@@ -1016,6 +1018,7 @@ def test_what_is_down_in_the_fleet_is_counted(store: Store) -> None:
                 event("E1", "M1", status=Status.COMPLETED, host="kvm-1"),
                 event("E2", "M1", status=Status.PLANNED, host="kvm-2", position=1),
                 event("E3", "M1", status=Status.COMPLETED, host="kvm-4", position=2),
+                event("E8", "M1", status=Status.CANCELLED, host="kvm-5", position=3),
                 event("E4", "M2", group="kvm-7", resources=("web-0", "web-1")),
                 event("E5", "M2", status=Status.PLANNED, group="kvm-8", position=1),
                 event("E6", "M3", status=Status.STARTED, group="a3", resources=("web-1",)),

@@ -156,7 +156,7 @@ def cancel(session: Session, event: Id) -> None:
 def reschedule(session: Session, event: Id, not_before: NewTime) -> None:
     """Move an event that has not started to another time.
 
-    The event is cancelled and planned again under a new id, as the last wave. Approvals are not kept. The new event is announced
+    The event is cancelled and planned again under a new id, after other waves. Approvals are not kept. The new event is announced
     its notice before the new time, and never starts earlier. The event of a host moves with its host: see
     `maintenance reschedule-host`.
     """

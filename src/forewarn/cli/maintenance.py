@@ -480,7 +480,7 @@ def skip_host(
 
 @command(app, "reschedule-host")
 def reschedule_host(session: Session, maintenance: Id, host: Host, not_before: NewTime) -> None:
-    """Move a host whose machines have not begun to leave to another time: it becomes the last one of the maintenance."""
+    """Move a host whose machines have not begun to leave to another time, after hosts that were not moved."""
     body = {"not_before": moment("--not-before", not_before, session.now())}
     changed = session.api.post(session.path_to("maintenance", maintenance, "hosts", host, "reschedule"), body)
     session.out.result(changed, f"host {host} has its turn at {full_time(body['not_before'])} or later")

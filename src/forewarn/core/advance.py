@@ -14,7 +14,7 @@ from forewarn.core.deadline import deadline_ahead, is_past_deadline, missed_dead
 from forewarn.core.draft import Draft
 from forewarn.core.drills import drill_end, drill_order, end_drill_events, is_drill, yield_to
 from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
-from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, move_hosts
+from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, may_open_empty, move_hosts
 from forewarn.core.model import (
     OPEN,
     UNFINISHED,
@@ -51,13 +51,18 @@ TIMED = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING})
 
 
 def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_id: Callable[[], str]) -> None:
-    """Move these maintenances as far as time, approvals and finished orders allow."""
+    """Move these maintenances as far as time, approvals and finished orders allow.
+
+    What frees a budget comes first for all of them, so that another maintenance finds room in the same transaction.
+    """
     for maintenance_id in maintenance_ids:
         _fail_late_orders(draft, maintenance_id, order_timeout_s)
         _cancel_past_deadline(draft, maintenance_id)
         end_drill_events(draft, draft.maintenances[maintenance_id])
         _plan_missed_wave_again(draft, maintenance_id, new_id)
+    for maintenance_id in maintenance_ids:
         move_hosts(draft, maintenance_id, order_timeout_s, new_id)
+    for maintenance_id in maintenance_ids:
         _note_published(draft, maintenance_id)
         _publish(draft, maintenance_id)
     waves = []
@@ -309,7 +314,9 @@ def _was_interrupted(draft: Draft, maintenance: Maintenance, order: Order) -> bo
     known = draft.before.orders.get(order.id)
     opened = order.issued > maintenance.created or (known is not None and known.state is OrderState.OPEN)
     # Events that missed their window were published too. Those of a host that was rescheduled do not count.
-    events = (e for e in draft.events_of(order.maintenance_id) if e.host == order.host and e.replaced_by != order.id)
+    events = (
+        e for e in draft.events_of(order.maintenance_id) if e.host == order.host and e.replaced_by != maintenance.id
+    )
     return opened or any(e.published is not None for e in events if not e.returns)
 
 
@@ -339,6 +346,8 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
             moments.append(maintenance.earliest)
         planned = [e for e in wave if e.status is Status.PLANNED]
         waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
+        if not waits and any(not e.born_approved for e in planned):
+            moments.append(draft.now)  # what held it back ended after it was examined
         # A time that has passed by a held clock wakes nothing: the end of the hold does.
         moments += [reason.until for reason in waits if reason.until is not None and reason.until > draft.now]
         moments += _wake_for_host(draft, maintenance)
@@ -359,6 +368,8 @@ def _wake_for_host(draft: Draft, maintenance: Maintenance) -> list[datetime]:
         return []
     if not is_read(draft, order):
         return [draft.now]
+    if may_open_empty(draft, maintenance, order):
+        return [draft.now]  # what held it back ended after it was examined
     planned_at = None if departures(draft, order) else host_planned_at(draft, maintenance, order)
     floors = [planned_at, host_not_before(draft, maintenance, order)]
     return [floor for floor in floors if floor is not None and floor > draft.now]

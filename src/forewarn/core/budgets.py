@@ -28,6 +28,7 @@ from forewarn.core.model import (
     Order,
     OrderState,
     Scope,
+    Status,
 )
 from forewarn.core.reason import Waiting
 from forewarn.core.strategy import PlannedWave
@@ -50,7 +51,7 @@ def host_budget_waits(draft: Draft, maintenance: Maintenance, order: Order) -> l
 def budgets_only_an_operator_frees(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return the budgets that have no room for a planned wave until an operator acts.
 
-    Only failed orders and orders in doubt use them, or they are smaller than the wave.
+    What failed orders and orders in doubt keep leaves too little room, or the budget is smaller than the wave.
     """
     return [shortage.reason for shortage in _shortages(draft, maintenance, wave) if shortage.is_stuck]
 
@@ -61,7 +62,7 @@ def waits_for_fleet(draft: Draft, maintenance: Maintenance, wave: list[Event], o
         return False
     if order is not None and host_budget_waits(draft, maintenance, order):
         return True
-    return any(not shortage.is_stuck for shortage in _fleet_shortages(draft, maintenance, wave))
+    return any(not shortage.is_too_large for shortage in _fleet_shortages(draft, maintenance, wave))
 
 
 def set_budget(
@@ -150,7 +151,7 @@ def _hosts_taken_down(draft: Draft, maintenance: Maintenance) -> set[str]:
     if maintenance.host_mode is None and maintenance.strategy.group_by != GroupBy.HOST:
         return set()
     events = draft.events_of(maintenance.id)
-    begun = {event.host for event in events if event.published is not None}
+    begun = {event.host for event in events if event.status in VISIBLE or event.status is Status.COMPLETED}
     hosts = hosts_of(maintenance, (event for event in events if event.status in VISIBLE))
     return hosts | {
         order.host
@@ -174,10 +175,14 @@ class _Shortage:
 
     reason: Waiting
     is_stuck: bool
+    is_too_large: bool = False
 
 
 def _shortages(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[_Shortage]:
-    return [*_scope_shortages(draft, wave), *_fleet_shortages(draft, maintenance, wave)]
+    of_fleet = _fleet_shortages(draft, maintenance, wave)
+    # Owners must not learn what is down in the fleet.
+    hidden = [replace(shortage, reason=replace(shortage.reason, rules_of=((),))) for shortage in of_fleet]
+    return [*_scope_shortages(draft, wave), *hidden]
 
 
 def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]:
@@ -199,11 +204,9 @@ def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]
         users = [event for event in draft.events_in(name) if event.status in VISIBLE]
         users.sort(key=lambda event: not _is_unresolved(draft, event))
         unresolved = [event for event in users if _is_unresolved(draft, event)]
+        kept = {machine for event in unresolved for machine in event.resources}
         reason = _in_use(allowed, len(unavailable), more, _ids(users))
-        if unresolved:
-            keeps = f"event {unresolved[0].id} keeps its share until its failure is resolved"
-            reason = replace(reason, message=f"{reason.message}; {keeps}")
-        yield _Shortage(reason, is_stuck=len(unresolved) == len(users))
+        yield _Shortage(_keeps(reason, unresolved), is_stuck=len(kept | needed) > limit)
 
 
 def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> Iterator[_Shortage]:
@@ -219,7 +222,10 @@ def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
             if len(needed) > limit:
                 yield _too_large(allowed, len(needed), bound)
             else:
-                yield _Shortage(_in_use(allowed, down, more, draft.before.fleet_use.events), is_stuck=False)
+                unresolved = _unresolved_events(draft)
+                kept = {(event.scope, name) for event in unresolved for name in event.resources}
+                reason = _in_use(allowed, down, more, draft.before.fleet_use.events)
+                yield _Shortage(_keeps(reason, unresolved), is_stuck=len(kept | needed) > limit)
     yield from _host_shortages(draft, maintenance, hosts_of(maintenance, bound), bound)
 
 
@@ -237,17 +243,44 @@ def _host_shortages(
         if len(hosts) > limit:
             yield _too_large(allowed, len(hosts), wave)
         else:
-            yield _Shortage(_in_use(allowed, len(down), more, draft.before.fleet_use.events), is_stuck=False)
+            reason = _in_use(allowed, len(down), more, draft.before.fleet_use.events)
+            kept, unresolved = _hosts_kept(draft)
+            yield _Shortage(_keeps(reason, unresolved), is_stuck=len(kept | set(hosts)) > limit)
 
 
 def _too_large(allowed: str, needed: int, events: Iterable[Event]) -> _Shortage:
     message = f"{allowed}, and this wave has {needed}: it cannot be published before the budget is raised"
-    return _Shortage(Waiting(code="budget", message=message, events=_ids(events)), is_stuck=True)
+    return _Shortage(Waiting(code="budget", message=message, events=_ids(events)), is_stuck=True, is_too_large=True)
 
 
 def _in_use(allowed: str, used: int, more: int, events: tuple[str, ...]) -> Waiting:
     message = f"{allowed}: {used} in use, and {more} more needed"
     return Waiting(code="budget", message=message, events=events)
+
+
+def _keeps(reason: Waiting, unresolved: list[Event]) -> Waiting:
+    """Return the reason with the failed events first, and a sentence about the first of them."""
+    if not unresolved:
+        return reason
+    events = tuple(dict.fromkeys([*_ids(unresolved), *reason.events]))[:MAX_NAMED_EVENTS]
+    keeps = f"event {events[0]} keeps its share until its failure is resolved"
+    return replace(reason, message=f"{reason.message}; {keeps}", events=events)
+
+
+def _unresolved_events(draft: Draft) -> list[Event]:
+    """Return the events whose failure keeps machines down, as far as the draft has read the fleet."""
+    return [event for event in draft.events.values() if event.status in VISIBLE and _is_unresolved(draft, event)]
+
+
+def _hosts_kept(draft: Draft) -> tuple[set[str], list[Event]]:
+    """Return the hosts that failures keep down, as far as the draft has read the fleet, and the events that failed."""
+    events = [
+        event
+        for event in _unresolved_events(draft)
+        if event.maintenance_id in draft.maintenances and hosts_of(draft.maintenances[event.maintenance_id], [event])
+    ]
+    hosts = {order.host for order in draft.orders.values() if order.host and order.state in _UNRESOLVED}
+    return hosts.union(*(hosts_of(draft.maintenances[event.maintenance_id], [event]) for event in events)), events
 
 
 def _is_unresolved(draft: Draft, event: Event) -> bool:

@@ -102,6 +102,12 @@ class Draft:
         last = -1 if unread is None else unread.last_position
         return 1 + max((last, *(e.position for e in self.events_of(maintenance_id))))
 
+    def number_of_events(self, maintenance_id: str) -> int:
+        """Return the number of the events of a maintenance, without those that another event replaces."""
+        unread = self.before.unread.get(maintenance_id)
+        replaced = sum(bool(e.replaced_by) for e in self.events_of(maintenance_id))
+        return self.next_position(maintenance_id) - replaced - (0 if unread is None else unread.replaced)
+
     def host(self, name: str) -> Host:
         """Return the host, also one without a row."""
         return self.hosts.get(name) or Host(name=name)
@@ -289,6 +295,8 @@ class Draft:
     def _changed_scopes(self, moved: Collection[Event]) -> dict[str, Scope]:
         """Return the scopes to write, each with its new time and incarnation."""
         touched = {e.scope for e in moved}
+        # The number of a wave changes without a status.
+        touched |= {e.scope for e in _changed(self.before.events, self.events) if not self._only_approved(e)}
         touched |= {self.events[o.id].scope for o in _changed(self.before.orders, self.orders) if not o.host}
         touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
         touched |= {m.scope for m in _changed(self.before.machines, self.machines)}

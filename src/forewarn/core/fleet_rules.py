@@ -23,7 +23,7 @@ MAX_NAMED_EVENTS = 10
 class Window:
     """Times of the week at which maintenance may start. `spans` are like "Mon-Fri 22:00-05:00", on the clocks of `zone`.
 
-    Until `extended_until` the window stays open, if it is open or an operator opened it.
+    An operator may extend a window while it is open: it then stays open until `extended_until`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Window:
 class NoGoTime:
     """A time at which no maintenance starts: once, from `start` to `end`, or every week in `spans` on the clocks of `zone`.
 
-    It binds the machines of `scopes`, or the whole fleet without them. `labels` is not used yet.
+    It binds the machines of `scopes`, or the whole fleet without them. `labels` is not used, and refused.
     """
 
     name: str

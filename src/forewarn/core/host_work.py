@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from forewarn.core.budgets import host_budget_waits
 from forewarn.core.cancelling import cancel
+from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import (
@@ -41,6 +42,7 @@ from forewarn.core.planning import plan_events
 from forewarn.core.target_waits import no_target
 from forewarn.core.transitions import OrderVerb, order_after
 from forewarn.core.waiting import host_not_before, host_planned_at, stopped
+from forewarn.core.window_split import without_common_window
 
 # Without a time limit of orders, the work on a host whose machines are shut down must be taken within this time.
 DOWN_LIMIT_S = 3_600
@@ -84,7 +86,9 @@ def _move(
     on_host, busy = machines_on(draft, order.host), other_work(draft, order) is not None
     if not events and on_host:
         planned_at = host_planned_at(draft, maintenance, order)
-        may_plan = not busy and not stopped(draft, maintenance) and (planned_at is None or draft.now >= planned_at)
+        may_plan = (
+            not busy and not stopped(draft, maintenance) and (planned_at is None or draft.trusted_in("") >= planned_at)
+        )
         may_plan = may_plan and not no_target(draft, maintenance, order.host, maintenance.to_host)
         return may_plan and _plan_host(draft, maintenance, order, on_host, new_id)
     if any(e.status is not Status.PLANNED for e in events):
@@ -103,10 +107,17 @@ def _may_begin(draft: Draft, maintenance: Maintenance, order: Order) -> bool:
     return in_time and not host_budget_waits(draft, maintenance, order)
 
 
+def may_open_empty(draft: Draft, maintenance: Maintenance, order: Order) -> bool:
+    """Whether the work on a host without machines and events may begin now."""
+    is_empty = not machines_on(draft, order.host) and not departures(draft, order)
+    may_open = order.state is OrderState.PLANNED and is_empty and other_work(draft, order) is None
+    return may_open and _may_begin(draft, maintenance, order)
+
+
 def _plan_host(
     draft: Draft, maintenance: Maintenance, order: Order, machines: list[Machine], new_id: Callable[[], str]
 ) -> bool:
-    refusal = several_domains(maintenance.host_mode, order.host, machines, emergency=maintenance.emergency)
+    refusal = why_not_in_place(draft.before, maintenance, order.host, machines)
     if refusal:
         fail_host(draft, order, refusal)
     else:
@@ -138,10 +149,21 @@ def _plan(
         draft.put(event if event.returns else replace(event, requested_not_before=order.requested_not_before))
 
 
-def several_domains(mode: HostMode | None, host: str, machines: Iterable[Machine], *, emergency: bool = False) -> str:
-    """Return why machines cannot be shut down together on their host, or "": one scope would lose several update domains."""
-    if mode is not HostMode.IN_PLACE or emergency:
+def why_not_in_place(snapshot: Snapshot, maintenance: Maintenance, host: str, machines: list[Machine]) -> str:
+    """Return why machines cannot be shut down together on their host, or "". An emergency asks neither question."""
+    if maintenance.host_mode is not HostMode.IN_PLACE or maintenance.emergency:
         return ""
+    apart = without_common_window(snapshot, maintenance, {machine.scope for machine in machines})
+    if apart:
+        return (
+            f"the machines on host {host} have no common window ({names(apart)}), and in-place maintenance shuts all of"
+            " them down at once: change the windows, or evacuate the host"
+        )
+    return _several_domains(host, machines)
+
+
+def _several_domains(host: str, machines: Iterable[Machine]) -> str:
+    """Return that one scope would lose several update domains at once, or ""."""
     domains: dict[str, dict[int, list[Machine]]] = defaultdict(lambda: defaultdict(list))
     for machine in machines:
         domains[machine.scope][machine.update_domain].append(machine)

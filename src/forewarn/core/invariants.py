@@ -59,7 +59,7 @@ _WORK_IN_HAND = {OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 _WORK_MAY_GO_ON = {OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT}
 # 3. The fields of an event that never change.
 _IDENTITY = (
-    "maintenance_id", "wave", "position", "scope", "update_domain", "type", "source", "resources", "replaces",
+    "maintenance_id", "position", "scope", "update_domain", "type", "source", "resources", "replaces",
     "requested_not_before",
 )  # fmt: skip
 
@@ -132,6 +132,9 @@ def _check_identity(known: Event | None, event: Event) -> None:
         for name in _IDENTITY:
             if getattr(known, name) != getattr(event, name):
                 raise _broken(3, f"event {event.id} would change its {name}")
+        may_move_back = known.status is event.status is Status.PLANNED and known.requested_not_before is not None
+        if event.wave != known.wave and not (may_move_back and event.wave > known.wave):
+            raise _broken(3, f"event {event.id} would change its wave")
         if known.published is not None and (known.published, known.not_before) != (
             event.published,
             event.not_before,
@@ -202,8 +205,13 @@ def _check_order(known: Order | None, order: Order, event: Event | None) -> None
     """11. Only a new attempt lets work begin again. An order in doubt names its node, and no time limit ends it."""
     if known is not None and (known.host, known.maintenance_id) != (order.host, order.maintenance_id):
         raise _broken(11, f"order {order.id} would belong to another host or maintenance")
-    rescheduled = known is not None and order.reschedules > known.reschedules
-    if known is not None and known.position != order.position and not rescheduled:
+    # A host that was rescheduled moves back again if another one gets an earlier time.
+    may_move_back = order.reschedules > 0 and order.state is OrderState.PLANNED
+    if (
+        known is not None
+        and known.position != order.position
+        and not (may_move_back and order.position > known.position)
+    ):
         raise _broken(11, f"the turn of order {order.id} would change, and nobody rescheduled its host")
     stopped = known is not None and (known.phase, order.phase) == (Phase.STOP, Phase.START)
     if known is not None and order.attempt != known.attempt:
@@ -436,9 +444,13 @@ def _check_strategy(before: Snapshot, after: Snapshot, changed: Iterable[Event])
         if maintenance.continued_after < strategy.pause_after < number:
             raise _broken(8, f"wave {number} of maintenance {maintenance.id} would follow without an operator")
         events = [e for e in after.events.values() if e.maintenance_id == maintenance.id]
+        hosts = [o for o in after.orders.values() if o.host and o.maintenance_id == maintenance.id]
         failed = sum(e.status is Status.STARTED and after.orders[e.id].state is OrderState.FAILED for e in events)
-        unread = after.unread.get(maintenance.id) or UnreadEvents(len(events) - 1)
-        if strategy.max_failures and failed >= parse_amount(strategy.max_failures).of(unread.last_position + 1):
+        failed += sum(o.state is OrderState.FAILED for o in hosts)
+        replaced = sum(bool(e.replaced_by) for e in events)
+        unread = after.unread.get(maintenance.id) or UnreadEvents(len(events) - 1, replaced=replaced)
+        orders = unread.last_position + 1 - unread.replaced + len(hosts)
+        if strategy.max_failures and failed >= parse_amount(strategy.max_failures).of(orders):
             raise _broken(8, f"wave {number} of maintenance {maintenance.id} would move on after {failed} failures")
         ends = [e.ended or after.orders[e.id].ended for e in events if e.wave < number and e.started is not None]
         ends.append(unread.last_ended)
@@ -500,8 +512,9 @@ def _check_fleet_budgets(before: Snapshot, after: Snapshot, changed: Iterable[Ev
 
 
 def _hosts_worked_on(snapshot: Snapshot) -> set[tuple[str, str]]:
-    """Return the maintenances with the hosts that they take down: from the first published event to the end of the work."""
-    turns = {(e.maintenance_id, e.host) for e in snapshot.events.values() if e.published is not None and e.host}
+    """Return the maintenances with the hosts that they take down: from a published event to the end of the work."""
+    begun = {*VISIBLE, Status.COMPLETED}
+    turns = {(e.maintenance_id, e.host) for e in snapshot.events.values() if e.status in begun and e.host}
     visible = [e for e in snapshot.events.values() if e.status in VISIBLE]
     hosts = {(e.maintenance_id, e.host) for e in visible if e.host}
     by_host = {m.id for m in snapshot.maintenances.values() if m.strategy.group_by == "host"}

@@ -19,7 +19,7 @@ from forewarn.core.errors import IllegalTransition, Invalid, MachineBusy, Refuse
 from forewarn.core.formatting import full_time
 from forewarn.core.host_orders import current_host, is_read, machines_on
 from forewarn.core.host_verbs import retry_host
-from forewarn.core.host_work import reissued, repeated_phase, several_domains
+from forewarn.core.host_work import reissued, repeated_phase, why_not_in_place
 from forewarn.core.model import (
     MAX_OPEN_USER_EVENTS,
     OPEN,
@@ -58,9 +58,7 @@ def submit(
     if request.not_after is not None and request.not_after <= max([now, *(draft.now_in(e.scope) for e in events)]):
         raise Refused(f"not_after has passed ({full_time(request.not_after)}): nothing of this maintenance could start")
     for order in host_orders:
-        refusal = several_domains(
-            request.host_mode, order.host, machines_on(draft, order.host), emergency=request.emergency
-        )
+        refusal = why_not_in_place(snapshot, maintenance, order.host, machines_on(draft, order.host))
         if refusal:
             raise Refused(refusal)
     if request.emergency:

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from forewarn.core.amounts import parse_amount
@@ -40,6 +40,8 @@ MAX_MACHINES_PER_SCOPE = 1_000
 MAX_WINDOW_NAMES = 20
 MAX_HOSTS_PER_MAINTENANCE = 10_000
 MAX_MACHINES_PER_MAINTENANCE = 100_000
+# Later times are refused: times are added to them, and the calendar of Python ends with the year 9999.
+LATEST_TIME = datetime(9000, 1, 1, tzinfo=UTC)
 # Of one scope. Clients read at least 1,000 events, and half of them are left to the platform.
 MAX_OPEN_USER_EVENTS = 500
 
@@ -146,6 +148,12 @@ def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
     # Controls and separators would break a line of a log, unpaired surrogates would break UTF-8.
     plain = not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
     require(plain, f"{what} holds control characters or unpaired surrogates: use plain text")
+
+
+def check_moment(key: str, moment: datetime) -> None:
+    """Refuse a time that is not in UTC, or so late that no other time can be computed from it."""
+    require(moment.utcoffset() == timedelta(0), f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z")
+    require(moment < LATEST_TIME, f"{key} must be before the year {LATEST_TIME.year}: choose an earlier time")
 
 
 def check_window_names(windows: tuple[str, ...]) -> None:
@@ -330,7 +338,7 @@ class Event:
     go, if an operator named a host, or the host itself if it brings them back. `group` names the machines that the strategy
     of the maintenance keeps together. A rescheduled event `replaces` an earlier one, was moved `reschedules` times, and starts
     at `requested_not_before` or later. `replaced_by` is the event that replaces a rescheduled one; if its host was
-    rescheduled, it is the order of the host.
+    rescheduled, it is the maintenance, which plans other events of the host later.
     """
 
     id: str
@@ -504,12 +512,12 @@ class Maintenance:
 
     @property
     def ticks_need_all_events(self) -> bool:
-        """Whether a tick must read every event: it may cancel all of them, or must know which wave is the last.
+        """Whether a tick must read every event: it may end all of them, or must know which wave is the last.
 
         A tick reads only the current wave of any other maintenance.
         """
-        may_cancel = self.not_after is not None or self.on_failure is OnFailure.CANCEL
-        return may_cancel or self.host_mode is not None or self.strategy.pause_after > self.continued_after
+        may_end = self.not_after is not None or self.on_failure is OnFailure.CANCEL or self.drill_hold_s > 0
+        return may_end or self.host_mode is not None or self.strategy.pause_after > self.continued_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -662,10 +670,8 @@ class MaintenanceRequest:
     def _check_times(self) -> None:
         starts = (("not_before", self.not_before), ("earliest", self.earliest))
         for key, moment in (*starts, ("not_after", self.not_after)):
-            require(
-                moment is None or moment.utcoffset() == timedelta(0),
-                f"{key} must be a time in UTC, like 2030-01-01T12:00:00Z",
-            )
+            if moment is not None:
+                check_moment(key, moment)
         for key, moment in starts:
             require(
                 moment is None or self.not_after is None or moment < self.not_after,

@@ -1,6 +1,6 @@
 """One reason why an event or a host has not moved on, and the reason that a held clock is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from forewarn.core.model import ClockHold
@@ -11,6 +11,8 @@ class Waiting:
     """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.
 
     `until` is when passing time alone ends the wait, if that is known. `orders` are orders of hosts that failed or are in doubt.
+    `rules_of` names, for each rule in the message, the scopes that have it: an owner of none of them must not learn the rule. A
+    rule of the whole fleet that owners must not learn has no scopes.
     """
 
     code: str
@@ -19,6 +21,7 @@ class Waiting:
     machines: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     orders: tuple[str, ...] = ()
+    rules_of: tuple[tuple[str, ...], ...] = ()
 
 
 def clock_held(hold: ClockHold) -> Waiting:
@@ -27,3 +30,10 @@ def clock_held(hold: ClockHold) -> Waiting:
         message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ},"
         " and no operator has confirmed it",
     )
+
+
+def wait_until(wait: Waiting, until: datetime, now: datetime, hold: ClockHold | None) -> list[Waiting]:
+    """Return the wait until this time. If only a held clock shows a later time, the wait for its confirmation comes too."""
+    if hold is None or until > now:
+        return [replace(wait, until=until)]
+    return [wait, clock_held(hold)]

@@ -5,15 +5,16 @@ that it must give, so that guests prepare no earlier than needed. It starts only
 first, the wave is cancelled and planned again (see `advance`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from forewarn.core.approvals import approved
 from forewarn.core.draft import Draft
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
-from forewarn.core.model import Event, Maintenance, Scope
+from forewarn.core.model import Event, Maintenance, Scope, Source
 from forewarn.core.planning import due_notice_s, publication
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import Waiting, wait_until
 from forewarn.core.weekly_times import Interval
 from forewarn.core.windows import HORIZON, StartLimits
 
@@ -25,13 +26,23 @@ def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> 
     """Return what limits the start of the wave; None if nothing does."""
     bound = [event for event in wave if event.one_domain_at_a_time]
     rules = draft.before.fleet_rules
-    choices = dict.fromkeys(names for e in bound if (names := _windows_of(draft.scopes.get(e.scope), e)))
-    if bound and maintenance.strategy.windows:
-        choices[maintenance.strategy.windows] = None
+    choices = _choices(draft, maintenance, bound)
     no_go_times = tuple(n for n in rules.no_go_times.values() if any(_binds(n, e) for e in bound))
     if not choices and not no_go_times:
         return None
     return StartLimits(tuple(_windows(rules, names) for names in choices), no_go_times)
+
+
+def _choices(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> dict[tuple[str, ...], set[str]]:
+    """Return the names of the windows of which one must be open, with the scopes that ask for it."""
+    choices: dict[tuple[str, ...], set[str]] = {}
+    bound = [event for event in wave if event.one_domain_at_a_time]
+    for event in bound:
+        if names := _windows_of(draft.scopes.get(event.scope), event):
+            choices.setdefault(names, set()).add(event.scope)
+    if bound and maintenance.strategy.windows:
+        choices.setdefault(maintenance.strategy.windows, set()).update(event.scope for event in bound)
+    return choices
 
 
 def _windows_of(scope: Scope | None, event: Event) -> tuple[str, ...]:
@@ -51,23 +62,45 @@ def _binds(no_go: NoGoTime, event: Event) -> bool:
     return not no_go.scopes or event.scope in no_go.scopes
 
 
+def may_limit(rules: FleetRules, maintenance: Maintenance, scopes: Collection[Scope] | None, now: datetime) -> bool:
+    """Whether windows or no-go times may limit the starts of waves in these scopes; None stands for unknown scopes."""
+    if not EVENT_TYPES[maintenance.type].one_domain_at_a_time or maintenance.source is Source.USER:
+        return False
+    no_go_times = [no_go for no_go in rules.no_go_times.values() if no_go.end is None or no_go.end > now]
+    if scopes is None:
+        return not maintenance.emergency and bool(rules.windows or no_go_times)
+    named = {scope.name for scope in scopes}
+    windows = maintenance.strategy.windows or any(scope.windows for scope in scopes)
+    bound = any(not no_go.scopes or not named.isdisjoint(no_go.scopes) for no_go in no_go_times)
+    return not maintenance.emergency and bool(windows or bound)
+
+
 def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
     """Whether the wave may wait for a window of another scope, which a decision about one of its scopes does not read."""
     return bool(draft.before.fleet_rules.windows) and len({e.scope for e in wave if e.one_domain_at_a_time}) > 1
 
 
 def hold_back_publication(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
-    """Hold back a planned wave until its window begins within the notice that it must give."""
+    """Hold back a planned wave until its window begins within the notice that it must give. A held clock announces nothing."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
         return []
     now, wanted = _latest_now(draft, wave), _wanted(draft, maintenance, wave)
     found = limits.first_after(now, wanted)
     notice = timedelta(seconds=due_notice_s(wave, draft.scopes) or 0)
-    if found is not None and found[0] - notice <= now:
-        return []
     until = found[0] - notice if found is not None else now + HORIZON
-    return [_reason(limits, wanted, until, found)]
+    if until <= max(draft.trusted_in(event.scope) for event in wave):
+        return []
+    wait = _reason(limits, _choices(draft, maintenance, wave), wanted, None, found)
+    return wait_until(wait, until, now, draft.before.hold)
+
+
+def without_a_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Return the wait of a planned wave to which windows and no-go times leave no time: only an operator can change that."""
+    limits = limits_of(draft, maintenance, wave)
+    if limits is None or first_start(draft, maintenance, wave) is not None:
+        return []
+    return hold_back_publication(draft, maintenance, wave)
 
 
 def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
@@ -82,7 +115,7 @@ def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     now = _latest_now(draft, wave)
     found = limits.first_after(now, now)
     until = found[0] if found is not None else now + HORIZON
-    return [_reason(limits, closed[-1], until if until > now else None, found)]
+    return [_reason(limits, _choices(draft, maintenance, wave), closed[-1], until if until > now else None, found)]
 
 
 def first_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
@@ -102,10 +135,10 @@ def why_missed(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> str
     found = limits.first_after(trusted, trusted)
     if found is not None and found[0] <= max(trusted, not_before):
         return ""
-    no_go_times = ", ".join(no_go.name for no_go in limits.in_the_way(max(trusted, not_before))[:MAX_NAMED])
-    return (
-        f"it cannot start in a no-go time ({no_go_times})" if no_go_times else "its window closed before it could start"
-    )
+    # No name: the owners of every scope of the wave read this, and a no-go time may be that of another scope.
+    if limits.in_the_way(max(trusted, not_before)):
+        return "it cannot start in a no-go time"
+    return "its window closed before it could start"
 
 
 def closing_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
@@ -127,11 +160,21 @@ def _wanted(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> dateti
     return max([*moments, *([maintenance.earliest] if maintenance.earliest is not None else [])])
 
 
-def _reason(limits: StartLimits, moment: datetime, until: datetime | None, found: Interval | None) -> Waiting:
-    no_go_times = limits.in_the_way(moment)
+def _reason(
+    limits: StartLimits,
+    choices: Mapping[tuple[str, ...], set[str]],
+    moment: datetime,
+    until: datetime | None,
+    found: Interval | None,
+) -> Waiting:
+    no_go_times = limits.in_the_way(moment)[:MAX_NAMED]
     never = ", and its windows and no-go times leave no other time" if found is None else ""
     if no_go_times:
-        named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times[:MAX_NAMED])
-        return Waiting(code="no-go", message=f"nothing may start during a no-go time: {named}{never}", until=until)
+        named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times)
+        message = f"nothing may start during a no-go time: {named}{never}"
+        rules_of = tuple(no_go.scopes for no_go in no_go_times if no_go.scopes)
+        return Waiting(code="no-go", message=message, until=until, rules_of=rules_of)
     windows = " and ".join(" or ".join(w.name for w in choice) or "a removed window" for choice in limits.windows)
-    return Waiting(code="window", message=f"maintenance starts only in its window ({windows}){never}", until=until)
+    message = f"maintenance starts only in its window ({windows}){never}"
+    rules_of = tuple(tuple(sorted(scopes)) for scopes in choices.values())
+    return Waiting(code="window", message=message, until=until, rules_of=rules_of)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
+from itertools import chain
 
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import NotFound, Refused
@@ -44,6 +45,14 @@ def refuse_other_windows(snapshot: Snapshot, windows: tuple[str, ...], scopes: I
                 " choose another window, or leave the scope out"
             )
         met.add(choices)
+
+
+def without_common_window(snapshot: Snapshot, maintenance: Maintenance, scopes: Iterable[str]) -> list[str]:
+    """Return the scopes with windows if their windows and those of the maintenance are never open together."""
+    bound = sorted(scope for scope in scopes if snapshot.scopes[scope].windows)
+    choices = dict.fromkeys(chain.from_iterable(_choice(snapshot, snapshot.scopes[scope].windows) for scope in bound))
+    together = _choice(snapshot, maintenance.strategy.windows) + tuple(choices)
+    return bound if len(bound) > 1 and not _meet(together, maintenance.created) else []
 
 
 def _choice(snapshot: Snapshot, names: tuple[str, ...]) -> Choices:

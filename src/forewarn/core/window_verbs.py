@@ -31,7 +31,7 @@ def put_window(snapshot: Snapshot, window: Window, *, now: datetime, actor: Acto
 def remove_window(snapshot: Snapshot, name: str, used_by: Collection[str], *, now: datetime, actor: Actor) -> Change:
     """Remove a window; `used_by` names the scopes and open maintenances that would never start without it."""
     rules = snapshot.fleet_rules
-    window = find_window(rules, name)
+    window = find_window(rules.windows, name)
     if used_by:
         raise Refused(
             f"window {name} is used by {names(sorted(used_by))}: take it from a scope with `forewarn scope set`;"
@@ -44,7 +44,7 @@ def remove_window(snapshot: Snapshot, name: str, used_by: Collection[str], *, no
 def extend_window(snapshot: Snapshot, name: str, until: datetime, *, now: datetime, actor: Actor) -> Change:
     """Keep a window open longer that is open now."""
     rules = snapshot.fleet_rules
-    window = find_window(rules, name)
+    window = find_window(rules.windows, name)
     closing = next((end for begin, end in window_times(window, now, now) if begin <= now < end), None)
     if closing is None:
         raise Refused(f"window {name} is not open now: only an open window can be extended")
@@ -67,6 +67,8 @@ def put_no_go_time(
     """
     rules = snapshot.fleet_rules
     known = rules.no_go_times.get(no_go.name)
+    if no_go.labels:
+        raise Invalid(f"no-go time {no_go.name} has labels, which bind no machines: name scopes instead")
     if known == no_go:
         return Change(at=now)
     for scope in no_go.scopes:
@@ -86,10 +88,10 @@ def remove_no_go_time(snapshot: Snapshot, name: str, *, now: datetime, actor: Ac
     return _change(replace(rules, no_go_times=left), "no-go time removed", name, now, actor)
 
 
-def find_window(rules: FleetRules, name: str) -> Window:
-    if name not in rules.windows:
+def find_window(windows: Mapping[str, Window], name: str) -> Window:
+    if name not in windows:
         raise NotFound(f"there is no window {name!r}: `forewarn window list` shows them")
-    return rules.windows[name]
+    return windows[name]
 
 
 def find_no_go_time(no_go_times: Mapping[str, NoGoTime], name: str) -> NoGoTime:

@@ -24,7 +24,7 @@ from tests.support.guest_service import START
 from tests.support.running_service import FLEET, RunningService, running_service
 from tests.support.waiting import PATIENCE_S
 
-NOWHERE = {"scope": "shop", "name": "none", "id": "none", "host": "none"}
+NOWHERE = {"scope": "shop", "name": "none", "id": "none", "host": "none", "window": "none", "no_go_time": "none"}
 
 
 @pytest.fixture(scope="module")

@@ -827,6 +827,9 @@ def test_the_budgets_of_the_fleet_are_set_and_shown_with_their_use(service: Runn
     assert [(each["code"], each["message"]) for each in seen] == [
         ("budget", "it waits for something outside your scopes")
     ]
+    other = service.token_of("owner", "shop", "blog", name="other")
+    seen = service.request("GET", f"/v1/events/{waiting['id']}", token=other).json["waiting_for"]
+    assert [each["message"] for each in seen] == ["it waits for something outside your scopes"]
     assert service.request("GET", "/v1/budget", token=owner).status == 403
     assert service.request("POST", "/v1/budget", {"max_machines_down": -1}).status == 422
     service.post("/v1/budget", {"max_machines_down": 0}, 200)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,7 @@ def test_a_window_is_added_shown_extended_and_removed(service: RunningService) -
         ("/v1/no-go-times/x", {"reason": "r", "when": ["Mon 10:00-11:00"], "start": hours(1)}, 400),
         ("/v1/no-go-times/x", {"reason": "", "when": ["Mon 10:00-11:00"]}, 400),
         ("/v1/no-go-times/x", {"reason": "r", "start": "2030-01-01T00:00:00", "end": hours(2)}, 400),
+        ("/v1/no-go-times/x", {"reason": "r", "when": ["Mon 10:00-11:00"], "labels": "rack=a3"}, 422),
         ("/v1/scopes/shop", {"kind": "availability-set", "windows": ["none"]}, 400),
     ],
 )
@@ -78,6 +80,23 @@ def test_an_event_waits_for_its_window(service: RunningService) -> None:
     service.service.ticker.cycle_until_idle()
     published = service.get(f"/v1/events/{event['id']}")
     assert (published["status"], published["not_before"]) == ("Scheduled", hours(0.25))
+
+
+@pytest.mark.parametrize("late", ["9000-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-01:00"])
+def test_a_time_at_the_end_of_the_calendar_is_refused(service: RunningService, late: str) -> None:
+    """No window can be computed after it, so the ticker would fail."""
+    service.enable("shop")
+    service.request("PUT", "/v1/windows/soon", {"when": times_from(1, 2)})
+    service.request("PUT", "/v1/scopes/shop", {"kind": "availability-set", "windows": ["soon"]})
+    body = {"type": "Reboot", "targets": {"scope": "shop"}}
+    for key in ("not_before", "earliest", "not_after"):
+        refused = service.request("POST", "/v1/maintenances", {**body, key: late})
+        assert (refused.status, "before the year 9000" in refused.message) == (400, True)
+    event = service.schedule("shop/web-0")["waves"][0]["events"][0]
+    refused = service.request("POST", f"/v1/events/{event['id']}/reschedule", {"not_before": late})
+    assert (refused.status, "before the year 9000" in refused.message) == (400, True)
+    service.service.ticker.cycle_until_idle()
+    assert service.get(f"/v1/events/{event['id']}")["status"] == "Planned"
 
 
 def test_a_maintenance_has_windows_of_its_own(service: RunningService) -> None:
@@ -109,6 +128,66 @@ def test_a_no_go_time_is_added_shown_and_removed(service: RunningService) -> Non
     assert service.get("/v1/no-go-times/blog")["scopes"] == ["blog"]
     assert service.request("DELETE", "/v1/no-go-times/blog").status == 204
     assert service.request("DELETE", "/v1/no-go-times/blog").status == 404
+
+
+def test_an_owner_learns_nothing_of_the_rules_of_other_scopes(service: RunningService) -> None:
+    """Neither from a wave that it shares with them, nor from the list of windows, nor from what became of an event."""
+    service.enable("shop", "blog")
+    owner, outside = service.token_of("owner", "shop"), "it waits for something outside your scopes"
+
+    def seen(path: str) -> Any:
+        return service.request("GET", path, token=owner).json
+
+    for name, scope in (("merger", "blog"), ("nights", "shop")):
+        service.request("PUT", f"/v1/windows/{name}", {"when": times_from(2, 3)})
+        service.request("PUT", f"/v1/scopes/{scope}", {"kind": "availability-set", "windows": [name]})
+    request = {"type": "Reboot", "targets": {"machines": ["shop/web-0", "blog/db"]}}
+    made = service.post("/v1/maintenances", request, 201)
+    event = next(each for each in made["waves"][0]["events"] if each["scope"] == "shop")["id"]
+    (reason,) = service.get(f"/v1/events/{event}")["waiting_for"]
+    assert "merger" in reason["message"]
+    (shown,) = seen(f"/v1/events/{event}")["waiting_for"]
+    assert (shown["code"], shown["message"], shown["until"]) == ("window", outside, reason["until"])
+    assert [window["name"] for window in seen("/v1/windows")["items"]] == ["nights"]
+    assert service.request("GET", "/v1/windows/merger", token=owner).status == 404
+    assert seen("/v1/windows/nights")["name"] == "nights"
+    sale = {"reason": "blog is sold", "start": hours(0), "end": hours(30), "scopes": ["blog"]}
+    for scopes, message in ((["blog"], outside), (["blog", "shop"], None), ([], None)):
+        service.request("PUT", "/v1/no-go-times/sale", {**sale, "scopes": scopes})
+        (reason,) = service.get(f"/v1/events/{event}")["waiting_for"]
+        assert (reason["code"], "blog is sold" in reason["message"]) == ("no-go", True)
+        (shown,) = seen(f"/v1/events/{event}")["waiting_for"]
+        assert shown["message"] == (message or reason["message"])
+
+
+def test_an_owner_does_not_learn_the_no_go_time_that_cancelled_its_event(service: RunningService) -> None:
+    """The wave of both scopes is planned again; its reason names no rule."""
+    service.enable("shop", "blog")
+    owner = service.token_of("owner", "shop")
+    request = {"type": "Reboot", "targets": {"machines": ["shop/web-0", "blog/db"]}}
+    made = service.post("/v1/maintenances", request, 201)
+    event = next(each for each in made["waves"][0]["events"] if each["scope"] == "shop")["id"]
+    sale = {"reason": "blog is sold", "start": hours(0), "end": hours(30), "scopes": ["blog"]}
+    service.request("PUT", "/v1/no-go-times/sale", sale)
+    service.service.ticker.cycle_until_idle()
+    shown = service.request("GET", f"/v1/events/{event}", token=owner).json
+    assert (shown["status"], shown["reason"]) == ("Cancelled", "it cannot start in a no-go time")
+    assert "sale" not in str(service.request("GET", "/v1/audit", token=owner).json)
+
+
+def test_no_end_is_estimated_while_windows_limit_later_waves(service: RunningService) -> None:
+    """The list and the maintenance have no estimate before the last wave is announced."""
+    service.enable("shop")
+    made = service.schedule("shop/web-0", "shop/web-1", duration_s=600)
+    path = f"/v1/maintenances/{made['id']}"
+    assert len(made["waves"]) == 2
+    assert (
+        service.get(path)["estimated_end"] == service.get("/v1/maintenances")["items"][0]["estimated_end"] is not None
+    )
+    service.request("PUT", "/v1/windows/now", {"when": times_from(-1, 1)})
+    service.request("PUT", "/v1/scopes/shop", {"kind": "availability-set", "windows": ["now"]})
+    assert service.get(path)["estimated_end"] is None
+    assert service.get("/v1/maintenances")["items"][0]["estimated_end"] is None
 
 
 def test_times_are_in_utc() -> None:

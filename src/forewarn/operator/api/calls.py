@@ -182,7 +182,7 @@ CALLS: tuple[Call, ...] = (
     ),
     _post(
         "/v1/maintenances/{id}/hosts/{host}/reschedule", maintenances.reschedule_host, bodies.MaintenanceOut,
-        "Move a host whose machines have not begun to leave to another time: it becomes the last one.",
+        "Move a host whose machines have not begun to leave to another time, after hosts not moved.",
         takes=bodies.RescheduleIn,
     ),
     _post(

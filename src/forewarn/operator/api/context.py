@@ -264,7 +264,10 @@ def in_utc(moment: M, key: str) -> M:
         return moment
     if moment.tzinfo is None:
         raise Invalid(f"{key}: {moment.isoformat()} has no zone: write it in UTC, like 2030-01-01T12:00:00Z")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise Invalid(f"{key}: {moment.isoformat()} is no time in UTC: choose a time before the year 9000") from None
 
 
 def request_digest(method: str, target: str, body: bytes) -> str:

@@ -20,6 +20,7 @@ def hint(api: Api, path: str, context: CallContext, error: NotFound) -> str:
         nearest = _nearest_scopes(api, context, error.scope)
         return f"; did you mean {' or '.join(nearest)}?" if nearest else ""
     kind, id_ = path.split("/")[2].removesuffix("s"), context.path.get("id", "")
+    kind = Kind.MAINTENANCE if kind == "drill" else kind
     if not 0 < len(id_) < ID_CHARS:
         return ""
     matches, _ = find_matches(api.store, context.caller, id_, (Kind(kind),))

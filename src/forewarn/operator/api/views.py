@@ -44,6 +44,7 @@ from forewarn.core.preview import forecast
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
 from forewarn.core.reason import Waiting
 from forewarn.core.waiting import MAX_NAMED, waiting_for_each
+from forewarn.core.window_rules import may_limit
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
 
@@ -157,7 +158,8 @@ class EventBodies:
             waiting_for=[self.reason(reason) for reason in self._waiting.get(event.id, ())],
             timeline=short_timeline(event, order) if timeline is None else timeline,
             replaces=event.replaces,
-            replaced_by=event.replaced_by,
+            # The events of a host that was rescheduled are planned later.
+            replaced_by=event.replaced_by if event.replaced_by != event.maintenance_id else "",
             reschedules=event.reschedules,
             requested_not_before=event.requested_not_before,
         )
@@ -200,9 +202,12 @@ class EventBodies:
         """Whether the reason concerns the owner's scopes alone. A host may carry machines of every scope."""
         if reason.code.startswith("host-") or reason.code == "no-target":
             return False
+        own = self._within or ()
         events = (self._snapshot.events.get(event_id) for event_id in reason.events)
-        return not reason.orders and all(
-            e is not None and self._within is not None and e.scope in self._within for e in events
+        return (
+            not reason.orders
+            and all(e is not None and e.scope in own for e in events)
+            and all(any(scope in own for scope in scopes) for scopes in reason.rules_of)
         )
 
 
@@ -313,12 +318,15 @@ def maintenance_out(
     all_waves = wave_progress(all_events, snapshot.orders)
     held = snapshot.hold is not None or snapshot.store_hold is not None
     held = held or (unstarted is not None and builder.waits_for_operator(unstarted))
+    unstarted_in = {event.scope for event in all_events if event.status in UNSTARTED}
+    scopes = [scope for scope in snapshot.scopes.values() if scope.name in unstarted_in]
+    limited = may_limit(snapshot.fleet_rules, maintenance, scopes, now)
     row = maintenance_row(
         maintenance,
         all_waves if within is None else wave_progress(events, snapshot.orders),
         all_waves,
         within=within,
-        estimated_end=expected_end(maintenance, all_waves, held=held, now=now),
+        estimated_end=expected_end(maintenance, all_waves, held=held, limited=limited, now=now),
         host_orders=host_orders,
     )
     waiting = waiting_for_hosts(snapshot, maintenance_id, now) if of_hosts else {}

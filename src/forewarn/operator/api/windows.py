@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 def list_windows(api: Api, context: CallContext) -> Result:
     now = api.clock.now()
-    return _page(context, api.store.fleet_rules().windows, lambda window: _window_out(window, now))
+    return _page(context, _visible_windows(api, context), lambda window: _window_out(window, now))
 
 
 def get_window(api: Api, context: CallContext) -> Result:
-    window = find_window(api.store.fleet_rules(), context.path["window"])
+    window = find_window(_visible_windows(api, context), context.path["window"])
     return Result(200, _window_out(window, api.clock.now()))
 
 
@@ -103,6 +103,15 @@ def _window_out(window: Window, now: datetime) -> bodies.WindowOut:
         opens=found[0] if found is not None and not is_open else None,
         closes=found[1] if found is not None else None,
     )
+
+
+def _visible_windows(api: Api, context: CallContext) -> Mapping[str, Window]:
+    """Return the windows; to an owner, those of the owner's scopes."""
+    windows, sees = api.store.fleet_rules().windows, context.caller.sees
+    if context.caller.within is None:
+        return windows
+    own = {name for scope in api.store.scopes().values() if sees(scope.name) for name in scope.windows}
+    return {name: window for name, window in windows.items() if name in own}
 
 
 def _visible(api: Api, context: CallContext) -> dict[str, NoGoTime]:

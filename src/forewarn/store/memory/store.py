@@ -102,7 +102,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     def _unread(self, maintenance_id: str) -> UnreadEvents:
         events = list(self._events_of_maintenance(maintenance_id))
         ends = [e.ended for e in events if e.ended is not None and e.started is not None]
-        return UnreadEvents(max(e.position for e in events), max(ends, default=None))
+        replaced = sum(bool(e.replaced_by) for e in events)
+        return UnreadEvents(max(e.position for e in events), max(ends, default=None), replaced)
 
     def _orders_for(self, focus: Focus, events: Iterable[str], maintenance_ids: Iterable[str]) -> dict[str, Order]:
         ids = dict.fromkeys([*events, *focus.events])
@@ -134,7 +135,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         if order.state is not OrderState.PLANNED:
             return order.state not in OVER
         events = self._events_of_maintenance(order.maintenance_id)
-        return any(e.host == order.host and e.published is not None for e in events)
+        return any(e.host == order.host and (e.status in VISIBLE or e.status is Status.COMPLETED) for e in events)
 
     @locked
     def fleet_rules(self) -> FleetRules:

@@ -92,7 +92,8 @@ ORDER BY number;
 -- Return what is known of the events that events_current does not return.
 SELECT i AS maintenance_id, (SELECT max(position) FROM events e WHERE e.maintenance_id = i) AS last_position,
   (SELECT max(ended) FROM events e
-   WHERE e.maintenance_id = i AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended
+   WHERE e.maintenance_id = i AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended,
+  (SELECT count(*) FROM events e WHERE e.maintenance_id = i AND e.replaced_by <> '') AS replaced
 FROM unnest(%(ids)s::text[]) i;
 
 -- name: maintenances_in_scopes
@@ -615,7 +616,7 @@ VALUES (%(id)s, %(maintenance_id)s, %(wave)s, %(position)s, %(scope)s, %(update_
     %(needs_approval)s, %(approval)s, %(sequence)s, %(published)s, %(not_before)s, %(minimum_notice_s)s,
     %(started)s, %(ended)s, %(reason)s, %(host)s, %(to_host)s, %(group_name)s, %(replaces)s, %(reschedules)s,
     %(requested_not_before)s, %(replaced_by)s)
-ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
+ON CONFLICT (id) DO UPDATE SET wave = excluded.wave, status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
     ended = excluded.ended, reason = excluded.reason, replaced_by = excluded.replaced_by
@@ -855,7 +856,7 @@ WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
 UNION
 SELECT o.maintenance_id, o.host FROM orders o
 WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e
-    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.status = 'Completed');
 
 -- name: events_down
 -- Return the oldest published and Started events.

@@ -562,7 +562,8 @@ def _of_current_waves(reader: SqlSession, ids: Collection[str]) -> tuple[list[Ro
 
 def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
     ended = row["last_ended"]
-    return UnreadEvents(row["last_position"], None if ended is None else reader.rows.read_time(ended))
+    last_ended = None if ended is None else reader.rows.read_time(ended)
+    return UnreadEvents(row["last_position"], last_ended, row["replaced"])
 
 
 def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:

@@ -96,7 +96,9 @@ ORDER BY number;
 SELECT i.value AS maintenance_id,
   (SELECT max(position) FROM events e WHERE e.maintenance_id = i.value) AS last_position,
   (SELECT max(ended) FROM events e INDEXED BY events_worked_on
-   WHERE e.maintenance_id = i.value AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended
+   WHERE e.maintenance_id = i.value AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended,
+  (SELECT count(*) FROM events e INDEXED BY events_replaced
+   WHERE e.maintenance_id = i.value AND e.replaced_by <> '') AS replaced
 FROM json_each(:ids) i;
 
 -- name: maintenances_in_scopes
@@ -618,7 +620,7 @@ VALUES (:id, :maintenance_id, :wave, :position, :scope, :update_domain, :type, :
     :duration_s, :emergency, :status, :born_approved, :needs_approval, :approval, :sequence, :published, :not_before,
     :minimum_notice_s, :started, :ended, :reason, :host, :to_host, :group_name, :replaces, :reschedules,
     :requested_not_before, :replaced_by)
-ON CONFLICT (id) DO UPDATE SET status = excluded.status, needs_approval = excluded.needs_approval,
+ON CONFLICT (id) DO UPDATE SET wave = excluded.wave, status = excluded.status, needs_approval = excluded.needs_approval,
     approval = excluded.approval, sequence = excluded.sequence, published = excluded.published,
     not_before = excluded.not_before, minimum_notice_s = excluded.minimum_notice_s, started = excluded.started,
     ended = excluded.ended, reason = excluded.reason, replaced_by = excluded.replaced_by
@@ -849,7 +851,7 @@ WHERE host <> '' AND state IN ('open', 'running', 'in-doubt', 'failed')
 UNION
 SELECT o.maintenance_id, o.host FROM orders o INDEXED BY orders_of_hosts_by_state
 WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e INDEXED BY events_of_hosts
-    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.published IS NOT NULL);
+    WHERE e.host <> '' AND e.maintenance_id = o.maintenance_id AND e.host = o.host AND e.status = 'Completed');
 
 -- name: events_down
 -- Return the oldest published and Started events.

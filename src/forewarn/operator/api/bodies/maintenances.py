@@ -128,8 +128,8 @@ class EventOut(ResponseBody):
 
     `group` names the machines that the strategy keeps together; an owner sees none. An event that is being submitted, or would
     be, also has the hosts of its machines. An event that was rescheduled is
-    `replaced_by` another one, or by the order of its host, and that event `replaces` it: it was moved `reschedules` times, and
-    starts at `requested_not_before` or later.
+    `replaced_by` another one, and that event `replaces` it: it was moved `reschedules` times, and starts at
+    `requested_not_before` or later. The events of a rescheduled host are planned later, so no event replaces them.
     """
 
     id: str | None
