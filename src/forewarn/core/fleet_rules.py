@@ -15,8 +15,6 @@ MAX_WINDOWS = 200
 MAX_NO_GO_TIMES = 1_000
 MAX_SPANS = 32
 MAX_LIMIT = 1_000_000
-# What is down in the fleet is shown with at most this many events.
-MAX_NAMED_EVENTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from forewarn.core.weekly_times import Interval
 from forewarn.core.windows import HORIZON, StartLimits
 
 # A reason names at most this many no-go times.
-MAX_NAMED = 3
+MAX_NAMED_NO_GO_TIMES = 3
 
 
 def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> StartLimits | None:
@@ -80,7 +80,7 @@ def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
     return bool(draft.before.fleet_rules.windows) and len({e.scope for e in wave if e.one_domain_at_a_time}) > 1
 
 
-def hold_back_publication(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def window_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Hold back a planned wave until its window begins within the notice that it must give. A held clock announces nothing."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
@@ -100,10 +100,10 @@ def without_a_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) ->
     limits = limits_of(draft, maintenance, wave)
     if limits is None or first_start(draft, maintenance, wave) is not None:
         return []
-    return hold_back_publication(draft, maintenance, wave)
+    return window_publication_waits(draft, maintenance, wave)
 
 
-def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def window_start_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Hold back a published wave while its window is closed. A held clock must not show another time inside the window."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
@@ -167,7 +167,7 @@ def _reason(
     until: datetime | None,
     found: Interval | None,
 ) -> Waiting:
-    no_go_times = limits.in_the_way(moment)[:MAX_NAMED]
+    no_go_times = limits.in_the_way(moment)[:MAX_NAMED_NO_GO_TIMES]
     never = ", and its windows and no-go times leave no other time" if found is None else ""
     if no_go_times:
         named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times)
