@@ -341,6 +341,8 @@ def test_a_maintenance_pauses_after_a_wave_until_an_operator_lets_it_continue() 
     assert world.codes(second.id) == ["continue"]
     assert world.codes(third.id) == ["continue", "earlier-wave"]
     assert needs(world, first) == ["continue"]
+    with pytest.raises(Refused, match="pauses after wave 1: use `maintenance continue`"):
+        world.resume(first.maintenance_id)
     assert [each.action for each in world.continue_maintenance(first.maintenance_id).audit] == ["maintenance continued"]
     assert world.maintenance(first.id).status is MaintenanceStatus.RUNNING
     assert world.continue_maintenance(first.maintenance_id).empty

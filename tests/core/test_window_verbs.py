@@ -51,7 +51,10 @@ def test_a_window_put_again_changes_nothing_and_keeps_its_extension() -> None:
 
 
 def test_a_window_in_use_is_not_removed() -> None:
-    with pytest.raises(Refused, match="window nights is used by maintenance M, scope shop: change their windows first"):
+    message = (
+        "used by maintenance M, scope shop: take it from a scope .*; wait until a maintenance has ended, or cancel it"
+    )
+    with pytest.raises(Refused, match=message):
         window_verbs.remove_window(KNOWN, "nights", ["scope shop", "maintenance M"], now=START, actor=OPERATOR)
     with pytest.raises(NotFound, match="there is no window 'x'"):
         window_verbs.remove_window(KNOWN, "x", [], now=START, actor=OPERATOR)

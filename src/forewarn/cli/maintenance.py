@@ -270,10 +270,6 @@ def schedule(
         return
     _show_plan(session, plan, request, now)
     if dry_run:
-        if calendar := plan["calendar"]:
-            session.out.heading("calendar")
-            session.out.table(plan_text.CALENDAR_COLUMNS, plan_text.calendar_rows(calendar))
-            session.out.say(plan_text.calendar_end(calendar))
         return
     refuse_without_notice(plan["warnings"], no_notice_ok=no_notice_ok)
     refuse_without_host(plan["warnings"], no_host_ok=no_host_ok)
@@ -424,6 +420,10 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
         if len(plan["hosts"]) > 1:
             session.out.say("the events of the first host; those of the others are planned when their turn comes:")
     session.out.table(plan_text.COLUMNS, plan_text.rows(plan), empty="no machines")
+    if calendar := plan["calendar"]:
+        session.out.heading("calendar")
+        session.out.table(plan_text.CALENDAR_COLUMNS, plan_text.calendar_rows(calendar))
+        session.out.say(plan_text.calendar_end(calendar))
     for warning in plan["warnings"]:
         session.out.say(f"! {warning['message']}")
     for message in plan_text.blockers(plan):

@@ -57,11 +57,13 @@ class NoGoTime:
         check_name("no-go time", self.name)
         check_text("reason", self.reason)
         require(bool(self.reason), f"no-go time {self.name} has no reason: say why nothing may start")
-        once = self.start is not None and self.end is not None and self.start < self.end
+        once = self.start is not None and self.end is not None
+        ordered = self.start is None or self.end is None or self.start < self.end
+        require(ordered, f"no-go time {self.name} ends before it begins: write a later end")
         weekly = self.start is None and self.end is None and bool(self.spans)
         require(
             weekly or (once and not self.spans),
-            f"no-go time {self.name} needs a start before its end, or weekly spans: not both",
+            f"no-go time {self.name} needs a start and an end, or weekly spans: not both",
         )
         require(
             len(self.spans) <= MAX_SPANS, f"no-go time {self.name} has {len(self.spans)} spans: use at most {MAX_SPANS}"

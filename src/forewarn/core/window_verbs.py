@@ -33,7 +33,10 @@ def remove_window(snapshot: Snapshot, name: str, used_by: Collection[str], *, no
     rules = snapshot.fleet_rules
     window = find_window(rules.windows, name)
     if used_by:
-        raise Refused(f"window {name} is used by {names(sorted(used_by))}: change their windows first")
+        raise Refused(
+            f"window {name} is used by {names(sorted(used_by))}: take it from a scope with `forewarn scope set`;"
+            " wait until a maintenance has ended, or cancel it"
+        )
     left = {each: row for each, row in rules.windows.items() if row is not window}
     return _change(replace(rules, windows=left), "window removed", name, now, actor)
 
