@@ -117,8 +117,9 @@ def test_a_maintenance_without_an_announced_wave_says_what_it_waits_for(
     assert "MAINTENANCES THAT WAIT BEFORE THEIR NEXT WAVE" in text
     assert "max_machines_down allows 50 machines" in text
     assert "wave 1 comes first" not in text
-    for shown in ({"open": page(event())}, {"paused": page(maintenance(id=first["maintenance_id"], paused=True))}):
-        text = printed(monkeypatch, capsys, state(planned=page(later, first), **shown))
+    paused = maintenance(id=first["maintenance_id"], paused=True)
+    for shown in ({"open": page(event())}, {"paused": page(paused)}):
+        text = printed(monkeypatch, capsys, {**state(planned=page(later, first)), **shown})
         assert "MAINTENANCES THAT WAIT" not in text
 
 

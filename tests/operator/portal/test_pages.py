@@ -56,6 +56,18 @@ def test_a_scope_shows_its_document_in_any_version(fresh_service: RunningService
     assert "_web-0" in oldest
 
 
+def test_a_scope_shows_its_windows(fresh_service: RunningService) -> None:
+    """Without windows, maintenance starts at any time."""
+    operator = PortalClient(fresh_service)
+    assert "maintenance starts at any time" in page_text(operator.get("/scopes/shop"))
+    for name in ("nights", "weekends"):
+        assert fresh_service.request("PUT", f"/v1/windows/{name}", {"when": ["Sat 22:00-05:00"]}).status == 201
+    body = {"kind": "availability-set", "windows": ["nights", "weekends"], "approval_opens_window": True}
+    assert fresh_service.request("PUT", "/v1/scopes/shop", body).status == 200
+    page = page_text(operator.get("/scopes/shop"))
+    assert "maintenance starts only while nights or weekends is open, or once it is approved" in page
+
+
 def test_a_scope_lists_its_open_events_first(large: RunningService) -> None:
     """The scheduled event is not hidden by the planned events of later waves, and the footer names the release."""
     large.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "shop"}}, 201)
