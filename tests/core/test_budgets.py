@@ -368,6 +368,15 @@ def test_a_drill_that_ends_for_another_wave_frees_its_share_in_the_same_tick() -
     assert (world.status(real.id), world.status(waiting.id)) == (Status.SCHEDULED, Status.SCHEDULED)
 
 
+@pytest.mark.parametrize("limits", [{"max_hosts_down": 1}, {"max_hosts_down": 9, "max_machines_down": 1}], ids=str)
+def test_a_real_wave_does_not_wait_for_a_drill_in_its_scope(limits: dict[str, int]) -> None:
+    """It ends the drill, and the hosts and machines of the drill with it."""
+    world, strategy = limited(by_host(), **limits), Strategy(group_by="host", max_parallel=1)
+    (drill,) = world.submit("shop/web-0", strategy=strategy, drill_hold_s=60)
+    (real,) = world.submit("shop/web-1", strategy=strategy)
+    assert (world.status(drill.id), world.status(real.id)) == (Status.CANCELLED, Status.SCHEDULED)
+
+
 def test_a_host_that_is_dropped_frees_its_share_in_the_same_tick() -> None:
     """The tick had examined the empty host before that, so the next tick comes at once."""
     machines = [machine("shop/web-0", 0, host="kvm-1"), machine("shop/web-1", 1, host="kvm-1")]

@@ -27,7 +27,7 @@ from forewarn.core.change import Change
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, HostMode, OnFailure, Order, OrderState, Phase, Scope, Status
 from forewarn.core.reason import Waiting
-from forewarn.core.strategy import PlannedWave, bake
+from forewarn.core.strategy import PlannedWave, bake_waits
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -125,7 +125,7 @@ def earliest_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def deadline_ignored(patch: pytest.MonkeyPatch) -> None:
-    others = tuple(each for each in constraints.BEFORE_START if each is not deadline.deadline_passed)
+    others = tuple(each for each in constraints.BEFORE_START if each is not deadline.deadline_waits)
     patch.setattr(constraints, "BEFORE_START", others)
     patch.setattr(deadline, "is_past_deadline", lambda draft, maintenance: False)
     patch.setattr(advance, "is_past_deadline", lambda draft, maintenance: False)
@@ -297,7 +297,7 @@ def two_update_domains_in_one_wave(patch: pytest.MonkeyPatch) -> None:
 
 
 def bake_time_ignored(patch: pytest.MonkeyPatch) -> None:
-    others = tuple(each for each in constraints.BEFORE_PUBLICATION if each is not bake)
+    others = tuple(each for each in constraints.BEFORE_PUBLICATION if each is not bake_waits)
     patch.setattr(constraints, "BEFORE_PUBLICATION", others)
 
 
