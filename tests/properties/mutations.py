@@ -22,6 +22,7 @@ from forewarn.core import (
     rescheduling,
     strategy,
     waiting,
+    window_rules,
 )
 from forewarn.core.change import Change
 from forewarn.core.draft import Draft
@@ -274,12 +275,12 @@ def a_cancelled_host_is_worked_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def start_outside_a_window(patch: pytest.MonkeyPatch) -> None:
-    others = tuple(each for each in constraints.BEFORE_START if each is not constraints.window_start_waits)
+    others = tuple(each for each in constraints.BEFORE_START if each is not window_rules.window_start_waits)
     patch.setattr(constraints, "BEFORE_START", others)
 
 
 def announced_at_once(patch: pytest.MonkeyPatch) -> None:
-    others = tuple(each for each in constraints.BEFORE_PUBLICATION if each is not constraints.window_publication_waits)
+    others = tuple(each for each in constraints.BEFORE_PUBLICATION if each is not window_rules.window_publication_waits)
     patch.setattr(constraints, "BEFORE_PUBLICATION", others)
 
 
