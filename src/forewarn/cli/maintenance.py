@@ -540,7 +540,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("not before", when(maintenance["not_before"], now)),
             ("earliest", when(maintenance["earliest"], now)),
             ("drill", "nothing touches the machines" if maintenance["drill_hold_s"] else ""),
-            ("deadline", when(maintenance["not_after"], now)),
+            ("deadline", _deadline(maintenance, now)),
             ("on failure", maintenance["on_failure"]),
             ("strategy", formatting.strategy(**maintenance["strategy"])),
             ("ended", full_time(maintenance["ended"])),
@@ -564,6 +564,12 @@ def _show(session: Session, maintenance: Json) -> None:
         for event in events
     ]
     session.out.table(EVENT_COLUMNS, rows)
+
+
+def _deadline(maintenance: Json, now: str) -> str:
+    deadline, ended = maintenance["not_after"], maintenance["ended"]
+    passed = ", passed: what had not started by then was cancelled" if deadline and ended and ended >= deadline else ""
+    return when(deadline, now) + passed
 
 
 def _show_hosts(session: Session, maintenance: Json, now: str) -> None:
