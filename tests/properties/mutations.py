@@ -26,7 +26,7 @@ from forewarn.core import (
 )
 from forewarn.core.change import Change
 from forewarn.core.draft import Draft
-from forewarn.core.model import Event, HostMode, OnFailure, Order, OrderState, Phase, Scope, Status
+from forewarn.core.model import Event, HostMode, Maintenance, OnFailure, Order, OrderState, Phase, Scope, Status
 from forewarn.core.reason import Waiting
 from forewarn.core.strategy import PlannedWave, bake_waits
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
@@ -139,10 +139,10 @@ def budgets_ignored(patch: pytest.MonkeyPatch) -> None:
 def budgets_count_started_events_only(patch: pytest.MonkeyPatch) -> None:
     """A published event reserves nothing."""
 
-    def started(draft: Draft, scope: str) -> set[str]:
-        return {name for e in draft.events_in(scope) if e.status is Status.STARTED for name in e.resources}
+    def started(draft: Draft, maintenance: Maintenance, scope: str) -> list[Event]:
+        return [event for event in draft.events_in(scope) if event.status is Status.STARTED]
 
-    patch.setattr(Draft, "unavailable_in", started)
+    patch.setattr(budgets, "_users", started)
 
 
 def what_is_up_again_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
