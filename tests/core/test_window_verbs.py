@@ -111,7 +111,7 @@ def test_a_no_go_time_that_has_passed_is_refused() -> None:
 
 def test_a_scope_names_windows_that_exist() -> None:
     window_verbs.refuse_unknown_windows(KNOWN.fleet_rules, [scope(windows=("nights", "midday"))])
-    with pytest.raises(Invalid, match="scope shop: windows: there is no window 'x': add it first"):
+    with pytest.raises(Invalid, match="scope shop: windows: there is no window 'x': run `forewarn window add x` first"):
         window_verbs.refuse_unknown_windows(KNOWN.fleet_rules, [scope(windows=("nights", "x"))])
 
 

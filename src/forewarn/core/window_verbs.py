@@ -105,7 +105,10 @@ def refuse_unknown_windows(rules: FleetRules, scopes: Iterable[Scope]) -> None:
     for scope in scopes:
         for name in scope.windows:
             if name not in rules.windows:
-                raise Invalid(f"scope {scope.name}: windows: there is no window {name!r}: add it first")
+                raise Invalid(
+                    f"scope {scope.name}: windows: there is no window {name!r}: run `forewarn window add {name}` first"
+                    " (if no service runs, start it without this window)"
+                )
 
 
 def _change(rules: FleetRules, action: str, detail: str, now: datetime, actor: Actor) -> Change:
