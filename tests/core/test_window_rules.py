@@ -343,5 +343,5 @@ def test_a_wave_that_can_never_start_needs_an_operator() -> None:
     (reason,) = needs_operator(made.snapshot(), planned.maintenance_id, made.now)
     assert (reason.code, reason.message) == (
         "window",
-        "maintenance starts only in its window (weekend and afternoon), and its windows and no-go times leave no other time",
+        "it waits for its window (weekend and afternoon), and its windows and no-go times leave no other time",
     )
