@@ -47,7 +47,6 @@ OF_THE_CORE: dict[Patch, str] = {
     core.deadline_ignored: "after the deadline",
     core.budgets_ignored: "were unavailable at once",
     core.budget_of_hosts_ignored: "hosts of the fleet were down at once",
-    core.what_is_up_again_wakes_nobody: "is still",
     core.rescheduled_past_the_deadline: "rescheduled past the deadline",
     core.a_drill_hands_out_an_order: "of a drill is",
     core.a_drill_does_not_yield: "of a drill is visible beside",
