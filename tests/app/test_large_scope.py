@@ -95,10 +95,6 @@ def take_over_order(scope: LargeScope) -> None:
     scope.control.take_over_order(scope.started.id, OPERATOR, node="there", of="here")
 
 
-def disable(scope: LargeScope) -> None:
-    scope.control.disable("shop", OPERATOR)
-
-
 def restart_another(scope: LargeScope) -> None:
     scope.restart(("shop", scope.waiting.resources[0]), EventType.REDEPLOY)
 
@@ -116,7 +112,7 @@ def start(scope: LargeScope) -> None:
     scope.control.tick([scope.waiting.maintenance_id], OPERATOR)
 
 
-@pytest.mark.parametrize("write", [approve, approve_as_operator, take_order, take_over_order, disable])
+@pytest.mark.parametrize("write", [approve, approve_as_operator, take_order, take_over_order])
 def test_what_concerns_one_event_reads_no_other(write: Callable[[LargeScope], object]) -> None:
     """In a large scope no more rows are read and written than in a small one, also for the documents in memory."""
     large, small = LargeScope(MANY).cost(write), LargeScope(FEW).cost(write)

@@ -365,6 +365,14 @@ def test_windows_and_no_go_times_are_added_shown_and_removed(cli: CommandLine) -
     assert (refused.returncode, "extend it to a later time" in refused.stderr) == (FAILED, True)
     chosen = cli.output("scope", "set", "quiet", "--window", "always", "--window", "nights", "--approval-opens-window")
     assert re.search(r"windows +always, nights\n", chosen)
+    again = cli.run("window", "add", "nights", "--when", "daily 22:00-06:00")
+    assert (again.returncode, "`forewarn window set nights` changes it" in again.stderr) == (FAILED, True)
+    cli.output("window", "add", "nights", "--when", "daily 22:00-05:00", "--zone", "Europe/Berlin")  # the same
+    longer = cli.run("window", "set", "nights", "--when", "daily 22:00-06:00")
+    assert "window nights is used by scope quiet: what was announced" in longer.stderr
+    assert re.search(r"when +daily 22:00-06:00\nzone +Europe/Berlin\n", longer.stdout)
+    assert cli.run("window", "set", "nights").returncode == USAGE
+    assert cli.run("window", "set", "days", "--zone", "UTC").returncode == FAILED
     assert "used by scope quiet" in cli.run("window", "remove", "nights").stderr
     assert "at any time" in cli.output("scope", "set", "quiet", "--window", "", "--no-approval-opens-window")
     for name in ("always", "nights"):

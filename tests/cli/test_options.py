@@ -27,6 +27,8 @@ def test_a_time_is_rfc_3339_or_a_distance_from_the_services_now(text: str | None
     ("text", "message"),
     [
         ("tomorrow", "--earliest: 'tomorrow' is not a time: write it like 2030-01-31T22:00:00Z, or +2h from now"),
+        ("2030-02-01", "has no time zone: write it like 2030-02-01T00:00:00Z"),
+        ("2030-02-01 20:00", "has no time zone: write it like 2030-02-01T20:00:00Z"),
         ("2030-02-01T00:00:00", "has no time zone: write it like 2030-02-01T00:00:00Z"),
         ("+2", "is not a duration"),
         ("", "is not a time"),

@@ -19,7 +19,7 @@ NOUNS = {
     "audit": "list head export verify",
     "token": "create list revoke",
     "budget": "show set",
-    "window": "list show add extend remove",
+    "window": "list show add set extend remove",
     "no-go": "list add remove",
     "clock": "show advance confirm",
     "db": "status migrate backup restore hold resume",

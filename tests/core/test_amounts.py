@@ -31,7 +31,9 @@ def test_anything_else_is_refused_with_an_example(text: object) -> None:
     """A refused text is quoted, with what an amount may be."""
     with pytest.raises(Invalid) as refusal:
         parse_amount(text)
-    assert str(refusal.value) == (f'{text!r} is not an amount: write a number from 1 to 1000000, or a share like "10%"')
+    assert str(refusal.value) == (
+        f"{text!r} is not an amount: write a number from 1 to 1000000, or a share from 1% to 100%"
+    )
 
 
 @pytest.mark.parametrize(

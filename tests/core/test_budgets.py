@@ -243,6 +243,54 @@ def test_a_wave_larger_than_the_budget_of_the_fleet_needs_an_operator() -> None:
     assert not world.maintenance(wave[0].id).waits_for_budget
 
 
+def test_a_budget_of_the_fleet_that_failures_keep_needs_an_operator() -> None:
+    """The wave would not fit beside the failed event, whatever else ends; resolving the failure wakes it."""
+    world = limited(two_scopes(), max_machines_down=1)
+    first, second = world.submit("ship/web-0", "ship/web-1", on_failure=OnFailure.CONTINUE)
+    world.start(first.id)
+    world.fail(first.id)
+    world.tick()
+    (reason,) = world.waiting_for(second.id)
+    assert reason.message == (
+        "max_machines_down allows 1 machine of the fleet at once: 1 in use, and 1 more needed;"
+        f" event {first.id} keeps its share until its failure is resolved"
+    )
+    assert needs_operator(world.snapshot(), first.maintenance_id, world.now) == (reason,)
+    assert world.maintenance(second.id).waits_for_budget
+    world.resolve_failure(first.id, Verb.ABANDON)
+    world.tick()
+    assert world.status(second.id) is Status.SCHEDULED
+
+
+def test_failures_that_leave_enough_room_in_the_fleet_need_no_operator() -> None:
+    """The event of another maintenance ends by itself, and then the wave fits beside the failed event."""
+    world = limited(two_scopes(), max_machines_down=2)
+    first, second = world.submit("ship/web-0", "ship/web-1", on_failure=OnFailure.CONTINUE)
+    world.start(first.id)
+    (other,) = world.submit("shop/web-0")
+    world.fail(first.id)
+    world.tick()
+    (reason,) = world.waiting_for(second.id)
+    assert (reason.code, reason.events) == ("budget", (first.id, other.id))
+    assert needs_operator(world.snapshot(), first.maintenance_id, world.now) == ()
+
+
+def test_hosts_that_failures_keep_need_an_operator() -> None:
+    """The failed event took its host down as a whole. A failed event of machines alone keeps no host."""
+    world, strategy = by_host(), Strategy(group_by="host", max_parallel=1)
+    (alone,) = world.submit("shop/web-2")
+    world.start(alone.id)
+    world.fail(alone.id)
+    first, second = world.submit("shop/web-0", "shop/web-1", strategy=strategy, on_failure=OnFailure.CONTINUE)
+    assert needs_operator(world.snapshot(), first.maintenance_id, world.now) == ()
+    world.start(first.id)
+    world.fail(first.id)
+    world.tick()
+    (reason,) = world.waiting_for(second.id)
+    assert (reason.events[0], alone.id in reason.events[1:]) == (first.id, True)
+    assert needs_operator(world.snapshot(), first.maintenance_id, world.now) == (reason,)
+
+
 def by_host() -> World:
     """Return machines on three hosts, of which one may be down."""
     machines = [machine(f"shop/web-{n}", host=f"kvm-{n}") for n in range(3)]
@@ -318,6 +366,15 @@ def test_a_drill_that_ends_for_another_wave_frees_its_share_in_the_same_tick() -
     assert {m.id: m.wake_at for m in change.maintenances}[waiting.maintenance_id] == world.now
     assert waiting.id not in {event.id for event in change.events}
     assert (world.status(real.id), world.status(waiting.id)) == (Status.SCHEDULED, Status.SCHEDULED)
+
+
+@pytest.mark.parametrize("limits", [{"max_hosts_down": 1}, {"max_hosts_down": 9, "max_machines_down": 1}], ids=str)
+def test_a_real_wave_does_not_wait_for_a_drill_in_its_scope(limits: dict[str, int]) -> None:
+    """It ends the drill, and the hosts and machines of the drill with it."""
+    world, strategy = limited(by_host(), **limits), Strategy(group_by="host", max_parallel=1)
+    (drill,) = world.submit("shop/web-0", strategy=strategy, drill_hold_s=60)
+    (real,) = world.submit("shop/web-1", strategy=strategy)
+    assert (world.status(drill.id), world.status(real.id)) == (Status.CANCELLED, Status.SCHEDULED)
 
 
 def test_a_host_that_is_dropped_frees_its_share_in_the_same_tick() -> None:

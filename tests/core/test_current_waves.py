@@ -18,8 +18,9 @@ from forewarn.core.model import (
     Status,
     Strategy,
 )
-from forewarn.core.strategy import bake
-from tests.support.builders import TICKER, at, maintenance, shop
+from forewarn.core.replanning import plan_again
+from forewarn.core.strategy import bake_waits
+from tests.support.builders import TICKER, at, guid, maintenance, shop
 
 
 @pytest.mark.parametrize(
@@ -88,13 +89,26 @@ def test_the_next_position_counts_unread_events() -> None:
     assert Draft(Snapshot(), at(1), TICKER).next_position(known.id) == 0
 
 
+def test_an_event_that_another_replaces_is_not_counted() -> None:
+    """Read or not: a share of failures counts the machines of an event once."""
+    known, events, whole = second_wave()
+    (second,) = (e for e in events if e.wave == 2)
+    for snapshot, expected in [(whole, 3), (only_second(known, events, whole), 3)]:
+        draft = Draft(snapshot, at(1), TICKER)
+        assert draft.number_of_events(known.id) == expected
+        plan_again(draft, second, "for the test", lambda: guid(99))
+        assert draft.number_of_events(known.id) == expected
+    unread = {known.id: UnreadEvents(4, at(1), replaced=2)}
+    assert Draft(replace(snapshot, unread=unread), at(1), TICKER).number_of_events(known.id) == 3
+
+
 def test_the_bake_time_counts_from_the_last_end_that_was_not_read() -> None:
     """The earlier waves are not present: their last end is, and the wave before the planned one is named."""
     known, events, whole = second_wave()
     baking = replace(known, strategy=Strategy(bake_s=600))
     snapshot = replace(only_second(known, events, whole), maintenances={known.id: baking})
     draft = Draft(snapshot, at(2), TICKER)
-    (wait,) = bake(draft, baking, list(draft.events.values()))
+    (wait,) = bake_waits(draft, baking, list(draft.events.values()))
     assert (wait.until, wait.message) == (at(11), "the bake time of 10m after wave 1 runs")
     nothing_ended = replace(snapshot, unread={known.id: UnreadEvents(2)})
-    assert bake(Draft(nothing_ended, at(2), TICKER), baking, list(draft.events.values())) == []
+    assert bake_waits(Draft(nothing_ended, at(2), TICKER), baking, list(draft.events.values())) == []

@@ -155,7 +155,7 @@ def test_a_file_of_another_shape_is_refused(text: str, complaint: str) -> None:
         ("max_unavailable = true", "max_unavailable: True is not text"),
         (
             'max_unavailable = "few"',
-            "max_unavailable: 'few' is not an amount: write a number from 1 to 1000000, or a share like \"10%\"",
+            "max_unavailable: 'few' is not an amount: write a number from 1 to 1000000, or a share from 1% to 100%",
         ),
         ("max_user_operations = true", "max_user_operations: True is not a whole number"),
         ("max_user_operations = 1.5", "max_user_operations: 1.5 is not a whole number"),

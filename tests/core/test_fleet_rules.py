@@ -22,7 +22,9 @@ def test_a_window_has_a_name_and_spans() -> None:
     ("fields", "message"),
     [
         ({"reason": ""}, "has no reason"),
-        ({"start": END, "end": START}, "a start before its end"),
+        ({"start": END, "end": START}, "no-go time year-end ends before it begins: write a later end"),
+        ({"start": START, "end": START}, "ends before it begins"),
+        ({"end": None}, "needs a start and an end"),
         ({"spans": ("Mon 22:00-23:00",)}, "not both"),
         ({"start": None, "end": None}, "weekly spans"),
         ({"start": None, "end": None, "spans": ("Mon 22:00-23:00",) * 33}, "has 33 spans"),

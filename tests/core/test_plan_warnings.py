@@ -1,5 +1,6 @@
 """What a submitted maintenance is warned about: no notice, times that have passed, machines that are already in open events."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
@@ -7,11 +8,25 @@ from typing import Any
 import pytest
 
 from forewarn.core import lifecycle
-from forewarn.core.change import Snapshot
-from forewarn.core.model import Actor, EventType, Host, HostMode, Order, Source, Targets
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
+from forewarn.core.model import Actor, EventType, Host, HostMode, Order, Source, Strategy, Targets
 from forewarn.core.placement import Hosts
 from forewarn.core.plan_warnings import MAX_ALREADY_OPEN, PlanWarning, plan_warnings, target_warnings
-from tests.support.builders import START, World, at, guid, machine, maintenance, request, scope, shop, two_scopes
+from forewarn.core.window_verbs import put_no_go_time, put_window
+from tests.support.builders import (
+    OPERATOR,
+    START,
+    World,
+    at,
+    guid,
+    machine,
+    maintenance,
+    request,
+    scope,
+    shop,
+    two_scopes,
+)
 
 
 def warned(world: World, *machines: str, **options: Any) -> tuple[PlanWarning, ...]:
@@ -27,6 +42,7 @@ def warned(world: World, *machines: str, **options: Any) -> tuple[PlanWarning, .
         maintenances={**before.maintenances, **{m.id: m for m in change.maintenances}},
         events={**before.events, **{e.id: e for e in change.events}},
         orders={**before.orders, **{o.id: o for o in change.orders}},
+        fleet_rules=before.fleet_rules,
     )
     return plan_warnings(before, after, maintenance_id, world.now)
 
@@ -55,6 +71,52 @@ def test_waves_that_only_approvals_could_start_before_the_deadline() -> None:
         ),
     )
     assert warned(world, "shop/web-0", source=Source.USER, emergency=False, not_after=at(16)) == ()
+
+
+def test_a_window_that_opens_after_the_deadline() -> None:
+    """No wave can start in time, or the waves that follow the first one cannot. It is noon."""
+    world = shop(2, enabled=True)
+    world.save(
+        put_window(world.snapshot(), Window(name="nights", spans=("daily 20:00-22:00",)), now=START, actor=OPERATOR)
+    )
+    plan = {"targets": Targets(scope="shop"), "strategy": Strategy(windows=("nights",))}
+    assert messages(warned(world, **plan, not_after=at(60))) == [
+        "misses-deadline: no wave can start before not_after (2030-01-01 13:00:00Z): windows and no-go times allow the"
+        " first start at 2030-01-01 20:00:00Z, and what has not started by then is cancelled"
+    ]
+    (second,) = warned(world, **plan, not_after=at(8 * 60 + 10))
+    assert second.message.startswith("without approvals 1 of 2 wave(s) cannot start before not_after")
+    assert warned(world, **plan, not_after=at(9 * 60)) == ()
+    always = NoGoTime(name="never", reason="closed", spans=("daily 00:00-24:00",))
+    world.save(put_no_go_time(world.snapshot(), always, [], now=START, actor=OPERATOR))
+    (never,) = warned(world, **plan, not_after=at(9 * 60))
+    assert "windows and no-go times allow no start, and" in never.message
+
+
+def test_a_first_wave_that_waits_for_something_else_has_no_known_start() -> None:
+    """Only windows and no-go times say when a wave that is not published may start."""
+    world = shop(2, enabled=True, max_unavailable="1")
+    world.submit("shop/web-0")
+    assert warned(world, "shop/web-1", not_after=at(1)) == ()
+
+
+def test_a_pause_or_a_canary_without_effect() -> None:
+    """A pause after the last wave, a pause inside the canary, and a canary that leaves no other group."""
+    machines = [machine(f"shop/web-{n}", n % 2, host=f"kvm-{n // 2}") for n in range(6)]
+    world = World(scope("shop", enabled=True), machines=machines)
+
+    def found(**options: Any) -> list[str]:
+        strategy = Strategy(group_by="host", **options)
+        return messages(warned(world, targets=Targets(scope="shop"), strategy=strategy))
+
+    assert found(canary=1, pause_after=2) == found(canary=2, pause_after=2) == found(pause_after=5) == []
+    assert found(pause_after=6) == ["no-pause: pause_after is 6, and the plan has 6 waves: it does not pause"]
+    assert found(canary=1, pause_after=1) == [
+        "pause-in-canary: it pauses after wave 1, but the canary ends with wave 2"
+    ]
+    assert found(canary=3) == ["canary-is-all: canary is 3, and the plan has 3 groups: all of them are the canary"]
+    by_domain = Strategy(canary=1, pause_after=1)
+    assert warned(world, targets=Targets(scope="shop"), strategy=by_domain) == ()
 
 
 def test_a_scope_that_has_never_polled_gets_no_notice() -> None:
@@ -168,3 +230,25 @@ def test_a_host_that_is_already_in_maintenance_is_named() -> None:
     assert f"host a is already in maintenance {first}: the work on it waits for that" in found[1].message
     world.cancel_maintenance(first)
     assert warned(world, type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE) == ()
+
+
+def test_a_host_with_more_machines_than_a_budget_is_named() -> None:
+    """They are shut down together in place, so they never find room; evacuations are split, and emergencies do not wait."""
+    machines = [machine(f"shop/web-{n}", host="a") for n in range(3)]
+    world = World(
+        scope("shop", max_unavailable="50%"), scope("ship"), machines=[*machines, machine("ship/db", host="a")]
+    )
+    world.save(Change(at=START, fleet_rules=FleetRules(max_machines_down=3)))
+    on_host: dict[str, Any] = {"targets": Targets(hosts=("a",)), "host_mode": HostMode.IN_PLACE}
+    assert messages(warned(world, **on_host)) == [
+        "over-budget: host a carries 3 machines to be shut down together, and max_unavailable of shop allows 1:"
+        " they are not announced before the budget is raised",
+        "over-budget: host a carries 4 machines to be shut down together, and max_machines_down of the fleet allows 3:"
+        " they are not announced before the budget is raised",
+    ]
+    assert "over-budget" not in [each.code for each in warned(world, **on_host, emergency=True)]
+    evacuation = {**on_host, "type": EventType.FREEZE, "host_mode": HostMode.EVACUATE}
+    assert warned(world, **evacuation) == ()
+    world.save(Change(at=START, fleet_rules=FleetRules(version=1)))
+    world.save(Change(at=START, scopes=(replace(world.scope(), max_unavailable="3"),)))
+    assert warned(world, **on_host) == ()

@@ -51,6 +51,16 @@ def test_waves_follow_each_other() -> None:
     assert [wave.may_wait_for for wave in found.waves] == [("approval", "notice")] * 3
 
 
+def test_a_rival_that_misses_its_window_is_planned_again() -> None:
+    """The work of the first wave lasts until the window closes, so the rival starts ahead of the second on the next day."""
+    world = shop(3, windows=("nights",))
+    world.save(Change(at=world.now, fleet_rules=NIGHTS))
+    world.submit("shop/web-2", not_before=at(70), duration_s=1_200)
+    found = calendar(world, "shop/web-0", "shop/web-1", duration_s=7_200)
+    tomorrow = 24 * 60
+    assert [wave.latest for wave in found.waves] == [at(60), at(tomorrow + 80)]
+
+
 def test_a_strategy_shows_in_the_calendar() -> None:
     """Groups, hosts and machines of each wave, the bake time, and the wave that waits for an operator."""
     world = World(scope("shop"), scope("ship"), machines=[machine("shop/a", host="h1"), machine("ship/b", host="h2")])

@@ -15,10 +15,12 @@ FIRST = WaveProgress(wave=1, left=2, notice_s=900, published=at(0), not_before=a
 SECOND = WaveProgress(wave=2, left=1)
 
 
-def end_of(*waves: WaveProgress, minutes: float = 0, held: bool = False, **facts: Any) -> datetime | None:
+def end_of(
+    *waves: WaveProgress, minutes: float = 0, held: bool = False, limited: bool = False, **facts: Any
+) -> datetime | None:
     """The expected end, at so many minutes, of a maintenance whose work takes five minutes unless `facts` say otherwise."""
     requested: Maintenance = maintenance(**{"duration_s": 300, **facts})
-    return expected_end(requested, waves, held=held, now=at(minutes))
+    return expected_end(requested, waves, held=held, limited=limited, now=at(minutes))
 
 
 def progress_of(world: World) -> Counted:
@@ -118,7 +120,7 @@ def test_the_wait_for_an_operator_is_no_work(verb: Verb, *, doubted: bool) -> No
     not_before = world.event(second.id).not_before
     assert not_before is not None
     expected = not_before + timedelta(seconds=300)
-    assert expected_end(world.maintenance(first.id), waves, held=False, now=world.now) == expected
+    assert expected_end(world.maintenance(first.id), waves, held=False, limited=False, now=world.now) == expected
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,8 @@ def test_the_wait_for_an_operator_is_no_work(verb: Verb, *, doubted: bool) -> No
         ([FIRST], {"paused": True}),
         ([FIRST], {"held": True}),
         ([FIRST], {"minutes": 16}),
+        ([FIRST, SECOND], {"limited": True}),
+        ([WaveProgress(wave=1, left=1, requested_not_before=at(60))], {"limited": True}),
         ([WaveProgress(wave=1, running=1, not_before=at(15), started=at(15))], {"minutes": 21}),
         ([WaveProgress(wave=1, failed=1, started=at(15)), SECOND], {}),
         ([WaveProgress(wave=1, running=1, in_doubt=1, started=at(15))], {}),
@@ -136,7 +140,8 @@ def test_the_wait_for_an_operator_is_no_work(verb: Verb, *, doubted: bool) -> No
         ([WaveProgress(wave=1, done=3, started=at(15), completed=at(16))], {}),
         ([], {}),
     ],
-    ids=["unknown", "no interruption", "paused", "held", "late", "too long", "failed", "in doubt", "planned", "ended", "none"],
+    ids=["unknown", "no interruption", "paused", "held", "late", "later window", "window", "too long", "failed", "in doubt",
+         "planned", "ended", "none"],
 )  # fmt: skip
 def test_no_end_is_expected_where_more_than_time_is_missing(waves: list[WaveProgress], facts: dict[str, Any]) -> None:
     """An operator must act, the duration is unknown, the wave is late, or nothing is left."""
@@ -152,7 +157,7 @@ def test_the_expected_end_is_the_end_if_time_alone_moves_the_maintenance() -> No
     def estimate() -> datetime | None:
         snapshot = world.snapshot()
         waves = wave_progress(snapshot.events.values(), snapshot.orders)
-        return expected_end(requested, waves, held=False, now=world.now)
+        return expected_end(requested, waves, held=False, limited=False, now=world.now)
 
     expected = estimate()
     for each in (first, second):

@@ -197,6 +197,21 @@ def test_a_held_clock_does_not_reach_the_requested_start() -> None:
     assert world.maintenance(moved).wake_at is None
 
 
+def test_a_held_clock_does_not_announce_a_rescheduled_event() -> None:
+    """The jump may be false: the event would be announced long before its requested time."""
+    world = shop()
+    (event,) = world.submit("shop/web-0")
+    moved = move(world, event.id, 1_000)
+    world.now = at(990)
+    hold = ClockHold(trusted=at(11), noticed=world.now, jumped_s=58_000)
+    world.save(Change(at=world.now, hold=hold))
+    world.tick()
+    assert (world.status(moved), world.codes(moved)) == (Status.PLANNED, ["requested-start", "clock"])
+    world.save(Change(at=world.now, releases_hold=hold))
+    world.tick()
+    assert world.status(moved) is Status.SCHEDULED
+
+
 # -- hosts
 
 
@@ -240,6 +255,21 @@ def test_rescheduled_hosts_come_in_the_order_of_their_times() -> None:
     assert [e.host for e in world.snapshot().events.values() if e.status is Status.SCHEDULED] == ["kvm-1"]
     move_host(world, maintenance_id, "kvm-0", 59, most=2)
     assert turns() == ["kvm-1", "kvm-0"]
+
+
+def test_a_held_clock_does_not_plan_a_rescheduled_host() -> None:
+    """Its events would be announced at once."""
+    world, maintenance_id = farm()
+    move_host(world, maintenance_id, "kvm-0", 1_000)
+    world.skip_host(maintenance_id, "kvm-1")
+    world.now = at(990)
+    hold = ClockHold(trusted=at(11), noticed=world.now, jumped_s=58_000)
+    world.save(Change(at=world.now, hold=hold))
+    world.tick()
+    assert {e.status for e in world.snapshot().events.values()} == {Status.CANCELLED}
+    world.save(Change(at=world.now, releases_hold=hold))
+    world.tick()
+    assert [e.host for e in world.snapshot().events.values() if e.status is Status.SCHEDULED] == ["kvm-0"]
 
 
 def test_an_empty_host_waits_for_its_requested_time() -> None:

@@ -131,6 +131,13 @@ def test_by_label() -> None:
     ]
 
 
+def test_a_label_that_no_machine_has_is_refused() -> None:
+    """A misspelt key would put all machines into one group, and the canary would cover all of them."""
+    by_rak = Strategy(group_by="label:rak", canary=1)
+    with pytest.raises(Refused, match="group_by: none of these machines has a label rak, and no host of them has it"):
+        planned("shop/web-0", "shop/web-1", strategy=by_rak)
+
+
 def test_no_machines_have_no_waves() -> None:
     """A host without machines has no wave."""
     assert waves(Strategy(), []) == []
@@ -334,6 +341,8 @@ def test_a_maintenance_pauses_after_a_wave_until_an_operator_lets_it_continue() 
     assert world.codes(second.id) == ["continue"]
     assert world.codes(third.id) == ["continue", "earlier-wave"]
     assert needs(world, first) == ["continue"]
+    with pytest.raises(Refused, match="pauses after wave 1: use `maintenance continue`"):
+        world.resume(first.maintenance_id)
     assert [each.action for each in world.continue_maintenance(first.maintenance_id).audit] == ["maintenance continued"]
     assert world.maintenance(first.id).status is MaintenanceStatus.RUNNING
     assert world.continue_maintenance(first.maintenance_id).empty
@@ -380,7 +389,7 @@ def test_a_maintenance_goes_on_until_the_limit_of_failures() -> None:
     assert world.maintenance(events[0].id).status is MaintenanceStatus.PAUSED
     (reason,) = world.waiting_for(events[2].id)
     assert (reason.code, reason.events) == ("failures", (events[0].id, events[1].id))
-    assert reason.message == "2 order(s) failed, and the maintenance holds at 2 (max_failures = 2)"
+    assert reason.message == "2 orders failed, and the maintenance holds at 2 (max_failures = 2)"
     assert needs(world, events[0]) == ["order-failed", "order-failed"]
     world.resolve_failure(events[0].id, Verb.ABANDON)
     world.tick()

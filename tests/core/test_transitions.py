@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import pytest
 
@@ -97,10 +98,22 @@ def test_the_tables_are_complete() -> None:
     assert set(ORDER_TRANSITIONS) == set(OrderState)
 
 
-def test_a_refusal_lists_the_possible_verbs() -> None:
-    """The message of an illegal verb lists the legal ones."""
-    with pytest.raises(IllegalTransition, match=r"\(possible: approve, start, cancel, reschedule\)"):
-        status_after(event(status=Status.SCHEDULED), Verb.FINISH)
+@pytest.mark.parametrize(
+    ("facts", "verb", "end"),
+    [
+        ({"status": Status.SCHEDULED}, Verb.FINISH, "status (possible: approve, cancel, reschedule)"),
+        ({"status": Status.PLANNED}, Verb.APPROVE, "status (possible: cancel, reschedule)"),
+        ({"status": Status.STARTED}, Verb.CANCEL, "status (it has started: it is too late)"),
+        ({"status": Status.COMPLETED}, Verb.CANCEL, "is Completed: 'cancel' is not possible in this status"),
+        ({"status": Status.CANCELLED, "replaced_by": "E2"}, Verb.RESCHEDULE, "status (event E2 replaces it)"),
+        ({"status": Status.CANCELLED, "replaced_by": "H", "host": "h1"}, Verb.RESCHEDULE, "possible in this status"),
+    ],
+)
+def test_a_refusal_says_what_an_operator_can_do(facts: dict[str, Any], verb: Verb, end: str) -> None:
+    """It names verbs of operators only, and the event that replaces a rescheduled one."""
+    with pytest.raises(IllegalTransition) as refusal:
+        status_after(event(**facts), verb)
+    assert str(refusal.value).endswith(end)
 
 
 # -- through the verbs of lifecycle

@@ -73,6 +73,13 @@ def test_other_text_is_no_span(text: str) -> None:
         parse_span(text)
 
 
+def test_the_whole_day_is_written_with_24_00() -> None:
+    with pytest.raises(
+        Invalid, match="write two different times from 00:00 to 24:00, and 00:00-24:00 for the whole day"
+    ):
+        parse_span("daily 00:00-00:00")
+
+
 @pytest.mark.parametrize("name", ["", "Europe/Nowhere", "Europe", "/etc/passwd", "../UTC", "Europe/Berlin\0", "\ud800"])
 def test_a_zone_must_exist(name: str) -> None:
     with pytest.raises(Invalid, match="there is no time zone"):

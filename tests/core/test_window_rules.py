@@ -26,7 +26,8 @@ from forewarn.core.model import (
     Strategy,
     Targets,
 )
-from forewarn.core.window_rules import may_wait_elsewhere
+from forewarn.core.needs_operator import needs_operator
+from forewarn.core.window_rules import may_limit, may_wait_elsewhere
 from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
 
 # The World begins on Tuesday at 12:00.
@@ -100,7 +101,7 @@ def test_a_window_that_does_not_exist_is_never_open() -> None:
     (planned,) = made.submit("shop/web-0")
     (reason,) = made.waiting_for(planned.id)
     assert reason.code == "window"
-    assert reason.message.startswith("maintenance starts only in its window (a removed window), and its windows")
+    assert reason.message.startswith("it waits for its window (a removed window), and its windows")
     assert reason.until == START + timedelta(days=400)
 
 
@@ -194,7 +195,9 @@ def test_windows_of_a_maintenance_must_exist_and_meet_those_of_its_scopes() -> N
     with pytest.raises(Refused, match="scope shop has no window in common with weekend"):
         made.submit("shop/web-0", strategy=Strategy(windows=("weekend",)))
     (planned,) = made.submit("shop/web-0", strategy=Strategy(windows=("weekend", "afternoon")))
-    assert made.waiting_for(planned.id)[0].message.endswith("(afternoon and weekend or afternoon)")
+    assert made.waiting_for(planned.id)[0].message.startswith(
+        "it waits for its window (afternoon and weekend or afternoon)"
+    )
     (other,) = made.submit("desk/d-0", strategy=Strategy(windows=("weekend",)))
     assert made.codes(other.id) == ["window"]
 
@@ -290,3 +293,55 @@ def test_in_place_work_on_machines_without_a_common_window_is_refused() -> None:
     with pytest.raises(Refused, match=r"the machines on host kvm-1 have no common window \(desk, shop\)"):
         made.submit(**in_place)
     assert {e.status for e in made.submit(**in_place, emergency=True)} == {Status.STARTED}
+
+
+def test_a_held_clock_announces_nothing() -> None:
+    """By the trusted clock, the window is far away: the jump may be false."""
+    made = world(AFTERNOON, windows=("afternoon",))
+    (planned,) = made.submit("shop/web-0")
+    hold = ClockHold(trusted=at(10), noticed=at(50), jumped_s=2_400)
+    made.save(Change(at=at(50), hold=hold))
+    made.tick_at(50)
+    assert (made.status(planned.id), made.codes(planned.id)) == (Status.PLANNED, ["window", "clock"])
+    assert made.maintenance(planned.id).wake_at is None
+    (reason,) = needs_operator(made.snapshot(), planned.maintenance_id, made.now)
+    assert reason.code == "clock"
+    made.save(Change(at=at(50), releases_hold=hold))
+    made.tick()
+    assert made.event(planned.id).not_before == at(65)
+
+
+def test_what_windows_and_no_go_times_may_limit() -> None:
+    """Known scopes are examined; for unknown ones any rule may count, unless it is over."""
+    desk, shop = scope("desk"), scope(windows=("afternoon",))
+    none, fair = FleetRules(windows={"afternoon": AFTERNOON}), FleetRules(no_go_times={"fair": FAIR})
+    reboot = maintenance()
+    assert may_limit(none, reboot, [desk, shop], START)
+    assert not may_limit(none, reboot, [desk], START)
+    assert may_limit(none, replace(reboot, strategy=Strategy(windows=("afternoon",))), [desk], START)
+    assert may_limit(none, reboot, None, START)
+    assert not may_limit(FleetRules(), reboot, None, START)
+    assert [may_limit(fair, reboot, [scope(name)], START) for name in ("shop", "desk")] == [True, False]
+    assert not may_limit(fair, reboot, None, at(90))
+    assert may_limit(FleetRules(no_go_times={"fair": replace(FAIR, scopes=())}), reboot, [desk], START)
+    for unbound in ({"emergency": True}, {"source": Source.USER}, {"type": EventType.PREEMPT}):
+        assert not may_limit(none, replace(reboot, **unbound), [shop], START)
+        assert not may_limit(none, replace(reboot, **unbound), None, START)
+
+
+def test_a_wave_that_can_never_start_needs_an_operator() -> None:
+    """The windows of its scopes met when it was planned, and no longer do."""
+    made = World(
+        scope(windows=("afternoon",)),
+        scope("desk", windows=("afternoon",)),
+        machines=[machine("shop/web-0"), machine("desk/d-0")],
+    )
+    made.save(Change(at=START, fleet_rules=FleetRules(windows={"afternoon": AFTERNOON, "weekend": WEEKEND})))
+    planned, _ = made.submit("shop/web-0", "desk/d-0")
+    assert needs_operator(made.snapshot(), planned.maintenance_id, made.now) == ()
+    made.save(Change(at=made.now, scopes=(replace(made.snapshot().scopes["desk"], windows=("weekend",)),)))
+    (reason,) = needs_operator(made.snapshot(), planned.maintenance_id, made.now)
+    assert (reason.code, reason.message) == (
+        "window",
+        "maintenance starts only in its window (weekend and afternoon), and its windows and no-go times leave no other time",
+    )

@@ -51,7 +51,10 @@ def test_a_window_put_again_changes_nothing_and_keeps_its_extension() -> None:
 
 
 def test_a_window_in_use_is_not_removed() -> None:
-    with pytest.raises(Refused, match="window nights is used by maintenance M, scope shop: change their windows first"):
+    message = (
+        "used by maintenance M, scope shop: take it from a scope .*; wait until a maintenance has ended, or cancel it"
+    )
+    with pytest.raises(Refused, match=message):
         window_verbs.remove_window(KNOWN, "nights", ["scope shop", "maintenance M"], now=START, actor=OPERATOR)
     with pytest.raises(NotFound, match="there is no window 'x'"):
         window_verbs.remove_window(KNOWN, "x", [], now=START, actor=OPERATOR)
@@ -78,21 +81,37 @@ def test_only_an_open_window_is_extended_to_a_later_time() -> None:
 
 def test_a_no_go_time_is_added_changed_and_removed() -> None:
     weekly = NoGoTime(name="weekly", reason="busy", spans=("Mon 08:00-18:00",))
-    change = window_verbs.put_no_go_time(KNOWN, weekly, now=START, actor=OPERATOR)
+    change = window_verbs.put_no_go_time(KNOWN, weekly, [], now=START, actor=OPERATOR)
     assert rules_of(change, "no-go time added", "weekly: busy").no_go_times == {"fair": FAIR, "weekly": weekly}
     longer = replace(FAIR, end=at(90))
-    change = window_verbs.put_no_go_time(KNOWN, longer, now=START, actor=OPERATOR)
+    change = window_verbs.put_no_go_time(KNOWN, longer, [], now=START, actor=OPERATOR)
     assert rules_of(change, "no-go time changed", "fair: the fair").no_go_times == {"fair": longer}
-    assert window_verbs.put_no_go_time(KNOWN, FAIR, now=START, actor=OPERATOR).empty
+    assert window_verbs.put_no_go_time(KNOWN, FAIR, [], now=START, actor=OPERATOR).empty
     change = window_verbs.remove_no_go_time(KNOWN, "fair", now=START, actor=OPERATOR)
     assert rules_of(change, "no-go time removed", "fair").no_go_times == {}
     with pytest.raises(NotFound, match="there is no no-go time 'x'"):
         window_verbs.remove_no_go_time(KNOWN, "x", now=START, actor=OPERATOR)
 
 
+def test_a_no_go_time_of_unknown_scopes_is_refused() -> None:
+    """A misspelt scope would bind nothing."""
+    of_shop = replace(FAIR, scopes=("shop",), name="of-shop")
+    assert not window_verbs.put_no_go_time(KNOWN, of_shop, ["shop"], now=START, actor=OPERATOR).empty
+    with pytest.raises(NotFound, match="no-go time of-shop: there is no scope 'shop': check the name in the fleet"):
+        window_verbs.put_no_go_time(KNOWN, of_shop, ["ship"], now=START, actor=OPERATOR)
+
+
+def test_a_no_go_time_that_has_passed_is_refused() -> None:
+    """One that lasts already is allowed."""
+    again = replace(FAIR, reason="the fair again")
+    assert not window_verbs.put_no_go_time(KNOWN, again, [], now=at(59), actor=OPERATOR).empty
+    with pytest.raises(Refused, match="no-go time fair has passed: it would end at 2030-01-01 13:00:00Z"):
+        window_verbs.put_no_go_time(KNOWN, again, [], now=at(60), actor=OPERATOR)
+
+
 def test_a_scope_names_windows_that_exist() -> None:
     window_verbs.refuse_unknown_windows(KNOWN.fleet_rules, [scope(windows=("nights", "midday"))])
-    with pytest.raises(Invalid, match="scope shop: windows: there is no window 'x': add it first"):
+    with pytest.raises(Invalid, match="scope shop: windows: there is no window 'x': run `forewarn window add x` first"):
         window_verbs.refuse_unknown_windows(KNOWN.fleet_rules, [scope(windows=("nights", "x"))])
 
 
@@ -109,4 +128,4 @@ def test_a_no_go_time_by_labels_is_refused() -> None:
     """It would bind other machines than its labels say."""
     racks = NoGoTime(name="racks", reason="wiring", spans=("Mon 10:00-11:00",), labels="rack=a3")
     with pytest.raises(Invalid, match="no-go time racks has labels, which bind no machines: name scopes instead"):
-        window_verbs.put_no_go_time(Snapshot(), racks, now=START, actor=OPERATOR)
+        window_verbs.put_no_go_time(Snapshot(), racks, [], now=START, actor=OPERATOR)

@@ -6,8 +6,10 @@ from datetime import timedelta
 import pytest
 
 from forewarn.app.service import Service
+from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, InvalidFleet, NotFound, Refused
 from forewarn.core.model import (
+    ClockHold,
     EventType,
     Machine,
     MaintenanceRequest,
@@ -16,6 +18,7 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
+from forewarn.core.preview import forecast
 from forewarn.service.clock import ManualClock
 from forewarn.service.control import Control
 from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES
@@ -85,6 +88,17 @@ def test_a_tick_that_was_stopped_is_a_conflict(monkeypatch: pytest.MonkeyPatch) 
     for started in (BATCH // 2, BATCH):
         service.ticker.cycle()
         assert len(service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events) == started
+
+
+def test_the_preview_knows_a_held_clock() -> None:
+    """While the clock is held, no passing of time starts an event."""
+    service = make_service(MemoryStore())
+    hold = ClockHold(trusted=START, noticed=START, jumped_s=3_000)
+    service.store.apply(Change(at=START, hold=hold))
+    request = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=(("s-0", "m"),)))
+    planned = service.control.plan(request, OPERATOR)
+    (wave,) = forecast(planned.snapshot, planned.maintenance_id, planned.at).waves
+    assert (wave.latest, "clock" in wave.may_wait_for) == (None, True)
 
 
 def test_one_machine_is_changed_without_reading_the_whole_fleet() -> None:

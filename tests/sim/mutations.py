@@ -257,7 +257,7 @@ def others_changes_are_not_looked_after(patch: pytest.MonkeyPatch) -> None:
 
 def bake_cut_short_by_a_failover(patch: pytest.MonkeyPatch) -> None:
     """Forget the bake time when the store has failed over: epochs grow by 1,000 then."""
-    original = strategy.bake
+    original = strategy.bake_waits
 
     def forgotten(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
         failed_over = any(draft.scopes[event.scope].epoch >= 1_000 for event in wave)

@@ -794,6 +794,7 @@ def test_a_tick_reads_the_current_waves_and_what_may_hold_them_back(store: Store
                 event("L2", "large", wave=2, position=2, status=Status.STARTED),
                 planned("L3", "large", 3, "blog"),
                 planned("L4", "large", 4, "far"),
+                replace(event("L5", "large", wave=4, position=5, status=Status.CANCELLED), replaced_by="L4"),
                 event("O1", "over", wave=1, position=1, status=Status.COMPLETED),
                 planned("R1", "rival", 1, "blog"),
                 planned("R2", "rival", 2, "far"),
@@ -808,7 +809,7 @@ def test_a_tick_reads_the_current_waves_and_what_may_hold_them_back(store: Store
     assert set(seen.scopes) == {"shop", "blog"}
     assert set(seen.maintenances) == {"large", "over", "rival", "whole"}
     assert set(seen.orders) == {"L2", "O1"}
-    assert dict(seen.unread) == {"large": UnreadEvents(4, at(1_000)), "rival": UnreadEvents(2)}
+    assert dict(seen.unread) == {"large": UnreadEvents(5, at(1_000), 1), "rival": UnreadEvents(2)}
     assert not store.snapshot(Focus(maintenances=("large",))).unread
     assert set(store.snapshot(Focus(maintenances=("whole",), current_waves=True)).scopes) == {"shop", "far"}
 

@@ -32,6 +32,7 @@ CLEAR_HOST = "stop or move what runs on host {host}: its work can begin then"
 # By the code of the reason: who may run the commands, and the commands. For other reasons there is only to wait.
 HINTS: Mapping[str, tuple[frozenset[Role], str]] = {
     "approval": (OWNERS, "run `forewarn event approve {event}` to let it start without further approvals"),
+    "budget": (OPERATORS, "run `forewarn budget show` to see what is down"),
     "continue": (OPERATORS, "run `forewarn maintenance continue {maintenance}`"),
     "failures": (OPERATORS, RESOLVE),
     "clock": (OPERATORS, "check the clock, then run `forewarn clock confirm`"),
@@ -55,6 +56,8 @@ def hint(event: Json, reason: Json, role: str, *, in_place: bool = False) -> str
     if orders := reason.get("orders"):
         again = RESOLVE_IN_PLACE if in_place and reason["code"] != "in-doubt" else RESOLVE_HOST
         cause, text = orders[0], text.replace(RESOLVE, again)
+    if reason["code"] == "budget" and (named := reason.get("events")):
+        text += f", and `event why` for the events {' '.join(map(short_ids(named).__getitem__, named))}"
     return text.format(event=event["id"], maintenance=event["maintenance_id"], cause=cause)
 
 

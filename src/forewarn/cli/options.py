@@ -59,5 +59,5 @@ def _parse_time(text: str, now: datetime) -> datetime:
     except ValueError:
         raise Invalid(f"{text!r} is not a time: write it like 2030-01-31T22:00:00Z, or +2h from now") from None
     if parsed.tzinfo is None:
-        raise Invalid(f"{text!r} has no time zone: write it like {text.replace(' ', 'T')}Z, or +2h from now")
+        raise Invalid(f"{text!r} has no time zone: write it like {parsed.isoformat()}Z, or +2h from now")
     return parsed.astimezone(UTC)

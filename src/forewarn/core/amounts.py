@@ -36,4 +36,4 @@ def parse_amount(text: object) -> Amount:
         amount = Amount(int(match[1]), is_share=bool(match[2]))
         if 1 <= amount.number <= (100 if amount.is_share else MAX_AMOUNT):
             return amount
-    raise Invalid(f'{text!r} is not an amount: write a number from 1 to {MAX_AMOUNT}, or a share like "10%"')
+    raise Invalid(f"{text!r} is not an amount: write a number from 1 to {MAX_AMOUNT}, or a share from 1% to 100%")

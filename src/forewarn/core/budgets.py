@@ -3,7 +3,8 @@
 Owns what counts as down, and when a planned wave finds room. A machine counts while it is in a Started event, or in a published
 one: its agent may have drained it. A host counts while a maintenance works on it or empties it. Budgets hold back the
 publication of Platform Freeze, Reboot and Redeploy, and the work on an empty host. Other events and emergencies count, but
-never wait. These predicates change nothing.
+never wait. Drills count too, but not for a real wave in their scope: they end when it is published. These predicates change
+nothing.
 """
 
 from collections import defaultdict
@@ -14,7 +15,7 @@ from datetime import datetime
 from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.fleet_rules import MAX_LIMIT, MAX_NAMED_EVENTS
+from forewarn.core.fleet_rules import MAX_LIMIT
 from forewarn.core.formatting import count
 from forewarn.core.hosts import IN_MAINTENANCE
 from forewarn.core.model import (
@@ -30,7 +31,7 @@ from forewarn.core.model import (
     Scope,
     Status,
 )
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import MAX_NAMED, Waiting
 from forewarn.core.strategy import PlannedWave
 
 _UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
@@ -51,7 +52,7 @@ def host_budget_waits(draft: Draft, maintenance: Maintenance, order: Order) -> l
 def budgets_only_an_operator_frees(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return the budgets that have no room for a planned wave until an operator acts.
 
-    Only failed orders and orders in doubt use them, or they are smaller than the wave.
+    What failed orders and orders in doubt keep leaves too little room, or the budget is smaller than the wave.
     """
     return [shortage.reason for shortage in _shortages(draft, maintenance, wave) if shortage.is_stuck]
 
@@ -62,7 +63,7 @@ def waits_for_fleet(draft: Draft, maintenance: Maintenance, wave: list[Event], o
         return False
     if order is not None and host_budget_waits(draft, maintenance, order):
         return True
-    return any(not shortage.is_stuck for shortage in _fleet_shortages(draft, maintenance, wave))
+    return any(not shortage.is_too_large for shortage in _fleet_shortages(draft, maintenance, wave))
 
 
 def set_budget(
@@ -140,17 +141,31 @@ def machines_down(draft: Draft) -> int:
     return draft.before.fleet_use.machines + draft.more_unavailable()
 
 
-def _hosts_down(draft: Draft) -> set[str]:
-    """Return the hosts of the fleet that are down, with what the draft has changed so far."""
+def _users(draft: Draft, maintenance: Maintenance, scope: str) -> list[Event]:
+    """Return the events in a scope that count for a wave of this maintenance."""
+    visible = [event for event in draft.events_in(scope) if event.status in VISIBLE]
+    if maintenance.drill_hold_s:
+        return visible
+    return [event for event in visible if not draft.maintenances[event.maintenance_id].drill_hold_s]
+
+
+def _machines(events: Iterable[Event]) -> set[str]:
+    return {name for event in events for name in event.resources}
+
+
+def _hosts_down(draft: Draft, no_drills_in: Collection[str]) -> set[str]:
+    """Return the hosts of the fleet that are down, with what the draft has changed so far, without drills in these scopes."""
     others = {host for maintenance, host in draft.before.fleet_use.hosts if maintenance not in draft.maintenances}
-    return others.union(*(_hosts_taken_down(draft, maintenance) for maintenance in draft.maintenances.values()))
+    return others.union(*(_hosts_taken_down(draft, each, no_drills_in) for each in draft.maintenances.values()))
 
 
-def _hosts_taken_down(draft: Draft, maintenance: Maintenance) -> set[str]:
+def _hosts_taken_down(draft: Draft, maintenance: Maintenance, no_drills_in: Collection[str] = ()) -> set[str]:
     """Return the hosts that a maintenance works on or empties, or whose machines it groups by their host."""
     if maintenance.host_mode is None and maintenance.strategy.group_by != GroupBy.HOST:
         return set()
     events = draft.events_of(maintenance.id)
+    if maintenance.drill_hold_s:
+        events = [event for event in events if event.scope not in no_drills_in]
     begun = {event.host for event in events if event.status in VISIBLE or event.status is Status.COMPLETED}
     hosts = hosts_of(maintenance, (event for event in events if event.status in VISIBLE))
     return hosts | {
@@ -175,24 +190,26 @@ class _Shortage:
 
     reason: Waiting
     is_stuck: bool
+    is_too_large: bool = False
 
 
 def _shortages(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[_Shortage]:
     of_fleet = _fleet_shortages(draft, maintenance, wave)
     # Owners must not learn what is down in the fleet.
     hidden = [replace(shortage, reason=replace(shortage.reason, rules_of=((),))) for shortage in of_fleet]
-    return [*_scope_shortages(draft, wave), *hidden]
+    return [*_scope_shortages(draft, maintenance, wave), *hidden]
 
 
-def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]:
+def _scope_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> Iterator[_Shortage]:
     bound: dict[str, list[Event]] = defaultdict(list)
     for event in wave:
         if event.one_domain_at_a_time and draft.scopes[event.scope].max_unavailable:
             bound[event.scope].append(event)
     for name, events in sorted(bound.items()):
-        scope, unavailable = draft.scopes[name], draft.unavailable_in(name)
-        limit = scope_limit(scope, draft.before.machine_counts.get(name, 0)) or 0
-        needed = {machine for event in events for machine in event.resources}
+        users = _users(draft, maintenance, name)
+        unavailable = _machines(users)
+        limit = scope_limit(draft.scopes[name], draft.before.machine_counts.get(name, 0)) or 0
+        needed = _machines(events)
         more = len(needed - unavailable)
         if len(unavailable) + more <= limit:
             continue
@@ -200,14 +217,11 @@ def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]
         if len(needed) > limit:
             yield _too_large(allowed, len(needed), events)
             continue
-        users = [event for event in draft.events_in(name) if event.status in VISIBLE]
         users.sort(key=lambda event: not _is_unresolved(draft, event))
         unresolved = [event for event in users if _is_unresolved(draft, event)]
+        kept = {machine for event in unresolved for machine in event.resources}
         reason = _in_use(allowed, len(unavailable), more, _ids(users))
-        if unresolved:
-            keeps = f"event {unresolved[0].id} keeps its share until its failure is resolved"
-            reason = replace(reason, message=f"{reason.message}; {keeps}")
-        yield _Shortage(reason, is_stuck=len(unresolved) == len(users))
+        yield _Shortage(_keeps(reason, unresolved), is_stuck=len(kept | needed) > limit)
 
 
 def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> Iterator[_Shortage]:
@@ -215,43 +229,75 @@ def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
     bound = [event for event in wave if event.one_domain_at_a_time]
     if limit and bound:
         needed = {(event.scope, name) for event in bound for name in event.resources}
-        unavailable = {scope: draft.unavailable_in(scope) for scope in {event.scope for event in bound}}
+        scopes = {event.scope for event in bound}
+        unavailable = {scope: _machines(_users(draft, maintenance, scope)) for scope in scopes}
         more = sum(name not in unavailable[scope] for scope, name in needed)
-        down = machines_down(draft)
+        in_drills = sum(len(draft.unavailable_in(scope) - names) for scope, names in unavailable.items())
+        down = machines_down(draft) - in_drills
         if down + more > limit:
             allowed = f"max_machines_down allows {count(limit, 'machine')} of the fleet at once"
             if len(needed) > limit:
                 yield _too_large(allowed, len(needed), bound)
             else:
-                yield _Shortage(_in_use(allowed, down, more, draft.before.fleet_use.events), is_stuck=False)
+                unresolved = _unresolved_events(draft)
+                kept = {(event.scope, name) for event in unresolved for name in event.resources}
+                reason = _in_use(allowed, down, more, draft.before.fleet_use.events)
+                yield _Shortage(_keeps(reason, unresolved), is_stuck=len(kept | needed) > limit)
     yield from _host_shortages(draft, maintenance, hosts_of(maintenance, bound), bound)
 
 
 def _host_shortages(
-    draft: Draft, maintenance: Maintenance, hosts: Collection[str], wave: Iterable[Event]
+    draft: Draft, maintenance: Maintenance, hosts: Collection[str], wave: Collection[Event]
 ) -> Iterator[_Shortage]:
     """Yield the shortage of hosts. Hosts that the maintenance itself has taken down already need no room: their turn goes on."""
     limit = draft.before.fleet_rules.max_hosts_down
     if not limit or _hosts_taken_down(draft, maintenance).issuperset(hosts):
         return
-    down = _hosts_down(draft)
+    down = _hosts_down(draft, () if maintenance.drill_hold_s else {event.scope for event in wave})
     more = len(set(hosts) - down)
     if len(down) + more > limit:
         allowed = f"max_hosts_down allows {count(limit, 'host')} of the fleet at once"
         if len(hosts) > limit:
             yield _too_large(allowed, len(hosts), wave)
         else:
-            yield _Shortage(_in_use(allowed, len(down), more, draft.before.fleet_use.events), is_stuck=False)
+            reason = _in_use(allowed, len(down), more, draft.before.fleet_use.events)
+            kept, unresolved = _hosts_kept(draft)
+            yield _Shortage(_keeps(reason, unresolved), is_stuck=len(kept | set(hosts)) > limit)
 
 
 def _too_large(allowed: str, needed: int, events: Iterable[Event]) -> _Shortage:
     message = f"{allowed}, and this wave has {needed}: it cannot be published before the budget is raised"
-    return _Shortage(Waiting(code="budget", message=message, events=_ids(events)), is_stuck=True)
+    return _Shortage(Waiting(code="budget", message=message, events=_ids(events)), is_stuck=True, is_too_large=True)
 
 
 def _in_use(allowed: str, used: int, more: int, events: tuple[str, ...]) -> Waiting:
     message = f"{allowed}: {used} in use, and {more} more needed"
     return Waiting(code="budget", message=message, events=events)
+
+
+def _keeps(reason: Waiting, unresolved: list[Event]) -> Waiting:
+    """Return the reason with the failed events first, and a sentence about the first of them."""
+    if not unresolved:
+        return reason
+    events = tuple(dict.fromkeys([*_ids(unresolved), *reason.events]))[:MAX_NAMED]
+    keeps = f"event {events[0]} keeps its share until its failure is resolved"
+    return replace(reason, message=f"{reason.message}; {keeps}", events=events)
+
+
+def _unresolved_events(draft: Draft) -> list[Event]:
+    """Return the events whose failure keeps machines down, as far as the draft has read the fleet."""
+    return [event for event in draft.events.values() if event.status in VISIBLE and _is_unresolved(draft, event)]
+
+
+def _hosts_kept(draft: Draft) -> tuple[set[str], list[Event]]:
+    """Return the hosts that failures keep down, as far as the draft has read the fleet, and the events that failed."""
+    events = [
+        event
+        for event in _unresolved_events(draft)
+        if event.maintenance_id in draft.maintenances and hosts_of(draft.maintenances[event.maintenance_id], [event])
+    ]
+    hosts = {order.host for order in draft.orders.values() if order.host and order.state in _UNRESOLVED}
+    return hosts.union(*(hosts_of(draft.maintenances[event.maintenance_id], [event]) for event in events)), events
 
 
 def _is_unresolved(draft: Draft, event: Event) -> bool:
@@ -260,4 +306,4 @@ def _is_unresolved(draft: Draft, event: Event) -> bool:
 
 
 def _ids(events: Iterable[Event]) -> tuple[str, ...]:
-    return tuple(event.id for event in events)[:MAX_NAMED_EVENTS]
+    return tuple(event.id for event in events)[:MAX_NAMED]

@@ -29,11 +29,12 @@ class UnreadEvents:
     """What is known of the events of a maintenance that a snapshot does not have: ended ones, and later waves.
 
     `last_position` is the highest position of all events of the maintenance. `last_ended` is the last end of an event that had
-    started, if there is one.
+    started, if there is one. `replaced` counts the events that another event replaces.
     """
 
     last_position: int
     last_ended: datetime | None = None
+    replaced: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

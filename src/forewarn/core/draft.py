@@ -102,6 +102,12 @@ class Draft:
         last = -1 if unread is None else unread.last_position
         return 1 + max((last, *(e.position for e in self.events_of(maintenance_id))))
 
+    def number_of_events(self, maintenance_id: str) -> int:
+        """Return the number of the events of a maintenance, without those that another event replaces."""
+        unread = self.before.unread.get(maintenance_id)
+        replaced = sum(bool(e.replaced_by) for e in self.events_of(maintenance_id))
+        return self.next_position(maintenance_id) - replaced - (0 if unread is None else unread.replaced)
+
     def host(self, name: str) -> Host:
         """Return the host, also one without a row."""
         return self.hosts.get(name) or Host(name=name)

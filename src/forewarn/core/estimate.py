@@ -11,7 +11,7 @@ from forewarn.core.progress import WaveProgress
 
 
 def expected_end(
-    maintenance: Maintenance, waves: Iterable[WaveProgress], *, held: bool, now: datetime
+    maintenance: Maintenance, waves: Iterable[WaveProgress], *, held: bool, limited: bool, now: datetime
 ) -> datetime | None:
     """Return when the maintenance ends if nothing but time is missing, or None if that cannot be known.
 
@@ -19,7 +19,8 @@ def expected_end(
     without an operator's help, or before there is one the duration that was requested. Each later wave adds the bake time, the
     notice of the current wave and the same work. Approvals bring the end forward. It cannot be known while an operator must act
     (paused, held, an order failed or in doubt), while the duration is unknown, if the last wave would start after the deadline,
-    and once the current wave is late, because it then waits for something else than time.
+    and once the current wave is late, because it then waits for something else than time. If windows or no-go times may limit
+    its starts (`limited`), the start of a wave is not known before it is announced.
     """
     known = list(waves)
     unended = [wave for wave in known if wave.unended]
@@ -28,7 +29,8 @@ def expected_end(
     current = unended[0]
     work = _work(maintenance, known)
     start = current.started if current.running else current.not_before or current.requested_not_before
-    if work is None or start is None:
+    unannounced = len(unended) > 1 or (not current.running and current.not_before is None)
+    if work is None or start is None or (limited and unannounced):
         return None
     if not current.running and maintenance.earliest is not None:
         start = max(start, maintenance.earliest)

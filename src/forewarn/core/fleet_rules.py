@@ -15,15 +15,13 @@ MAX_WINDOWS = 200
 MAX_NO_GO_TIMES = 1_000
 MAX_SPANS = 32
 MAX_LIMIT = 1_000_000
-# What is down in the fleet is shown with at most this many events.
-MAX_NAMED_EVENTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """Times of the week at which maintenance may start. `spans` are like "Mon-Fri 22:00-05:00", on the clocks of `zone`.
 
-    Until `extended_until` the window stays open, if it is open or an operator opened it.
+    An operator may extend a window while it is open: it then stays open until `extended_until`.
     """
 
     name: str
@@ -59,11 +57,13 @@ class NoGoTime:
         check_name("no-go time", self.name)
         check_text("reason", self.reason)
         require(bool(self.reason), f"no-go time {self.name} has no reason: say why nothing may start")
-        once = self.start is not None and self.end is not None and self.start < self.end
+        once = self.start is not None and self.end is not None
+        ordered = self.start is None or self.end is None or self.start < self.end
+        require(ordered, f"no-go time {self.name} ends before it begins: write a later end")
         weekly = self.start is None and self.end is None and bool(self.spans)
         require(
             weekly or (once and not self.spans),
-            f"no-go time {self.name} needs a start before its end, or weekly spans: not both",
+            f"no-go time {self.name} needs a start and an end, or weekly spans: not both",
         )
         require(
             len(self.spans) <= MAX_SPANS, f"no-go time {self.name} has {len(self.spans)} spans: use at most {MAX_SPANS}"

@@ -14,7 +14,7 @@ from forewarn.core.budgets import host_budget_waits
 from forewarn.core.cancelling import cancel
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.formatting import names
+from forewarn.core.formatting import iso_seconds, names
 from forewarn.core.host_orders import (
     UNDER_WAY,
     current_host,
@@ -86,7 +86,9 @@ def _move(
     on_host, busy = machines_on(draft, order.host), other_work(draft, order) is not None
     if not events and on_host:
         planned_at = host_planned_at(draft, maintenance, order)
-        may_plan = not busy and not stopped(draft, maintenance) and (planned_at is None or draft.now >= planned_at)
+        may_plan = (
+            not busy and not stopped(draft, maintenance) and (planned_at is None or draft.trusted_in("") >= planned_at)
+        )
         may_plan = may_plan and not no_target(draft, maintenance, order.host, maintenance.to_host)
         return may_plan and _plan_host(draft, maintenance, order, on_host, new_id)
     if any(e.status is not Status.PLANNED for e in events):
@@ -193,7 +195,7 @@ def _open_in_place(draft: Draft, maintenance: Maintenance, order: Order, order_t
     if waiting and order.deadline is None:
         deadline = draft.now + timedelta(seconds=limit_s)
         draft.put_order(replace(order, deadline=deadline))
-        detail = f"host {order.host}: its work must be ready to begin by {deadline:%Y-%m-%dT%H:%M:%SZ}"
+        detail = f"host {order.host}: its work must be ready to begin by {iso_seconds(deadline)}"
         draft.note("host waiting", maintenance_id=order.maintenance_id, detail=detail)
     return False
 

@@ -444,9 +444,13 @@ def _check_strategy(before: Snapshot, after: Snapshot, changed: Iterable[Event])
         if maintenance.continued_after < strategy.pause_after < number:
             raise _broken(8, f"wave {number} of maintenance {maintenance.id} would follow without an operator")
         events = [e for e in after.events.values() if e.maintenance_id == maintenance.id]
+        hosts = [o for o in after.orders.values() if o.host and o.maintenance_id == maintenance.id]
         failed = sum(e.status is Status.STARTED and after.orders[e.id].state is OrderState.FAILED for e in events)
-        unread = after.unread.get(maintenance.id) or UnreadEvents(len(events) - 1)
-        if strategy.max_failures and failed >= parse_amount(strategy.max_failures).of(unread.last_position + 1):
+        failed += sum(o.state is OrderState.FAILED for o in hosts)
+        replaced = sum(bool(e.replaced_by) for e in events)
+        unread = after.unread.get(maintenance.id) or UnreadEvents(len(events) - 1, replaced=replaced)
+        orders = unread.last_position + 1 - unread.replaced + len(hosts)
+        if strategy.max_failures and failed >= parse_amount(strategy.max_failures).of(orders):
             raise _broken(8, f"wave {number} of maintenance {maintenance.id} would move on after {failed} failures")
         ends = [e.ended or after.orders[e.id].ended for e in events if e.wave < number and e.started is not None]
         ends.append(unread.last_ended)

@@ -191,6 +191,9 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     draft = Draft(snapshot, now, actor)
     maintenance = open_maintenance(draft, maintenance_id)
     if maintenance.paused == paused:
+        if not paused and awaits_continue(draft, maintenance):
+            after = maintenance.strategy.pause_after
+            raise Refused(f"maintenance {maintenance_id} pauses after wave {after}: use `maintenance continue`")
         return draft.change()
     draft.note("maintenance paused" if paused else "maintenance resumed", maintenance_id=maintenance_id)
     draft.put_maintenance(replace(maintenance, paused=paused))

@@ -512,12 +512,12 @@ class Maintenance:
 
     @property
     def ticks_need_all_events(self) -> bool:
-        """Whether a tick must read every event: it may cancel all of them, or must know which wave is the last.
+        """Whether a tick must read every event: it may end all of them, or must know which wave is the last.
 
         A tick reads only the current wave of any other maintenance.
         """
-        may_cancel = self.not_after is not None or self.on_failure is OnFailure.CANCEL
-        return may_cancel or self.host_mode is not None or self.strategy.pause_after > self.continued_after
+        may_end = self.not_after is not None or self.on_failure is OnFailure.CANCEL or self.drill_hold_s > 0
+        return may_end or self.host_mode is not None or self.strategy.pause_after > self.continued_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

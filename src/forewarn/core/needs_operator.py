@@ -5,12 +5,13 @@ from datetime import datetime
 
 from forewarn.core.budgets import budgets_only_an_operator_frees
 from forewarn.core.change import Snapshot
+from forewarn.core.constraints import publication_waits
 from forewarn.core.draft import Draft
 from forewarn.core.host_orders import UNDER_WAY, current_host, departures
 from forewarn.core.host_waiting import host_reasons
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
 from forewarn.core.reason import Waiting, clock_held
-from forewarn.core.target_waits import stranded
+from forewarn.core.target_waits import target_waits
 from forewarn.core.waiting import (
     awaits_continue,
     blocking_failures,
@@ -23,11 +24,13 @@ from forewarn.core.waiting import (
     ready,
     startable,
 )
+from forewarn.core.window_rules import without_a_time
 
 
 def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tuple[Waiting, ...]:
     """Return why only an operator can move the maintenance: orders that failed or are in doubt, a held clock or store.
 
+    Windows and no-go times that leave no time to start, and budgets that only an operator frees, count too.
     Return nothing while an executor is at work, and while passing time or a guest's approval could start the next wave.
     Return nothing for a pause either: an operator wanted it. A pause that the strategy makes after a wave counts.
     """
@@ -49,7 +52,7 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
         return tuple(progress)
     if maintenance.paused:
         return ()
-    return tuple(stranded(draft, maintenance, wave)) or _obstacles(draft, maintenance, wave)
+    return tuple(target_waits(draft, maintenance, wave)) or _obstacles(draft, maintenance, wave)
 
 
 def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
@@ -71,7 +74,9 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
 def _obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> tuple[Waiting, ...]:
     """Return what holds back an unstarted wave until an operator acts; nothing if the wave is not due by the clock itself."""
     if planned := [e for e in wave if e.status is Status.PLANNED and not e.born_approved]:
-        return tuple(budgets_only_an_operator_frees(draft, maintenance, planned))
+        clock = [r for r in publication_waits(draft, maintenance, planned) if r.code == "clock"][:1]
+        never = without_a_time(draft, maintenance, planned)
+        return (*clock, *never, *budgets_only_an_operator_frees(draft, maintenance, planned))
     if not all(startable(e) and ready(maintenance, e, draft.now_in(e.scope)) for e in wave):
         return ()
     if maintenance.earliest is not None and draft.now < maintenance.earliest:

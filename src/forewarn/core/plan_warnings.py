@@ -4,28 +4,35 @@ A warning never refuses anything. The API returns the warnings with a dry run an
 portal ask for confirmation because of them.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from forewarn.core.budgets import scope_limit
 from forewarn.core.change import Snapshot
-from forewarn.core.formatting import full_time, names
+from forewarn.core.draft import Draft
+from forewarn.core.formatting import count, full_time, names
 from forewarn.core.host_orders import OVER
-from forewarn.core.model import OPEN, Event, Maintenance, Scope
+from forewarn.core.model import OPEN, Actor, Event, GroupBy, HostMode, Maintenance, Scope
 from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s
-from forewarn.core.progress import WaveProgress, wave_progress
+from forewarn.core.progress import wave_progress
+from forewarn.core.window_rules import first_start, limits_of
 
 NO_NOTICE: Final = "no-notice"
 PAST_NOT_BEFORE: Final = "past-not-before"
 PAST_EARLIEST: Final = "past-earliest"
 MISSES_DEADLINE: Final = "misses-deadline"
+NO_PAUSE: Final = "no-pause"
+PAUSE_IN_CANARY: Final = "pause-in-canary"
+CANARY_IS_ALL: Final = "canary-is-all"
 ALREADY_OPEN: Final = "already-open"
 NO_TARGET: Final = "no-target"
 NO_RETURN: Final = "no-return"
 HOST_BUSY: Final = "host-busy"
+OVER_BUDGET: Final = "over-budget"
 UNREPORTED_MOVES: Final = "unreported-moves"
 MAX_ALREADY_OPEN = 20
 
@@ -45,10 +52,12 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
     return (
         *_without_notice(events, after.scopes),
         *_past_times(maintenance, now),
-        *_misses_deadline(maintenance, wave_progress(events, after.orders)),
+        *_misses_deadline(after, maintenance, events, now),
+        *_pointless_strategy(maintenance, events),
         *_already_open(before, events),
         *_no_return(before, after, maintenance),
         *_busy_hosts(before, after, maintenance_id),
+        *_over_budget(before, after, maintenance),
     )
 
 
@@ -102,12 +111,22 @@ def _past_times(maintenance: Maintenance, now: datetime) -> list[PlanWarning]:
 # -- the deadline
 
 
-def _misses_deadline(maintenance: Maintenance, waves: Sequence[WaveProgress]) -> list[PlanWarning]:
+def _misses_deadline(
+    after: Snapshot, maintenance: Maintenance, events: Sequence[Event], now: datetime
+) -> list[PlanWarning]:
     """Return a warning if waves could not start before the deadline without approvals, as far as their notice tells it."""
-    first = waves[0].not_before if waves else None
-    if maintenance.not_after is None or first is None:
+    waves = wave_progress(events, after.orders)
+    if maintenance.not_after is None or not waves:
         return []
-    step = timedelta(seconds=waves[0].notice_s + max(0, maintenance.duration_s))
+    first, notice_s = waves[0].not_before, waves[0].notice_s
+    if first is None:
+        draft, wave = Draft(after, now, Actor("reader")), [event for event in events if event.wave == waves[0].wave]
+        first, notice_s = first_start(draft, maintenance, wave), due_notice_s(wave, after.scopes) or 0
+        if limits_of(draft, maintenance, wave) is not None and (first is None or first >= maintenance.not_after):
+            return [_opens_too_late(maintenance.not_after, first)]
+    if first is None:
+        return []
+    step = timedelta(seconds=notice_s + max(0, maintenance.duration_s))
     late = sum(first + number * step >= maintenance.not_after for number in range(len(waves)))
     if not late:
         return []
@@ -116,6 +135,41 @@ def _misses_deadline(maintenance: Maintenance, waves: Sequence[WaveProgress]) ->
         f" ({full_time(maintenance.not_after)}), and what has not started by then is cancelled"
     )
     return [PlanWarning(MISSES_DEADLINE, text)]
+
+
+def _opens_too_late(not_after: datetime, first: datetime | None) -> PlanWarning:
+    opens = f"allow the first start at {full_time(first)}" if first is not None else "allow no start"
+    text = (
+        f"no wave can start before not_after ({full_time(not_after)}): windows and no-go times {opens},"
+        " and what has not started by then is cancelled"
+    )
+    return PlanWarning(MISSES_DEADLINE, text)
+
+
+# -- the strategy
+
+
+def _pointless_strategy(maintenance: Maintenance, events: Sequence[Event]) -> list[PlanWarning]:
+    """Return warnings about a pause that does not come or comes too early, and about a canary without other groups."""
+    strategy, last = maintenance.strategy, max((event.wave for event in events), default=0)
+    # The groups of the canary have the first waves.
+    groups = list(dict.fromkeys(event.group for event in sorted(events, key=lambda event: event.wave)))
+    canary = max((event.wave for event in events if event.group in groups[: strategy.canary]), default=0)
+    is_all = strategy.group_by != GroupBy.UPDATE_DOMAIN and 0 < len(groups) <= strategy.canary
+    warnings = []
+    if is_all:
+        text = (
+            f"canary is {strategy.canary}, and the plan has {count(len(groups), 'group')}: all of them are the canary"
+        )
+        warnings.append(PlanWarning(CANARY_IS_ALL, text))
+    # The events of a host are planned when it has its turn.
+    if events and maintenance.host_mode is None and strategy.pause_after >= last:
+        text = f"pause_after is {strategy.pause_after}, and the plan has {count(last, 'wave')}: it does not pause"
+        warnings.append(PlanWarning(NO_PAUSE, text))
+    elif 0 < strategy.pause_after < canary < last:
+        text = f"it pauses after wave {strategy.pause_after}, but the canary ends with wave {canary}"
+        warnings.append(PlanWarning(PAUSE_IN_CANARY, text))
+    return warnings
 
 
 # -- hosts
@@ -194,3 +248,30 @@ def _busy_hosts(before: Snapshot, after: Snapshot, maintenance_id: str) -> list[
         )
         for host, ids in sorted(others.items())
     ]
+
+
+# -- budgets that are smaller than the work on a host
+
+
+def _over_budget(before: Snapshot, after: Snapshot, maintenance: Maintenance) -> list[PlanWarning]:
+    """Return a warning per budget and host with too many machines to be shut down together. Other waves are split."""
+    if maintenance.host_mode is not HostMode.IN_PLACE or maintenance.emergency:
+        return []
+    carried: dict[str, Counter[str]] = defaultdict(Counter)
+    for machine in before.machines.values():
+        carried[machine.host][machine.scope] += 1
+    warnings = []
+    for host in sorted(o.host for o in after.orders.values() if o.maintenance_id == maintenance.id):
+        scopes = carried[host]
+        limits = [
+            (f"max_unavailable of {name}", number, scope_limit(before.scopes[name], before.machine_counts.get(name, 0)))
+            for name, number in sorted(scopes.items())
+        ]
+        limits.append(("max_machines_down of the fleet", scopes.total(), before.fleet_rules.max_machines_down or None))
+        warnings += [
+            f"host {host} carries {count(number, 'machine')} to be shut down together, and {budget} allows {limit}:"
+            " they are not announced before the budget is raised"
+            for budget, number, limit in limits
+            if limit is not None and number > limit
+        ]
+    return [PlanWarning(OVER_BUDGET, message) for message in warnings]

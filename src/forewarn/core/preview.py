@@ -208,7 +208,8 @@ class _Run:
         mine = self._mine(draft)
         if any(event.started for event in mine):
             self._ended = mine
-        self._others = [draft.events[event.id] for event in self._others]
+        # Also events that were planned again.
+        self._others = [event for event in draft.events.values() if event.maintenance_id != self._maintenance.id]
         self._orders |= draft.orders
         self._use = replace(self._use, machines=machines_down(draft))
         self._rivals = {each: draft.maintenances[each] for each in self._rivals}

@@ -1,9 +1,13 @@
 """One reason why an event or a host has not moved on, and the reason that a held clock is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from forewarn.core.formatting import iso_seconds
 from forewarn.core.model import ClockHold
+
+# A reason names at most this many machines or events, and counts the rest.
+MAX_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,13 @@ class Waiting:
 def clock_held(hold: ClockHold) -> Waiting:
     return Waiting(
         code="clock",
-        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ},"
+        message=f"the clock jumped forward by {hold.jumped_s} s after {iso_seconds(hold.trusted)},"
         " and no operator has confirmed it",
     )
+
+
+def wait_until(wait: Waiting, until: datetime, now: datetime, hold: ClockHold | None) -> list[Waiting]:
+    """Return the wait until this time. If only a held clock shows a later time, the wait for its confirmation comes too."""
+    if hold is None or until > now:
+        return [replace(wait, until=until)]
+    return [wait, clock_held(hold)]

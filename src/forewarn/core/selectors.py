@@ -19,6 +19,8 @@ MAX_PATTERNS = 100
 MAX_PATTERN_CHARS = 129
 # Targets are kept as JSON, in which a search does not find these.
 _UNSEARCHABLE = frozenset('"\\')
+# In a value these would be a pattern or a list, but a selector compares whole values.
+_OF_PATTERNS = frozenset("*?[|")
 _NO_LABELS: Mapping[str, str] = {}
 
 
@@ -56,6 +58,11 @@ def _term(part: str, selector: str) -> Term:
     else:
         term = Term(part.removeprefix("!").strip(), negated=part.startswith("!"))
     check_name("label", term.key)
+    whole = term.value or ""
+    require(
+        _OF_PATTERNS.isdisjoint(whole) and not whole.startswith("="),
+        f"selector {selector!r}: a value is compared as a whole: write it like rack=a3, without == and without patterns",
+    )
     return term
 
 

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.durations import duration_text
+from forewarn.core.errors import Refused
 from forewarn.core.model import LABEL_GROUP, Event, GroupBy, Host, Machine, Maintenance, Strategy
 from forewarn.core.reason import Waiting
 
@@ -46,6 +47,13 @@ def planned_waves(strategy: Strategy, machines: Iterable[Machine], hosts: Mappin
     canary, size = strategy.canary, strategy.max_parallel
     batches = [names[:canary], *(names[first : first + size] for first in range(canary, len(names), size))]
     return [wave for batch in batches for wave in _waves([_steps(name, groups[name]) for name in batch])]
+
+
+def refuse_unknown_label(strategy: Strategy, waves: list[PlannedWave]) -> None:
+    """Refuse to group by a label that no machine has, neither itself nor from its host: all would be in one group."""
+    if strategy.group_by.startswith(LABEL_GROUP) and waves and not any(e.group for wave in waves for e in wave):
+        key = strategy.group_by.removeprefix(LABEL_GROUP)
+        raise Refused(f"group_by: none of these machines has a label {key}, and no host of them has it: check the name")
 
 
 def group_of(strategy: Strategy, machine: Machine, hosts: Mapping[str, Host]) -> str:
@@ -96,7 +104,7 @@ def _waves(groups: Iterable[list[PlannedWave]]) -> list[PlannedWave]:
     return waves
 
 
-def bake(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def bake_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Hold back a wave until the bake time has passed since the last event of the earlier waves ended or failed."""
     bake_s = maintenance.strategy.bake_s
     if not bake_s:

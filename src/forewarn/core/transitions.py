@@ -12,7 +12,7 @@ A verb that is missing from a status is illegal in it. Approval is a fact on an 
 from enum import StrEnum
 
 from forewarn.core.errors import IllegalTransition
-from forewarn.core.model import Event, Order, OrderState, Status
+from forewarn.core.model import UNSTARTED, Event, Order, OrderState, Status
 
 
 class Verb(StrEnum):
@@ -119,9 +119,20 @@ def status_after(event: Event, verb: Verb) -> Status:
         return TRANSITIONS[event.status][verb]
     except KeyError:
         raise IllegalTransition(
-            f"event {event.id} is {event.status}: '{verb}' is not possible in this status"
-            f" (possible: {', '.join(TRANSITIONS[event.status])})"
+            f"event {event.id} is {event.status}: '{verb}' is not possible in this status{_instead(event)}"
         ) from None
+
+
+def _instead(event: Event) -> str:
+    """Return what an operator can do with the event, or why there is nothing to do."""
+    if event.status is Status.STARTED:
+        return " (it has started: it is too late)"
+    if event.replaced_by and not event.host:
+        return f" (event {event.replaced_by} replaces it)"
+    if event.status not in UNSTARTED:
+        return ""
+    legal = [verb for verb in (Verb.APPROVE, Verb.CANCEL, Verb.RESCHEDULE) if verb in TRANSITIONS[event.status]]
+    return f" (possible: {', '.join(legal)})"
 
 
 def require_legal(event: Event, verb: Verb) -> None:

@@ -17,6 +17,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
+from forewarn.core.formatting import count
 from forewarn.core.host_orders import departures, is_stopped, machines_on
 from forewarn.core.model import (
     ENDED,
@@ -32,12 +33,9 @@ from forewarn.core.model import (
     Status,
     StoreHold,
 )
-from forewarn.core.reason import Waiting, clock_held
+from forewarn.core.reason import MAX_NAMED, Waiting, clock_held
 from forewarn.core.requested_start import announcement
 from forewarn.core.window_rules import may_wait_elsewhere
-
-# A reason names at most this many machines or events, and counts the rest.
-MAX_NAMED = 10
 
 
 def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiting, ...]:
@@ -191,8 +189,8 @@ def _failures_hold(draft: Draft, maintenance: Maintenance) -> bool:
 
 
 def _failure_limit(draft: Draft, maintenance: Maintenance) -> int:
-    """Return the number of failed orders at which the maintenance holds. A share counts all orders that it will have."""
-    orders = draft.next_position(maintenance.id) + len(draft.host_orders_of(maintenance.id))
+    """Return the number of failed orders at which the maintenance holds. A share counts all orders planned so far."""
+    orders = draft.number_of_events(maintenance.id) + len(draft.host_orders_of(maintenance.id))
     return parse_amount(maintenance.strategy.max_failures).of(orders)
 
 
@@ -396,7 +394,7 @@ def _limit_reached(
     """Yield the wait for failures to be resolved, if there are as many as the strategy allows."""
     if events or hosts:
         message = (
-            f"{len(events) + len(hosts)} order(s) failed, and the maintenance holds at"
+            f"{count(len(events) + len(hosts), 'order')} failed, and the maintenance holds at"
             f" {_failure_limit(draft, maintenance)} (max_failures = {maintenance.strategy.max_failures})"
         )
         named = tuple(e.id for e in events[:MAX_NAMED])

@@ -46,7 +46,8 @@ def parse_span(text: str) -> Span:
     begin, end = (int(match[i]) * 60 + int(match[i + 1]) for i in (2, 4))
     valid = int(match[3]) < 60 and int(match[5]) < 60 and begin < _DAY_MINUTES and end <= _DAY_MINUTES
     if not valid or begin == end:
-        raise Invalid(f"{text!r} has no valid times of day: write two different times from 00:00 to 24:00")
+        whole = ", and 00:00-24:00 for the whole day" if begin == end else ""
+        raise Invalid(f"{text!r} has no valid times of day: write two different times from 00:00 to 24:00{whole}")
     return Span(days, begin, end if end > begin else end + _DAY_MINUTES)
 
 

@@ -5,20 +5,22 @@ that it must give, so that guests prepare no earlier than needed. It starts only
 first, the wave is cancelled and planned again (see `advance`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from forewarn.core.approvals import approved
 from forewarn.core.draft import Draft
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
-from forewarn.core.model import Event, Maintenance, Scope
+from forewarn.core.formatting import full_time
+from forewarn.core.model import Event, Maintenance, Scope, Source
 from forewarn.core.planning import due_notice_s, publication
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import Waiting, wait_until
 from forewarn.core.weekly_times import Interval
 from forewarn.core.windows import HORIZON, StartLimits
 
 # A reason names at most this many no-go times.
-MAX_NAMED = 3
+MAX_NAMED_NO_GO_TIMES = 3
 
 
 def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> StartLimits | None:
@@ -61,26 +63,48 @@ def _binds(no_go: NoGoTime, event: Event) -> bool:
     return not no_go.scopes or event.scope in no_go.scopes
 
 
+def may_limit(rules: FleetRules, maintenance: Maintenance, scopes: Collection[Scope] | None, now: datetime) -> bool:
+    """Whether windows or no-go times may limit the starts of waves in these scopes; None stands for unknown scopes."""
+    if not EVENT_TYPES[maintenance.type].one_domain_at_a_time or maintenance.source is Source.USER:
+        return False
+    no_go_times = [no_go for no_go in rules.no_go_times.values() if no_go.end is None or no_go.end > now]
+    if scopes is None:
+        return not maintenance.emergency and bool(rules.windows or no_go_times)
+    named = {scope.name for scope in scopes}
+    windows = maintenance.strategy.windows or any(scope.windows for scope in scopes)
+    bound = any(not no_go.scopes or not named.isdisjoint(no_go.scopes) for no_go in no_go_times)
+    return not maintenance.emergency and bool(windows or bound)
+
+
 def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
     """Whether the wave may wait for a window of another scope, which a decision about one of its scopes does not read."""
     return bool(draft.before.fleet_rules.windows) and len({e.scope for e in wave if e.one_domain_at_a_time}) > 1
 
 
-def hold_back_publication(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
-    """Hold back a planned wave until its window begins within the notice that it must give."""
+def window_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Hold back a planned wave until its window begins within the notice that it must give. A held clock announces nothing."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
         return []
     now, wanted = _latest_now(draft, wave), _wanted(draft, maintenance, wave)
     found = limits.first_after(now, wanted)
     notice = timedelta(seconds=due_notice_s(wave, draft.scopes) or 0)
-    if found is not None and found[0] - notice <= now:
-        return []
     until = found[0] - notice if found is not None else now + HORIZON
-    return [_reason(limits, _choices(draft, maintenance, wave), wanted, until, found)]
+    if until <= max(draft.trusted_in(event.scope) for event in wave):
+        return []
+    wait = _reason(limits, _choices(draft, maintenance, wave), wanted, None, found)
+    return wait_until(wait, until, now, draft.before.hold)
 
 
-def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def without_a_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+    """Return the wait of a planned wave to which windows and no-go times leave no time: only an operator can change that."""
+    limits = limits_of(draft, maintenance, wave)
+    if limits is None or first_start(draft, maintenance, wave) is not None:
+        return []
+    return window_publication_waits(draft, maintenance, wave)
+
+
+def window_start_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Hold back a published wave while its window is closed. A held clock must not show another time inside the window."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
@@ -92,7 +116,8 @@ def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     now = _latest_now(draft, wave)
     found = limits.first_after(now, now)
     until = found[0] if found is not None else now + HORIZON
-    return [_reason(limits, _choices(draft, maintenance, wave), closed[-1], until if until > now else None, found)]
+    choices, until_then = _choices(draft, maintenance, wave), until if until > now else None
+    return [_reason(limits, choices, closed[-1], until_then, found, is_published=True)]
 
 
 def first_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
@@ -143,8 +168,10 @@ def _reason(
     moment: datetime,
     until: datetime | None,
     found: Interval | None,
+    *,
+    is_published: bool = False,
 ) -> Waiting:
-    no_go_times = limits.in_the_way(moment)[:MAX_NAMED]
+    no_go_times = limits.in_the_way(moment)[:MAX_NAMED_NO_GO_TIMES]
     never = ", and its windows and no-go times leave no other time" if found is None else ""
     if no_go_times:
         named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times)
@@ -152,6 +179,11 @@ def _reason(
         rules_of = tuple(no_go.scopes for no_go in no_go_times if no_go.scopes)
         return Waiting(code="no-go", message=message, until=until, rules_of=rules_of)
     windows = " and ".join(" or ".join(w.name for w in choice) or "a removed window" for choice in limits.windows)
-    message = f"maintenance starts only in its window ({windows}){never}"
     rules_of = tuple(tuple(sorted(scopes)) for scopes in choices.values())
-    return Waiting(code="window", message=message, until=until, rules_of=rules_of)
+    # The time until which it waits follows the message.
+    opens = ", which is closed" if until is not None else ""
+    if found is not None and not is_published:
+        opens = f", which opens at {full_time(found[0])}, and is not announced"
+    return Waiting(
+        code="window", message=f"it waits for its window ({windows}){never or opens}", until=until, rules_of=rules_of
+    )

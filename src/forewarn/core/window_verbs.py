@@ -33,7 +33,10 @@ def remove_window(snapshot: Snapshot, name: str, used_by: Collection[str], *, no
     rules = snapshot.fleet_rules
     window = find_window(rules.windows, name)
     if used_by:
-        raise Refused(f"window {name} is used by {names(sorted(used_by))}: change their windows first")
+        raise Refused(
+            f"window {name} is used by {names(sorted(used_by))}: take it from a scope with `forewarn scope set`;"
+            " wait until a maintenance has ended, or cancel it"
+        )
     left = {each: row for each, row in rules.windows.items() if row is not window}
     return _change(replace(rules, windows=left), "window removed", name, now, actor)
 
@@ -55,14 +58,24 @@ def extend_window(snapshot: Snapshot, name: str, until: datetime, *, now: dateti
     return _change(changed, "window extended", f"{name}: until {full_time(until)}", now, actor)
 
 
-def put_no_go_time(snapshot: Snapshot, no_go: NoGoTime, *, now: datetime, actor: Actor) -> Change:
-    """Add a no-go time, or change it. A wave that was announced for it is cancelled and planned again."""
+def put_no_go_time(
+    snapshot: Snapshot, no_go: NoGoTime, scopes: Collection[str], *, now: datetime, actor: Actor
+) -> Change:
+    """Add a no-go time, or change it; `scopes` are all that exist.
+
+    A wave that was announced for this time is cancelled and planned again.
+    """
     rules = snapshot.fleet_rules
     known = rules.no_go_times.get(no_go.name)
     if no_go.labels:
         raise Invalid(f"no-go time {no_go.name} has labels, which bind no machines: name scopes instead")
     if known == no_go:
         return Change(at=now)
+    for scope in no_go.scopes:
+        if scope not in scopes:
+            raise NotFound(f"no-go time {no_go.name}: there is no scope {scope!r}: check the name in the fleet")
+    if no_go.end is not None and no_go.end <= now:
+        raise Refused(f"no-go time {no_go.name} has passed: it would end at {full_time(no_go.end)}")
     action = "no-go time added" if known is None else "no-go time changed"
     changed = replace(rules, no_go_times={**rules.no_go_times, no_go.name: no_go})
     return _change(changed, action, f"{no_go.name}: {no_go.reason}", now, actor)
@@ -92,7 +105,10 @@ def refuse_unknown_windows(rules: FleetRules, scopes: Iterable[Scope]) -> None:
     for scope in scopes:
         for name in scope.windows:
             if name not in rules.windows:
-                raise Invalid(f"scope {scope.name}: windows: there is no window {name!r}: add it first")
+                raise Invalid(
+                    f"scope {scope.name}: windows: there is no window {name!r}: run `forewarn window add {name}` first"
+                    " (if no service runs, start it without this window)"
+                )
 
 
 def _change(rules: FleetRules, action: str, detail: str, now: datetime, actor: Actor) -> Change:

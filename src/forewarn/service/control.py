@@ -545,19 +545,13 @@ def _on_host(name: str) -> Focus:
 
 def _applied(snapshot: Snapshot, change: Change) -> Snapshot:
     """Return the snapshot as it will be after the change."""
-    return Snapshot(
+    return replace(
+        snapshot,
         scopes={**snapshot.scopes, **{scope.name: scope for scope in change.scopes}},
-        machines=snapshot.machines,
         hosts={**snapshot.hosts, **{host.name: host for host in change.hosts}},
         maintenances={**snapshot.maintenances, **{m.id: m for m in change.maintenances}},
         events={**snapshot.events, **{event.id: event for event in change.events}},
         orders={**snapshot.orders, **{order.id: order for order in change.orders}},
-        store_hold=snapshot.store_hold,
-        fleet_rules=snapshot.fleet_rules,
-        machine_counts=snapshot.machine_counts,
-        fleet_use=snapshot.fleet_use,
-        read_hosts=snapshot.read_hosts,
-        target_hosts=snapshot.target_hosts,
     )
 
 

@@ -31,7 +31,12 @@ class WindowUseCases(Decisions):
         self._decide(Focus(), lambda s, now: window_verbs.extend_window(s, name, until, now=now, actor=actor))
 
     def put_no_go_time(self, no_go: NoGoTime, actor: Actor) -> None:
-        self._decide(Focus(), lambda s, now: window_verbs.put_no_go_time(s, no_go, now=now, actor=actor))
+        """Add a no-go time, or change it."""
+
+        def decide(snapshot: Snapshot, now: datetime) -> Change:
+            return window_verbs.put_no_go_time(snapshot, no_go, self._store.scopes(), now=now, actor=actor)
+
+        self._decide(Focus(), decide)
 
     def remove_no_go_time(self, name: str, actor: Actor) -> None:
         self._decide(Focus(), lambda s, now: window_verbs.remove_no_go_time(s, name, now=now, actor=actor))

@@ -115,6 +115,7 @@ def test_a_later_earliest_start_counts() -> None:
         at(9_000),
         at(9_060),
     ]
+    assert [e.start for e in entries_of(events, {"M1": maintenance("M1")}, {"M1"})] == [at(900)]
     raised = [replace(each, minimum_notice_s=7_200) for each in events]
     assert [e.start for e in entries_of(raised, {})] == [at(900), at(900 + 60 + 7_200)]
     unknown = entries_of([event("E2", "M2", status=Status.PLANNED)], {"M2": maintenance("M2", not_before=at(5_000))})

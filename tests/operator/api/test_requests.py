@@ -67,6 +67,7 @@ def service() -> Iterator[RunningService]:
         ("PUT", "/v1/scopes/shop", {"kind": "heap"}, 422, "kind"),
         ("PUT", "/v1/scopes/-shop", {"kind": "standalone"}, 400, "is not a name"),
         ("PUT", "/v1/scopes/x", {"kind": "standalone", "minimum_notice_s": {"Reboot": 1}}, 400, "only be raised"),
+        ("PUT", "/v1/scopes/x", {"kind": "standalone", "max_unavailable": "10.5%"}, 400, "or a share from 1% to 100%"),
         ("PUT", "/v1/scopes/shop/machines/web-0", {"addresses": ["x"]}, 400, "is not an IP address"),
         ("POST", "/v1/tokens", {"name": "a\nb", "role": "viewer"}, 400, "control characters"),
         ("POST", "/v1/orders/none/fail", {"reason": ""}, 422, "reason"),

@@ -175,6 +175,21 @@ def test_an_owner_does_not_learn_the_no_go_time_that_cancelled_its_event(service
     assert "sale" not in str(service.request("GET", "/v1/audit", token=owner).json)
 
 
+def test_no_end_is_estimated_while_windows_limit_later_waves(service: RunningService) -> None:
+    """The list and the maintenance have no estimate before the last wave is announced."""
+    service.enable("shop")
+    made = service.schedule("shop/web-0", "shop/web-1", duration_s=600)
+    path = f"/v1/maintenances/{made['id']}"
+    assert len(made["waves"]) == 2
+    assert (
+        service.get(path)["estimated_end"] == service.get("/v1/maintenances")["items"][0]["estimated_end"] is not None
+    )
+    service.request("PUT", "/v1/windows/now", {"when": times_from(-1, 1)})
+    service.request("PUT", "/v1/scopes/shop", {"kind": "availability-set", "windows": ["now"]})
+    assert service.get(path)["estimated_end"] is None
+    assert service.get("/v1/maintenances")["items"][0]["estimated_end"] is None
+
+
 def test_times_are_in_utc() -> None:
     """The helper of this module writes what the API writes."""
     assert datetime.fromisoformat(hours(0)) == START

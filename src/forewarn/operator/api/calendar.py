@@ -3,8 +3,8 @@
 Everything about it is bounded: the events that are read, the entries, the names and the text of an entry.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -12,7 +12,8 @@ from urllib.parse import parse_qs
 
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import cut
-from forewarn.core.model import ENDED, OPEN, Event, Maintenance, MaintenanceStatus, Status
+from forewarn.core.model import ENDED, OPEN, Event, Maintenance, MaintenanceStatus, Scope, Status
+from forewarn.core.window_rules import may_limit
 from forewarn.operator.api.icalendar import CalendarEntry, EntryStatus, calendar_text
 from forewarn.store import EventQuery, MaintenanceQuery, Store
 from forewarn.store.queries import MAX_PAGE
@@ -58,7 +59,13 @@ def calendar_of(
     maintenances = {maintenance.id: maintenance for maintenance in opened}
     if len(opened) == page or not are_all:
         events, are_all = _with_predecessors(store, within, events, maintenances), False
-    entries = entries_of(events, maintenances)
+    scopes, rules = store.scopes(), store.fleet_rules()
+    of_maintenance: dict[str, dict[str, Scope]] = defaultdict(dict)
+    for event in events:
+        if event.scope in scopes:
+            of_maintenance[event.maintenance_id][event.scope] = scopes[event.scope]
+    limited = {i for i, each in maintenances.items() if may_limit(rules, each, of_maintenance[i].values(), now)}
+    entries = entries_of(events, maintenances, limited)
     name = f"Maintenance of {cut(', '.join(within), MAX_DESCRIPTION_CHARS)}" if within else "Maintenance"
     about = "Planned and announced maintenance, from forewarn."
     if len(entries) > MAX_ENTRIES:
@@ -100,11 +107,13 @@ def _with_predecessors(
     return [e for e in events if e.status is not Status.PLANNED or e.maintenance_id in complete]
 
 
-def entries_of(events: Iterable[Event], maintenances: Mapping[str, Maintenance]) -> list[CalendarEntry]:
+def entries_of(
+    events: Iterable[Event], maintenances: Mapping[str, Maintenance], limited: Collection[str] = ()
+) -> list[CalendarEntry]:
     """Return an entry for each wave whose time is known: open waves by their start, then ended ones.
 
     A wave is published when the wave before has ended. Its earliest start is estimated from that, with the notice of the wave
-    before.
+    before; not in a maintenance whose starts windows or no-go times may limit.
     """
     entries = []
     in_order = sorted(events, key=lambda e: (e.maintenance_id, e.wave, e.position))
@@ -124,7 +133,7 @@ def entries_of(events: Iterable[Event], maintenances: Mapping[str, Maintenance])
             last = end or start
             if whole[0].published is not None:
                 notice_s = max(e.minimum_notice_s for e in whole)
-            earliest = None if last is None else last + timedelta(seconds=notice_s)
+            earliest = None if last is None or maintenance_id in limited else last + timedelta(seconds=notice_s)
     return sorted(entries, key=lambda entry: (entry.sequence == _ORDER[Status.COMPLETED], entry.start, entry.uid))
 
 

@@ -11,6 +11,7 @@ from forewarn.core.estimate import expected_end
 from forewarn.core.model import Actor, HostMode, Maintenance, MaintenanceRequest, MaintenanceStatus, Order, Strategy
 from forewarn.core.placement import Hosts
 from forewarn.core.plan_warnings import target_warnings
+from forewarn.core.window_rules import may_limit
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.context import (
@@ -119,7 +120,7 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
     seen = waves if within is None else api.store.wave_progress(ids, within)
     of_hosts = tuple(each.id for each in maintenances if each.host_mode is not None)
     focus = Focus(maintenances=of_hosts, whole_maintenances=False, open_events=False)
-    state, now = api.store.snapshot(focus), api.clock.now()
+    state, rules, now = api.store.snapshot(focus), api.store.fleet_rules(), api.clock.now()
     held = state.hold is not None or state.store_hold is not None
     host_orders: dict[str, list[Order]] = defaultdict(list)
     for order in state.orders.values():
@@ -130,7 +131,9 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
             seen.get(each.id, ()),
             waves.get(each.id, ()),
             within=within,
-            estimated_end=expected_end(each, waves.get(each.id, ()), held=held, now=now),
+            estimated_end=expected_end(
+                each, waves.get(each.id, ()), held=held, limited=may_limit(rules, each, None, now), now=now
+            ),
             host_orders=host_orders[each.id],
             max_targets=MAX_LISTED_TARGETS,
         )

@@ -42,8 +42,9 @@ from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
 from forewarn.core.preview import forecast
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
-from forewarn.core.reason import Waiting
-from forewarn.core.waiting import MAX_NAMED, waiting_for_each
+from forewarn.core.reason import MAX_NAMED, Waiting
+from forewarn.core.waiting import waiting_for_each
+from forewarn.core.window_rules import may_limit
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
 
@@ -317,12 +318,15 @@ def maintenance_out(
     all_waves = wave_progress(all_events, snapshot.orders)
     held = snapshot.hold is not None or snapshot.store_hold is not None
     held = held or (unstarted is not None and builder.waits_for_operator(unstarted))
+    unstarted_in = {event.scope for event in all_events if event.status in UNSTARTED}
+    scopes = [scope for scope in snapshot.scopes.values() if scope.name in unstarted_in]
+    limited = may_limit(snapshot.fleet_rules, maintenance, scopes, now)
     row = maintenance_row(
         maintenance,
         all_waves if within is None else wave_progress(events, snapshot.orders),
         all_waves,
         within=within,
-        estimated_end=expected_end(maintenance, all_waves, held=held, now=now),
+        estimated_end=expected_end(maintenance, all_waves, held=held, limited=limited, now=now),
         host_orders=host_orders,
     )
     waiting = waiting_for_hosts(snapshot, maintenance_id, now) if of_hosts else {}

@@ -92,7 +92,8 @@ ORDER BY number;
 -- Return what is known of the events that events_current does not return.
 SELECT i AS maintenance_id, (SELECT max(position) FROM events e WHERE e.maintenance_id = i) AS last_position,
   (SELECT max(ended) FROM events e
-   WHERE e.maintenance_id = i AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended
+   WHERE e.maintenance_id = i AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended,
+  (SELECT count(*) FROM events e WHERE e.maintenance_id = i AND e.replaced_by <> '') AS replaced
 FROM unnest(%(ids)s::text[]) i;
 
 -- name: maintenances_in_scopes

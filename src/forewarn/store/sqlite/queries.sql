@@ -96,7 +96,9 @@ ORDER BY number;
 SELECT i.value AS maintenance_id,
   (SELECT max(position) FROM events e WHERE e.maintenance_id = i.value) AS last_position,
   (SELECT max(ended) FROM events e INDEXED BY events_worked_on
-   WHERE e.maintenance_id = i.value AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended
+   WHERE e.maintenance_id = i.value AND e.started IS NOT NULL AND e.ended IS NOT NULL) AS last_ended,
+  (SELECT count(*) FROM events e INDEXED BY events_replaced
+   WHERE e.maintenance_id = i.value AND e.replaced_by <> '') AS replaced
 FROM json_each(:ids) i;
 
 -- name: maintenances_in_scopes

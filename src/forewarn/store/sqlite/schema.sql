@@ -162,6 +162,7 @@ CREATE TABLE events (
 CREATE INDEX events_open_by_scope ON events (scope) WHERE ended IS NULL;
 CREATE INDEX events_open_by_wave ON events (maintenance_id, status, wave) WHERE ended IS NULL;
 CREATE INDEX events_worked_on ON events (maintenance_id, ended) WHERE started IS NOT NULL AND ended IS NOT NULL;
+CREATE INDEX events_replaced ON events (maintenance_id) WHERE replaced_by <> '';
 CREATE INDEX events_by_scope ON events (scope, number);
 -- Ended events never change, so their indexes are written once. Open events are few and need no further index.
 CREATE INDEX events_open ON events (number) WHERE ended IS NULL;

@@ -35,7 +35,7 @@ class ScopeIn(RequestBody):
     minimum_notice_s: dict[EventType, Whole] = {}
     windows: Annotated[list[Name], msgspec.Meta(max_length=MAX_WINDOW_NAMES)] = []
     approval_opens_window: bool = False
-    max_unavailable: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,9}%?)?$")] = ""
+    max_unavailable: Annotated[str, msgspec.Meta(max_length=10)] = ""
 
 
 class MachineIn(RequestBody):
