@@ -192,7 +192,7 @@ def test_a_wave_waits_for_the_machines_of_other_scopes() -> None:
 
 
 def test_a_change_relies_on_what_is_down_if_it_takes_from_the_budget_or_waits_for_it() -> None:
-    """Then it names the number of reservations that it read; other changes do not depend on it."""
+    """Then it names the number of reservations that it read; a user's operation does not depend on it, and adds one."""
     world = limited(two_scopes(), max_machines_down=1)
     _, taking = world.submit_request(request("ship/web-0"))
     assert taking.reservations == 0
@@ -200,7 +200,7 @@ def test_a_change_relies_on_what_is_down_if_it_takes_from_the_budget_or_waits_fo
     assert waiting.reservations == 1
     _, users = world.submit_request(request("shop/web-1", source=Source.USER))
     assert users.reservations is None
-    assert world.snapshot().fleet_rules.reservations == 2
+    assert world.snapshot().fleet_rules.reservations == 3
     _, free = two_scopes().submit_request(request("ship/web-0"))
     assert free.reservations is None
 

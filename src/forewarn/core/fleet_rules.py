@@ -94,9 +94,9 @@ class FleetUse:
 class FleetRules:
     """All rules. A limit of 0 limits nothing.
 
-    `version` grows when an operator changes a rule. While the fleet has a budget, `reservations` grows when a wave is published,
-    when one begins to wait for the budget, and when something is up again. Two nodes that publish at once cannot both find room,
-    and no wave begins to wait for what another node frees at the same time.
+    `version` grows when an operator changes a rule. While the fleet has a budget, `reservations` grows when an event is
+    published, when a wave begins to wait for the budget, and when something is up again. Two nodes that publish at once cannot
+    both find room, and no wave begins to wait for what another node frees at the same time.
     """
 
     windows: Mapping[str, Window] = field(default_factory=dict)
