@@ -1,5 +1,6 @@
 """`maintenance schedule`: the plan, the confirmation, the options."""
 
+import re
 from typing import Any
 
 import pytest
@@ -61,6 +62,7 @@ def test_without_confirmation_nothing_is_scheduled(cli: CommandLine, typed: str)
     result = cli.run("maintenance", "schedule", "--type", "Reboot", "--machine", "shop/web-2", typed=typed)
     assert result.returncode == FAILED
     assert "Schedule this? [y/N]" in result.stderr
+    assert re.search(r"^calendar\n", result.stdout, re.MULTILINE | re.IGNORECASE)
     assert "nothing was scheduled" in result.stderr
     assert len(cli.json("maintenance", "list")["items"]) == before
 

@@ -19,6 +19,8 @@ def test_a_drill_is_scheduled_listed_and_reported(cli: CommandLine) -> None:
     assert (drill["id"] in report, "quiet/web-1" in report, "never" in report) == (True, True, True)
     assert cli.json("drill", "report", drill["id"][:8])["status"] == "Completed"
     assert "nothing touches the machines" in cli.output("maintenance", "show", drill["id"])
+    another = cli.json("drill", "schedule", *options, "--not-before", "+2h", "--yes")
+    assert f"drill {another['id']} is Cancelled" in cli.output("drill", "cancel", another["id"][:8])
 
 
 def test_wrong_options_of_a_drill(cli: CommandLine) -> None:

@@ -1,7 +1,8 @@
 """The plan of a maintenance as text."""
 
 from forewarn.cli import plan_text
-from tests.cli.api_bodies import SECOND_ID, event, maintenance, waiting
+from forewarn.cli.maintenance import _deadline
+from tests.cli.api_bodies import NOW, SECOND_ID, event, maintenance, waiting
 
 
 def test_a_plan_shows_waves_machines_hosts_and_notice() -> None:
@@ -40,3 +41,14 @@ def test_each_reason_that_blocks_a_plan_is_given_once() -> None:
     busy = waiting("machine", "web-0 in shop is in event A, which has started")
     plan = maintenance(event(waiting_for=[held, busy]), event(SECOND_ID, wave=2, waiting_for=[held]))
     assert plan_text.blockers(plan) == [held["message"], busy["message"]]
+
+
+def test_a_deadline_that_has_passed_is_named() -> None:
+    """If the maintenance ended earlier, the deadline has no effect."""
+    body = maintenance(not_after="2030-01-31T11:00:00Z", ended=None)
+    assert _deadline(body, NOW).startswith("2030-01-31 11:00:00Z")
+    assert "passed" not in _deadline({**body, "ended": "2030-01-31T10:00:00Z"}, NOW)
+    assert _deadline({**body, "ended": "2030-01-31T11:00:01Z"}, NOW).endswith(
+        ", passed: what had not started by then was cancelled"
+    )
+    assert _deadline({**body, "not_after": None, "ended": NOW}, NOW) == ""

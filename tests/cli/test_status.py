@@ -117,6 +117,22 @@ def test_what_failed_comes_first_with_the_commands_that_resolve_it(
     assert text.count(SECOND_ID) == 1
 
 
+def test_a_maintenance_without_an_announced_wave_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its next wave counts. A maintenance with an announced wave, and a paused one, are shown elsewhere."""
+    first = event(status="Planned", wave=1, waiting_for=[waiting("budget", "max_machines_down allows 50 machines")])
+    later = event(SECOND_ID, status="Planned", wave=2, waiting_for=[waiting("wave", "wave 1 comes first")])
+    text = printed(monkeypatch, capsys, state(planned=page(later, first)))
+    assert "MAINTENANCES THAT WAIT BEFORE THEIR NEXT WAVE" in text
+    assert "max_machines_down allows 50 machines" in text
+    assert "wave 1 comes first" not in text
+    paused = maintenance(id=first["maintenance_id"], paused=True)
+    for shown in ({"open": page(event())}, {"paused": page(paused)}):
+        text = printed(monkeypatch, capsys, {**state(planned=page(later, first)), **shown})
+        assert "MAINTENANCES THAT WAIT" not in text
+
+
 def test_the_tables_fit_a_terminal_of_100_columns() -> None:
     """No name, id or command is broken over two lines."""
     long = order(machines=["shop/web-0", "shop/web-1"], hosts=["rack1-a.dc.example"], reason="flash ended with 3")

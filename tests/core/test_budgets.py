@@ -192,7 +192,7 @@ def test_a_wave_waits_for_the_machines_of_other_scopes() -> None:
 
 
 def test_a_change_relies_on_what_is_down_if_it_takes_from_the_budget_or_waits_for_it() -> None:
-    """Then it names the number of reservations that it read; other changes do not depend on it."""
+    """Then it names the number of reservations that it read; a user's operation does not depend on it, and adds one."""
     world = limited(two_scopes(), max_machines_down=1)
     _, taking = world.submit_request(request("ship/web-0"))
     assert taking.reservations == 0
@@ -200,7 +200,7 @@ def test_a_change_relies_on_what_is_down_if_it_takes_from_the_budget_or_waits_fo
     assert waiting.reservations == 1
     _, users = world.submit_request(request("shop/web-1", source=Source.USER))
     assert users.reservations is None
-    assert world.snapshot().fleet_rules.reservations == 2
+    assert world.snapshot().fleet_rules.reservations == 3
     _, free = two_scopes().submit_request(request("ship/web-0"))
     assert free.reservations is None
 
@@ -366,6 +366,15 @@ def test_a_drill_that_ends_for_another_wave_frees_its_share_in_the_same_tick() -
     assert {m.id: m.wake_at for m in change.maintenances}[waiting.maintenance_id] == world.now
     assert waiting.id not in {event.id for event in change.events}
     assert (world.status(real.id), world.status(waiting.id)) == (Status.SCHEDULED, Status.SCHEDULED)
+
+
+@pytest.mark.parametrize("limits", [{"max_hosts_down": 1}, {"max_hosts_down": 9, "max_machines_down": 1}], ids=str)
+def test_a_real_wave_does_not_wait_for_a_drill_in_its_scope(limits: dict[str, int]) -> None:
+    """It ends the drill, and the hosts and machines of the drill with it."""
+    world, strategy = limited(by_host(), **limits), Strategy(group_by="host", max_parallel=1)
+    (drill,) = world.submit("shop/web-0", strategy=strategy, drill_hold_s=60)
+    (real,) = world.submit("shop/web-1", strategy=strategy)
+    assert (world.status(drill.id), world.status(real.id)) == (Status.CANCELLED, Status.SCHEDULED)
 
 
 def test_a_host_that_is_dropped_frees_its_share_in_the_same_tick() -> None:

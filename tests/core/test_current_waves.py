@@ -19,7 +19,7 @@ from forewarn.core.model import (
     Strategy,
 )
 from forewarn.core.replanning import plan_again
-from forewarn.core.strategy import bake
+from forewarn.core.strategy import bake_waits
 from tests.support.builders import TICKER, at, guid, maintenance, shop
 
 
@@ -108,7 +108,7 @@ def test_the_bake_time_counts_from_the_last_end_that_was_not_read() -> None:
     baking = replace(known, strategy=Strategy(bake_s=600))
     snapshot = replace(only_second(known, events, whole), maintenances={known.id: baking})
     draft = Draft(snapshot, at(2), TICKER)
-    (wait,) = bake(draft, baking, list(draft.events.values()))
+    (wait,) = bake_waits(draft, baking, list(draft.events.values()))
     assert (wait.until, wait.message) == (at(11), "the bake time of 10m after wave 1 runs")
     nothing_ended = replace(snapshot, unread={known.id: UnreadEvents(2)})
-    assert bake(Draft(nothing_ended, at(2), TICKER), baking, list(draft.events.values())) == []
+    assert bake_waits(Draft(nothing_ended, at(2), TICKER), baking, list(draft.events.values())) == []

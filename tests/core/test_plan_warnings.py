@@ -1,5 +1,6 @@
 """What a submitted maintenance is warned about: no notice, times that have passed, machines that are already in open events."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import pytest
 
 from forewarn.core import lifecycle
-from forewarn.core.change import Snapshot
-from forewarn.core.fleet_rules import NoGoTime, Window
+from forewarn.core.change import Change, Snapshot
+from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.model import Actor, EventType, Host, HostMode, Order, Source, Strategy, Targets
 from forewarn.core.placement import Hosts
 from forewarn.core.plan_warnings import MAX_ALREADY_OPEN, PlanWarning, plan_warnings, target_warnings
@@ -229,3 +230,25 @@ def test_a_host_that_is_already_in_maintenance_is_named() -> None:
     assert f"host a is already in maintenance {first}: the work on it waits for that" in found[1].message
     world.cancel_maintenance(first)
     assert warned(world, type=EventType.FREEZE, targets=Targets(hosts=("a",)), host_mode=HostMode.EVACUATE) == ()
+
+
+def test_a_host_with_more_machines_than_a_budget_is_named() -> None:
+    """They are shut down together in place, so they never find room; evacuations are split, and emergencies do not wait."""
+    machines = [machine(f"shop/web-{n}", host="a") for n in range(3)]
+    world = World(
+        scope("shop", max_unavailable="50%"), scope("ship"), machines=[*machines, machine("ship/db", host="a")]
+    )
+    world.save(Change(at=START, fleet_rules=FleetRules(max_machines_down=3)))
+    on_host: dict[str, Any] = {"targets": Targets(hosts=("a",)), "host_mode": HostMode.IN_PLACE}
+    assert messages(warned(world, **on_host)) == [
+        "over-budget: host a carries 3 machines to be shut down together, and max_unavailable of shop allows 1:"
+        " they are not announced before the budget is raised",
+        "over-budget: host a carries 4 machines to be shut down together, and max_machines_down of the fleet allows 3:"
+        " they are not announced before the budget is raised",
+    ]
+    assert "over-budget" not in [each.code for each in warned(world, **on_host, emergency=True)]
+    evacuation = {**on_host, "type": EventType.FREEZE, "host_mode": HostMode.EVACUATE}
+    assert warned(world, **evacuation) == ()
+    world.save(Change(at=START, fleet_rules=FleetRules(version=1)))
+    world.save(Change(at=START, scopes=(replace(world.scope(), max_unavailable="3"),)))
+    assert warned(world, **on_host) == ()

@@ -13,9 +13,9 @@ from forewarn.core.model import (
     Status,
     Targets,
 )
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import MAX_NAMED, Waiting
 from forewarn.core.transitions import Verb
-from forewarn.core.waiting import MAX_NAMED, listed
+from forewarn.core.waiting import listed
 from tests.support.builders import World, at, machine, scope, shop, two_scopes
 
 

@@ -101,7 +101,7 @@ def test_a_window_that_does_not_exist_is_never_open() -> None:
     (planned,) = made.submit("shop/web-0")
     (reason,) = made.waiting_for(planned.id)
     assert reason.code == "window"
-    assert reason.message.startswith("maintenance starts only in its window (a removed window), and its windows")
+    assert reason.message.startswith("it waits for its window (a removed window), and its windows")
     assert reason.until == START + timedelta(days=400)
 
 
@@ -195,7 +195,9 @@ def test_windows_of_a_maintenance_must_exist_and_meet_those_of_its_scopes() -> N
     with pytest.raises(Refused, match="scope shop has no window in common with weekend"):
         made.submit("shop/web-0", strategy=Strategy(windows=("weekend",)))
     (planned,) = made.submit("shop/web-0", strategy=Strategy(windows=("weekend", "afternoon")))
-    assert made.waiting_for(planned.id)[0].message.endswith("(afternoon and weekend or afternoon)")
+    assert made.waiting_for(planned.id)[0].message.startswith(
+        "it waits for its window (afternoon and weekend or afternoon)"
+    )
     (other,) = made.submit("desk/d-0", strategy=Strategy(windows=("weekend",)))
     assert made.codes(other.id) == ["window"]
 
@@ -341,5 +343,5 @@ def test_a_wave_that_can_never_start_needs_an_operator() -> None:
     (reason,) = needs_operator(made.snapshot(), planned.maintenance_id, made.now)
     assert (reason.code, reason.message) == (
         "window",
-        "maintenance starts only in its window (weekend and afternoon), and its windows and no-go times leave no other time",
+        "it waits for its window (weekend and afternoon), and its windows and no-go times leave no other time",
     )

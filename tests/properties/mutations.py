@@ -22,12 +22,13 @@ from forewarn.core import (
     rescheduling,
     strategy,
     waiting,
+    window_rules,
 )
 from forewarn.core.change import Change
 from forewarn.core.draft import Draft
-from forewarn.core.model import Event, HostMode, OnFailure, Order, OrderState, Phase, Scope, Status
+from forewarn.core.model import Event, HostMode, Maintenance, OnFailure, Order, OrderState, Phase, Scope, Status
 from forewarn.core.reason import Waiting
-from forewarn.core.strategy import PlannedWave, bake
+from forewarn.core.strategy import PlannedWave, bake_waits
 from forewarn.core.transitions import ORDER_TRANSITIONS, TRANSITIONS, OrderVerb, Verb
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -125,7 +126,7 @@ def earliest_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def deadline_ignored(patch: pytest.MonkeyPatch) -> None:
-    others = tuple(each for each in constraints.BEFORE_START if each is not deadline.deadline_passed)
+    others = tuple(each for each in constraints.BEFORE_START if each is not deadline.deadline_waits)
     patch.setattr(constraints, "BEFORE_START", others)
     patch.setattr(deadline, "is_past_deadline", lambda draft, maintenance: False)
     patch.setattr(advance, "is_past_deadline", lambda draft, maintenance: False)
@@ -138,10 +139,10 @@ def budgets_ignored(patch: pytest.MonkeyPatch) -> None:
 def budgets_count_started_events_only(patch: pytest.MonkeyPatch) -> None:
     """A published event reserves nothing."""
 
-    def started(draft: Draft, scope: str) -> set[str]:
-        return {name for e in draft.events_in(scope) if e.status is Status.STARTED for name in e.resources}
+    def started(draft: Draft, maintenance: Maintenance, scope: str) -> list[Event]:
+        return [event for event in draft.events_in(scope) if event.status is Status.STARTED]
 
-    patch.setattr(Draft, "unavailable_in", started)
+    patch.setattr(budgets, "_users", started)
 
 
 def what_is_up_again_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -274,11 +275,13 @@ def a_cancelled_host_is_worked_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def start_outside_a_window(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(constraints, "BEFORE_START", ())
+    others = tuple(each for each in constraints.BEFORE_START if each is not window_rules.window_start_waits)
+    patch.setattr(constraints, "BEFORE_START", others)
 
 
 def announced_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(constraints, "BEFORE_PUBLICATION", ())
+    others = tuple(each for each in constraints.BEFORE_PUBLICATION if each is not window_rules.window_publication_waits)
+    patch.setattr(constraints, "BEFORE_PUBLICATION", others)
 
 
 def announced_beyond_its_window(patch: pytest.MonkeyPatch) -> None:
@@ -297,7 +300,7 @@ def two_update_domains_in_one_wave(patch: pytest.MonkeyPatch) -> None:
 
 
 def bake_time_ignored(patch: pytest.MonkeyPatch) -> None:
-    others = tuple(each for each in constraints.BEFORE_PUBLICATION if each is not bake)
+    others = tuple(each for each in constraints.BEFORE_PUBLICATION if each is not bake_waits)
     patch.setattr(constraints, "BEFORE_PUBLICATION", others)
 
 
@@ -333,7 +336,7 @@ MUTATIONS: dict[Patch, str] = {
     a_drill_hands_out_an_order: "invariant 11: order .* of a drill would be open",
     a_drill_does_not_yield: "invariant 15: ",
     waves_do_not_start_together: "invariant 8: .* left behind|the ticker does not move it",
-    all_waves_published_at_once: "invariant 8: .* visible at once|invariant 6: ",
+    all_waves_published_at_once: "invariant 8: .* visible at once|invariant 6: |the ticker does not move it",
     not_before_moves_after_publication: "invariant 2: .* change its NotBefore",
     nobody_is_woken: "the ticker does not move it",
     others_are_not_woken: "the ticker does not move it",

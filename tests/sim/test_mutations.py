@@ -20,6 +20,33 @@ PROVOKED_BY = {
     "a_cancelled_host_is_worked_on": Faults(host_work=30),
     "every_failover_is_one_step": Faults(failover_every_s=200, notification_lost=0.1, slow=0.03, slow_s=5),
 }
+# A seed that noticed the mutation is tried first, because most seeds do not. Any other seed may notice it instead.
+TRIED_FIRST = {
+    "one_approval_is_enough_for_all": 25,
+    "started_events_can_be_cancelled": 7,
+    "ended_events_can_be_cancelled": 7,
+    "overtaking_in_a_scope": 5,
+    "earliest_ignored": 20,
+    "budget_of_hosts_ignored": 102,
+    "rescheduled_past_the_deadline": 57,
+    "a_cordoned_host_is_chosen": 28,
+    "limit_of_failures_ignored": 5,
+    "no_version_check": 29,
+    "read_before_it_is_taken_in": 6,
+    "never_stale": 10,
+    "begins_what_may_have_begun": 9,
+    "nobody_takes_over": 9,
+    "a_jump_is_not_held": 6,
+    "a_hold_holds_nothing": 5,
+    "late_readings_count": 78,
+    "epochs_are_not_renewed": 29,
+    "every_failover_is_one_step": 23,
+    "lost_reports_are_not_repeated": 14,
+    "only_its_own_guests_count": 15,
+    "decisions_never_age": 73,
+    "bake_cut_short_by_a_failover": 8,
+    "others_changes_are_not_looked_after": 18,
+}
 
 
 @pytest.mark.timeout(300)
@@ -31,13 +58,18 @@ def test_a_bent_rule_is_noticed(
     no_invariants(monkeypatch)
     mutate(monkeypatch)
     faults = PROVOKED_BY.get(mutate.__name__)
-    for seed in range(MAX_SEEDS):
+    for seed in (TRIED_FIRST.get(mutate.__name__, 0), *range(MAX_SEEDS)):
         complaints = Simulation(seed, replace(faults) if faults is not None else None).run().complaints
         if any(re.search(MUTATIONS[mutate], sentence) for sentence in complaints):
             with capsys.disabled():
                 print(f" {mutate.__name__}: noticed by seed {seed}")
             return
     pytest.fail(f"{MAX_SEEDS} seeds did not notice it")
+
+
+def test_only_mutations_have_a_seed_of_their_own() -> None:
+    """A name that no mutation has any more is removed from the tables."""
+    assert {*PROVOKED_BY, *TRIED_FIRST} <= {mutate.__name__ for mutate in MUTATIONS}
 
 
 def test_the_judge_needs_no_help_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:

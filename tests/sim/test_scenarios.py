@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,12 @@ from forewarn.core.model import (
     OrderState,
     Scope,
     ScopeKind,
+    Source,
     Status,
     Targets,
 )
 from forewarn.store import EventQuery, Focus
+from tests.properties.mutations import what_is_up_again_wakes_nobody
 from tests.sim.guest_checks import stage
 from tests.sim.history import ClockMoved, Entry, ExecutorCalled
 from tests.sim.judge import judge
@@ -292,22 +295,68 @@ def test_two_nodes_that_publish_at_once_keep_the_budget_of_the_fleet(
     no_invariants(monkeypatch)
     if not reserves:
         budget_not_reserved(monkeypatch)
+    scene = scene_with_budget()
+    submit_at_once(scene, MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="ship")))
+    statuses = [event.status for event in scene.shared.database.memory.events(EventQuery()).events]
+    exceeded = [line for line in scene.verdict() if "were down at once" in line]
+    assert (Status.PLANNED in statuses) == reserves
+    assert exceeded == ([] if reserves else ["2 machines of the fleet were down at once, and 1 may be"])
+
+
+@pytest.mark.parametrize("what", [{"emergency": True}, {"source": Source.USER}], ids=["emergency", "user"])
+def test_what_never_waits_for_a_budget_takes_room_from_a_wave_that_another_node_publishes(what: dict[str, Any]) -> None:
+    """It commits while a node that found room hangs in its commit: that node decides again, and its wave waits."""
+    scene = scene_with_budget()
+    submit_at_once(scene, MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="ship"), **what))
+    events = scene.shared.database.memory.events(EventQuery()).events
+    assert {event.scope for event in events if event.status is Status.PLANNED} == {"shop"}
+    assert [line for line in scene.verdict() if "were down at once" in line] == []
+
+
+def scene_with_budget() -> Scene:
+    """Return a scene with the machine `ship/web-0` beside `shop/web-0`. One of them may be down at once."""
     scene = Scene()
-    first, second = scene.nodes
+    first = scene.nodes[0]
     ship = Scope(name="ship", kind=ScopeKind.AVAILABILITY_SET)
     fleet = Fleet({"ship": ship}, {("ship", "web-0"): Machine(scope="ship", name="web-0")})
     first.request(lambda: first.control.apply_fleet(fleet, OPERATOR))
     first.request(lambda: first.control.set_budget(OPERATOR, max_machines_down=1))
     scene.cycle_all()
-    wanted = {
-        node: MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope=scope))
-        for node, scope in ((first, "shop"), (second, "ship"))
-    }
+    return scene
+
+
+def submit_at_once(scene: Scene, other: MaintenanceRequest) -> None:
+    """Submit a reboot of `shop` through one node and, while that node hangs in its commit, another request through the other."""
+    first, second = scene.nodes
+    reboot = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop"))
     scene.universe.faults.slow_s, scene.universe.faults.slow_commit = 2, 1.0
-    scene.universe.later(1, lambda: second.request(lambda: second.control.submit(wanted[second], OPERATOR)))
-    first.request(lambda: first.control.submit(wanted[first], OPERATOR))
+    scene.universe.later(1, lambda: second.request(lambda: second.control.submit(other, OPERATOR)))
+    first.request(lambda: first.control.submit(reboot, OPERATOR))
     assert any("hangs in the commit" in line for line in scene.universe.trace)
-    statuses = [event.status for event in scene.shared.database.memory.events(EventQuery()).events]
-    exceeded = [line for line in scene.verdict() if "were down at once" in line]
-    assert (Status.PLANNED in statuses) == reserves
-    assert exceeded == ([] if reserves else ["2 machines of the fleet were down at once, and 1 may be"])
+
+
+@pytest.mark.parametrize("wakes", [True, False], ids=["as it is", "mutated"])
+def test_what_is_up_again_wakes_what_waits_for_the_budget_of_the_fleet(
+    wakes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event that uses the budget is cancelled: the wave of another scope is published in the next cycle, or never."""
+    if not wakes:
+        what_is_up_again_wakes_nobody(monkeypatch)
+    scene = scene_with_budget()
+    node = scene.nodes[0]
+    scene.reboot()
+    (used,) = scene.shared.database.memory.events(EventQuery()).events
+    waiting = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="ship"))
+    node.request(lambda: node.control.submit(waiting, OPERATOR))
+    scene.cycle_all()
+    node.request(lambda: node.control.cancel_event(used.id, OPERATOR))
+    for _ in range(3):
+        scene.pass_by(HOUR_S)
+        scene.cycle_all()
+    ((waited, status),) = [
+        (event.id, event.status)
+        for event in scene.shared.database.memory.events(EventQuery()).events
+        if event.scope == "ship"
+    ]
+    assert status is (Status.COMPLETED if wakes else Status.PLANNED)
+    assert (f"event {waited} is still Planned" in scene.verdict()) is not wakes

@@ -1070,3 +1070,14 @@ def test_what_is_up_again_wakes_those_that_wait_for_the_budget(store: Store, bud
         freed = change(orders=[host_order("H1", state=OrderState.DONE)])
     store.apply(replace(freed, at=at(5)))
     assert (store.due(at(9), 9), store.fleet_rules().reservations) == (["M2"], budget)
+
+
+@pytest.mark.parametrize("budget", [0, 1])
+def test_what_never_waits_for_a_budget_is_counted_and_wakes_nobody(store: Store, budget: int) -> None:
+    """Whoever publishes a wave meanwhile decides again. An event that waits for budgets is counted by its own reservation."""
+    store.apply(replace(change(scopes=[scope()]), fleet_rules=FleetRules(max_machines_down=budget)))
+    store.apply(change(maintenances=[maintenance("M1"), replace(maintenance("M2"), waits_for_budget=True)]))
+    store.apply(change(events=[event("E1", "M1", emergency=True)]))
+    assert (store.due(at(9), 9), store.fleet_rules().reservations) == ([], budget)
+    store.apply(change(events=[event("E2", "M1", position=1)]))
+    assert store.fleet_rules().reservations == budget

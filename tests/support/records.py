@@ -215,7 +215,7 @@ def scopes(name: str) -> st.SearchStrategy[Scope]:
         epochs=counts,
         incarnation=st.integers(1, 2**40),
         changed=maybe_moments,
-        windows=st.lists(names, max_size=2).map(tuple),
+        windows=st.lists(st.sampled_from(["nights", "days"]), max_size=2, unique=True).map(tuple),
         max_unavailable=st.sampled_from(["", "2", "10%"]),
         approval_opens_window=st.booleans(),
     )

@@ -133,6 +133,24 @@ def report(
     session.out.table(MACHINE_COLUMNS, rows)
 
 
+@command(app, "cancel")
+def cancel(
+    session: Session,
+    drill: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The drill's id, or at least its first 8 characters.",
+            show_default=False,
+            autocompletion=completion.maintenances,
+        ),
+    ],
+) -> None:
+    """Cancel the events of a drill that have not started; started events run to their end."""
+    found = session.api.post(f"/v1/drills/{session.id_of('maintenance', drill)}/cancel")
+    session.out.result(found, f"drill {found['id']} is {found['status']}")
+
+
 def _rows(session: Session, drills: list[Json]) -> Rows:
     id_texts = session.out.id_texts(each["id"] for each in drills)
     return [

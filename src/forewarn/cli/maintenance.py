@@ -270,10 +270,6 @@ def schedule(
         return
     _show_plan(session, plan, request, now)
     if dry_run:
-        if calendar := plan["calendar"]:
-            session.out.heading("calendar")
-            session.out.table(plan_text.CALENDAR_COLUMNS, plan_text.calendar_rows(calendar))
-            session.out.say(plan_text.calendar_end(calendar))
         return
     refuse_without_notice(plan["warnings"], no_notice_ok=no_notice_ok)
     refuse_without_host(plan["warnings"], no_host_ok=no_host_ok)
@@ -424,6 +420,10 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
         if len(plan["hosts"]) > 1:
             session.out.say("the events of the first host; those of the others are planned when their turn comes:")
     session.out.table(plan_text.COLUMNS, plan_text.rows(plan), empty="no machines")
+    if calendar := plan["calendar"]:
+        session.out.heading("calendar")
+        session.out.table(plan_text.CALENDAR_COLUMNS, plan_text.calendar_rows(calendar))
+        session.out.say(plan_text.calendar_end(calendar))
     for warning in plan["warnings"]:
         session.out.say(f"! {warning['message']}")
     for message in plan_text.blockers(plan):
@@ -540,7 +540,7 @@ def _show(session: Session, maintenance: Json) -> None:
             ("not before", when(maintenance["not_before"], now)),
             ("earliest", when(maintenance["earliest"], now)),
             ("drill", "nothing touches the machines" if maintenance["drill_hold_s"] else ""),
-            ("deadline", when(maintenance["not_after"], now)),
+            ("deadline", _deadline(maintenance, now)),
             ("on failure", maintenance["on_failure"]),
             ("strategy", formatting.strategy(**maintenance["strategy"])),
             ("ended", full_time(maintenance["ended"])),
@@ -564,6 +564,12 @@ def _show(session: Session, maintenance: Json) -> None:
         for event in events
     ]
     session.out.table(EVENT_COLUMNS, rows)
+
+
+def _deadline(maintenance: Json, now: str) -> str:
+    deadline, ended = maintenance["not_after"], maintenance["ended"]
+    passed = ", passed: what had not started by then was cancelled" if deadline and ended and ended >= deadline else ""
+    return when(deadline, now) + passed
 
 
 def _show_hosts(session: Session, maintenance: Json, now: str) -> None:

@@ -26,7 +26,7 @@ HISTORY = timedelta(hours=24)
 EVENT_COLUMNS = ("event", "type", "scope", "machines")
 
 # The lists whose ids are printed.
-ID_LISTS = ("failed", "in_doubt", "open", "ended", "paused")
+ID_LISTS = ("failed", "in_doubt", "open", "planned", "ended", "paused")
 
 # What an operator may do about each row of a table: below it, because a line of 100 columns has no room for commands.
 RESOLVE = "to resolve one: forewarn event retry|finish|abandon {}", "EVENT"
@@ -109,6 +109,7 @@ def status(session: Session) -> None:
     for line in filter(None, map(host_hint, state["host_work"] if act else ())):
         session.out.say(line)
     _section(session, "SCHEDULED", _scheduled(scheduled, ids, now))
+    _section(session, "MAINTENANCES THAT WAIT BEFORE THEIR NEXT WAVE", _unannounced(state, ids, now))
     _section(session, "PAUSED MAINTENANCES", _paused(state, "paused", ids), RESUME if act else None)
     waiting = _paused(state, "awaits_continue", ids)
     _section(session, "MAINTENANCES THAT PAUSE AFTER A WAVE", waiting, CONTINUE if act else None)
@@ -273,6 +274,18 @@ def _scheduled(events: list[Json], ids: dict[str, str], now: str) -> Table:
     columns = (*EVENT_COLUMNS, "not before", "not approved by", "why it has not started")
     return columns, [
         (*_event_cells(e, ids), when(e["not_before"], now), missing_approvals(e), reasons(e, now)) for e in events
+    ]
+
+
+def _unannounced(state: Json, ids: dict[str, str], now: str) -> Table:
+    """Return the maintenances that have planned events and none that guests see, and what their next wave waits for."""
+    shown = {event["maintenance_id"] for event in state["open"]["items"]} | {m["id"] for m in state["paused"]["items"]}
+    following: dict[str, Json] = {}
+    for event in sorted(state["planned"]["items"], key=lambda event: event["wave"]):
+        if event["maintenance_id"] not in shown:
+            following.setdefault(event["maintenance_id"], event)
+    return ("maintenance", "type", "wave", "waits for"), [
+        (ids[each], event["type"], event["wave"], reasons(event, now)) for each, event in following.items()
     ]
 
 

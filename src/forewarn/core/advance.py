@@ -13,6 +13,7 @@ from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.deadline import deadline_ahead, is_past_deadline, missed_deadline, unstarted_events, unstarted_hosts
 from forewarn.core.draft import Draft
 from forewarn.core.drills import drill_end, drill_order, end_drill_events, is_drill, yield_to
+from forewarn.core.formatting import iso_seconds
 from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
 from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, may_open_empty, move_hosts
 from forewarn.core.model import (
@@ -107,7 +108,7 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
             order = replace(order, deadline=max(order.deadline, again))
             draft.put_order(order)
         if order.deadline is not None and now >= order.deadline and draft.before.store_hold is None:
-            _fail_late_order(draft, order, now, f"{order.deadline:%Y-%m-%dT%H:%M:%SZ}")
+            _fail_late_order(draft, order, now, iso_seconds(order.deadline))
     failed = [o for o in _orders_of(draft, maintenance_id) if o.state is OrderState.FAILED]
     failed = [o for o in failed if o.host or draft.events[o.id].status is Status.STARTED]
     if failed and maintenance.on_failure is OnFailure.CANCEL and not maintenance.cancelled:
@@ -117,9 +118,9 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
 
 def _cancel_past_deadline(draft: Draft, maintenance_id: str) -> None:
     maintenance = draft.maintenances[maintenance_id]
-    if not is_past_deadline(draft, maintenance):
+    if maintenance.not_after is None or not is_past_deadline(draft, maintenance):
         return
-    deadline = f"{maintenance.not_after:%Y-%m-%dT%H:%M:%SZ}"
+    deadline = iso_seconds(maintenance.not_after)
     reason = f"it had not started by the deadline of its maintenance, {deadline}"
     draft.note("deadline passed", maintenance_id=maintenance_id, detail=deadline)
     hosts = unstarted_hosts(draft, maintenance)

@@ -3,7 +3,8 @@
 Owns what counts as down, and when a planned wave finds room. A machine counts while it is in a Started event, or in a published
 one: its agent may have drained it. A host counts while a maintenance works on it or empties it. Budgets hold back the
 publication of Platform Freeze, Reboot and Redeploy, and the work on an empty host. Other events and emergencies count, but
-never wait. These predicates change nothing.
+never wait. Drills count too, but not for a real wave in their scope: they end when it is published. These predicates change
+nothing.
 """
 
 from collections import defaultdict
@@ -14,7 +15,7 @@ from datetime import datetime
 from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.fleet_rules import MAX_LIMIT, MAX_NAMED_EVENTS
+from forewarn.core.fleet_rules import MAX_LIMIT
 from forewarn.core.formatting import count
 from forewarn.core.hosts import IN_MAINTENANCE
 from forewarn.core.model import (
@@ -30,7 +31,7 @@ from forewarn.core.model import (
     Scope,
     Status,
 )
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import MAX_NAMED, Waiting
 from forewarn.core.strategy import PlannedWave
 
 _UNRESOLVED = frozenset({OrderState.FAILED, OrderState.IN_DOUBT})
@@ -140,17 +141,31 @@ def machines_down(draft: Draft) -> int:
     return draft.before.fleet_use.machines + draft.more_unavailable()
 
 
-def _hosts_down(draft: Draft) -> set[str]:
-    """Return the hosts of the fleet that are down, with what the draft has changed so far."""
+def _users(draft: Draft, maintenance: Maintenance, scope: str) -> list[Event]:
+    """Return the events in a scope that count for a wave of this maintenance."""
+    visible = [event for event in draft.events_in(scope) if event.status in VISIBLE]
+    if maintenance.drill_hold_s:
+        return visible
+    return [event for event in visible if not draft.maintenances[event.maintenance_id].drill_hold_s]
+
+
+def _machines(events: Iterable[Event]) -> set[str]:
+    return {name for event in events for name in event.resources}
+
+
+def _hosts_down(draft: Draft, no_drills_in: Collection[str]) -> set[str]:
+    """Return the hosts of the fleet that are down, with what the draft has changed so far, without drills in these scopes."""
     others = {host for maintenance, host in draft.before.fleet_use.hosts if maintenance not in draft.maintenances}
-    return others.union(*(_hosts_taken_down(draft, maintenance) for maintenance in draft.maintenances.values()))
+    return others.union(*(_hosts_taken_down(draft, each, no_drills_in) for each in draft.maintenances.values()))
 
 
-def _hosts_taken_down(draft: Draft, maintenance: Maintenance) -> set[str]:
+def _hosts_taken_down(draft: Draft, maintenance: Maintenance, no_drills_in: Collection[str] = ()) -> set[str]:
     """Return the hosts that a maintenance works on or empties, or whose machines it groups by their host."""
     if maintenance.host_mode is None and maintenance.strategy.group_by != GroupBy.HOST:
         return set()
     events = draft.events_of(maintenance.id)
+    if maintenance.drill_hold_s:
+        events = [event for event in events if event.scope not in no_drills_in]
     begun = {event.host for event in events if event.status in VISIBLE or event.status is Status.COMPLETED}
     hosts = hosts_of(maintenance, (event for event in events if event.status in VISIBLE))
     return hosts | {
@@ -182,18 +197,19 @@ def _shortages(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> lis
     of_fleet = _fleet_shortages(draft, maintenance, wave)
     # Owners must not learn what is down in the fleet.
     hidden = [replace(shortage, reason=replace(shortage.reason, rules_of=((),))) for shortage in of_fleet]
-    return [*_scope_shortages(draft, wave), *hidden]
+    return [*_scope_shortages(draft, maintenance, wave), *hidden]
 
 
-def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]:
+def _scope_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> Iterator[_Shortage]:
     bound: dict[str, list[Event]] = defaultdict(list)
     for event in wave:
         if event.one_domain_at_a_time and draft.scopes[event.scope].max_unavailable:
             bound[event.scope].append(event)
     for name, events in sorted(bound.items()):
-        scope, unavailable = draft.scopes[name], draft.unavailable_in(name)
-        limit = scope_limit(scope, draft.before.machine_counts.get(name, 0)) or 0
-        needed = {machine for event in events for machine in event.resources}
+        users = _users(draft, maintenance, name)
+        unavailable = _machines(users)
+        limit = scope_limit(draft.scopes[name], draft.before.machine_counts.get(name, 0)) or 0
+        needed = _machines(events)
         more = len(needed - unavailable)
         if len(unavailable) + more <= limit:
             continue
@@ -201,7 +217,6 @@ def _scope_shortages(draft: Draft, wave: Iterable[Event]) -> Iterator[_Shortage]
         if len(needed) > limit:
             yield _too_large(allowed, len(needed), events)
             continue
-        users = [event for event in draft.events_in(name) if event.status in VISIBLE]
         users.sort(key=lambda event: not _is_unresolved(draft, event))
         unresolved = [event for event in users if _is_unresolved(draft, event)]
         kept = {machine for event in unresolved for machine in event.resources}
@@ -214,9 +229,11 @@ def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
     bound = [event for event in wave if event.one_domain_at_a_time]
     if limit and bound:
         needed = {(event.scope, name) for event in bound for name in event.resources}
-        unavailable = {scope: draft.unavailable_in(scope) for scope in {event.scope for event in bound}}
+        scopes = {event.scope for event in bound}
+        unavailable = {scope: _machines(_users(draft, maintenance, scope)) for scope in scopes}
         more = sum(name not in unavailable[scope] for scope, name in needed)
-        down = machines_down(draft)
+        in_drills = sum(len(draft.unavailable_in(scope) - names) for scope, names in unavailable.items())
+        down = machines_down(draft) - in_drills
         if down + more > limit:
             allowed = f"max_machines_down allows {count(limit, 'machine')} of the fleet at once"
             if len(needed) > limit:
@@ -230,13 +247,13 @@ def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
 
 
 def _host_shortages(
-    draft: Draft, maintenance: Maintenance, hosts: Collection[str], wave: Iterable[Event]
+    draft: Draft, maintenance: Maintenance, hosts: Collection[str], wave: Collection[Event]
 ) -> Iterator[_Shortage]:
     """Yield the shortage of hosts. Hosts that the maintenance itself has taken down already need no room: their turn goes on."""
     limit = draft.before.fleet_rules.max_hosts_down
     if not limit or _hosts_taken_down(draft, maintenance).issuperset(hosts):
         return
-    down = _hosts_down(draft)
+    down = _hosts_down(draft, () if maintenance.drill_hold_s else {event.scope for event in wave})
     more = len(set(hosts) - down)
     if len(down) + more > limit:
         allowed = f"max_hosts_down allows {count(limit, 'host')} of the fleet at once"
@@ -262,7 +279,7 @@ def _keeps(reason: Waiting, unresolved: list[Event]) -> Waiting:
     """Return the reason with the failed events first, and a sentence about the first of them."""
     if not unresolved:
         return reason
-    events = tuple(dict.fromkeys([*_ids(unresolved), *reason.events]))[:MAX_NAMED_EVENTS]
+    events = tuple(dict.fromkeys([*_ids(unresolved), *reason.events]))[:MAX_NAMED]
     keeps = f"event {events[0]} keeps its share until its failure is resolved"
     return replace(reason, message=f"{reason.message}; {keeps}", events=events)
 
@@ -289,4 +306,4 @@ def _is_unresolved(draft: Draft, event: Event) -> bool:
 
 
 def _ids(events: Iterable[Event]) -> tuple[str, ...]:
-    return tuple(event.id for event in events)[:MAX_NAMED_EVENTS]
+    return tuple(event.id for event in events)[:MAX_NAMED]

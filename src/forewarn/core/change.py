@@ -8,6 +8,7 @@ from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     ENDED,
     OVER,
+    VISIBLE,
     Approval,
     AuditEntry,
     ClockHold,
@@ -82,7 +83,8 @@ class Change:
     maintenance. `store_hold` replaces no hold that is not resumed yet; `resumes_store` must be the stored hold, and
     resuming wakes every open maintenance too. `fleet_rules` carry the version at which they were read; changing them
     wakes every open maintenance. `reservations` must be the stored number; the store adds one. If the fleet has a budget,
-    the store also adds one for a change that `frees_budget`, and wakes the maintenances that wait for the budget.
+    the store also adds one for a change that `frees_budget`, and wakes the maintenances that wait for the budget. It adds
+    one and wakes nothing for a change that `takes_budget_unasked`.
     `begins_work` says that an event starts or an order is handed out: the store refuses such a change while it is held.
     """
 
@@ -119,6 +121,11 @@ class Change:
         return any(e.status in ENDED and e.published is not None for e in self.events) or any(
             order.host and order.state in OVER for order in self.orders
         )
+
+    @property
+    def takes_budget_unasked(self) -> bool:
+        """Whether machines are taken down, or stay down, that count and never wait for a budget."""
+        return any(e.status in VISIBLE and not e.one_domain_at_a_time for e in self.events)
 
     @property
     def empty(self) -> bool:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Refused
+from forewarn.core.formatting import iso_seconds
 from forewarn.core.model import Actor, AuditEntry, ClockHold
 
 # Two nodes measure the same jump with a difference of at most the largest step that does not count as a jump.
@@ -32,7 +33,7 @@ def hold_clock(snapshot: Snapshot, hold: ClockHold, *, since: datetime, unread_s
         who="clock",
         origin=hold.node,
         action="clock jumped forward",
-        detail=f"by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ}",
+        detail=f"by {hold.jumped_s} s after {iso_seconds(hold.trusted)}",
     )
     return Change(at=now, hold=hold, audit=(entry,))
 

@@ -8,21 +8,27 @@ back is not due, so it holds up no other wave in the queue of a scope. If time a
 from collections.abc import Callable
 
 from forewarn.core.budgets import budget_waits
-from forewarn.core.deadline import deadline_passed
+from forewarn.core.deadline import deadline_waits
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance
 from forewarn.core.reason import Waiting
-from forewarn.core.requested_start import announced_later, started_later
-from forewarn.core.strategy import bake
-from forewarn.core.target_waits import stranded
-from forewarn.core.window_rules import hold_back_publication, hold_back_start
+from forewarn.core.requested_start import requested_publication_waits, requested_start_waits
+from forewarn.core.strategy import bake_waits
+from forewarn.core.target_waits import target_waits
+from forewarn.core.window_rules import window_publication_waits, window_start_waits
 
 Constraint = Callable[[Draft, Maintenance, list[Event]], list[Waiting]]
 
 # A planned wave is published when none of these holds it back.
-BEFORE_PUBLICATION: tuple[Constraint, ...] = (hold_back_publication, announced_later, bake, stranded, budget_waits)
+BEFORE_PUBLICATION: tuple[Constraint, ...] = (
+    window_publication_waits,
+    requested_publication_waits,
+    bake_waits,
+    target_waits,
+    budget_waits,
+)
 # A published wave that is ready starts when none of these holds it back.
-BEFORE_START: tuple[Constraint, ...] = (hold_back_start, started_later, deadline_passed, stranded)
+BEFORE_START: tuple[Constraint, ...] = (window_start_waits, requested_start_waits, deadline_waits, target_waits)
 
 
 def publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:

@@ -62,7 +62,7 @@ def missed_deadline(draft: Draft, maintenance: Maintenance) -> bool:
     return any(ended is not None and ended >= deadline for ended in (*events, *hosts))
 
 
-def deadline_passed(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def deadline_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return why a wave cannot start at its deadline: the tick that cancels it comes next, or the clock is held."""
     deadline, hold = maintenance.not_after, draft.before.hold
     if deadline is None or all(event.returns or draft.now_in(event.scope) < deadline for event in wave):

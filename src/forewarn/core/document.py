@@ -12,6 +12,7 @@ from typing import Never
 
 from forewarn.core.errors import Invalid, NotFound
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.formatting import iso_seconds
 from forewarn.core.model import VISIBLE, Event, EventType, Scope, ScopeKind, Status
 
 MAX_START_REQUESTS = 100
@@ -97,7 +98,7 @@ def _render_event(scope: Scope, event: Event, version: ApiVersion) -> dict[str, 
 def _render_not_before(event: Event, version: ApiVersion) -> str:
     if event.status is Status.STARTED or event.not_before is None:
         return ""
-    return event.not_before.strftime("%Y-%m-%dT%H:%M:%SZ") if version.iso_times else rfc1123(event.not_before)
+    return iso_seconds(event.not_before) if version.iso_times else rfc1123(event.not_before)
 
 
 def rfc1123(moment: datetime) -> str:

@@ -15,8 +15,6 @@ MAX_WINDOWS = 200
 MAX_NO_GO_TIMES = 1_000
 MAX_SPANS = 32
 MAX_LIMIT = 1_000_000
-# What is down in the fleet is shown with at most this many events.
-MAX_NAMED_EVENTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +94,9 @@ class FleetUse:
 class FleetRules:
     """All rules. A limit of 0 limits nothing.
 
-    `version` grows when an operator changes a rule. While the fleet has a budget, `reservations` grows when a wave is published,
-    when one begins to wait for the budget, and when something is up again. Two nodes that publish at once cannot both find room,
-    and no wave begins to wait for what another node frees at the same time.
+    `version` grows when an operator changes a rule. While the fleet has a budget, `reservations` grows when an event is
+    published, when a wave begins to wait for the budget, and when something is up again. Two nodes that publish at once cannot
+    both find room, and no wave begins to wait for what another node frees at the same time.
     """
 
     windows: Mapping[str, Window] = field(default_factory=dict)

@@ -92,6 +92,11 @@ def when(moment: datetime, now: datetime) -> str:
     return f"{full_time(moment)} ({distance(moment, now)})"
 
 
+def iso_seconds(moment: datetime) -> str:
+    """Return `2030-01-31T13:04:05Z`, as guests and the audit see a time."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def iso(moment: datetime) -> str:
     """Return RFC 3339 in UTC, as the API reads it."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

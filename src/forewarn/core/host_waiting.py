@@ -18,9 +18,9 @@ from forewarn.core.host_orders import (
     other_work,
 )
 from forewarn.core.model import OPEN, Actor, Maintenance, Order, OrderState
-from forewarn.core.reason import Waiting
+from forewarn.core.reason import MAX_NAMED, Waiting
 from forewarn.core.target_waits import no_target
-from forewarn.core.waiting import MAX_NAMED, host_not_before, listed, progress_of, store_held, why_stopped
+from forewarn.core.waiting import host_not_before, listed, progress_of, store_held, why_stopped
 
 
 def waiting_for_hosts(snapshot: Snapshot, maintenance_id: str, now: datetime) -> dict[str, tuple[Waiting, ...]]:

@@ -14,7 +14,7 @@ from forewarn.core.budgets import host_budget_waits
 from forewarn.core.cancelling import cancel
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
-from forewarn.core.formatting import names
+from forewarn.core.formatting import iso_seconds, names
 from forewarn.core.host_orders import (
     UNDER_WAY,
     current_host,
@@ -195,7 +195,7 @@ def _open_in_place(draft: Draft, maintenance: Maintenance, order: Order, order_t
     if waiting and order.deadline is None:
         deadline = draft.now + timedelta(seconds=limit_s)
         draft.put_order(replace(order, deadline=deadline))
-        detail = f"host {order.host}: its work must be ready to begin by {deadline:%Y-%m-%dT%H:%M:%SZ}"
+        detail = f"host {order.host}: its work must be ready to begin by {iso_seconds(deadline)}"
         draft.note("host waiting", maintenance_id=order.maintenance_id, detail=detail)
     return False
 

@@ -11,7 +11,7 @@ from forewarn.core.host_orders import UNDER_WAY, current_host, departures
 from forewarn.core.host_waiting import host_reasons
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status
 from forewarn.core.reason import Waiting, clock_held
-from forewarn.core.target_waits import stranded
+from forewarn.core.target_waits import target_waits
 from forewarn.core.waiting import (
     awaits_continue,
     blocking_failures,
@@ -52,7 +52,7 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
         return tuple(progress)
     if maintenance.paused:
         return ()
-    return tuple(stranded(draft, maintenance, wave)) or _obstacles(draft, maintenance, wave)
+    return tuple(target_waits(draft, maintenance, wave)) or _obstacles(draft, maintenance, wave)
 
 
 def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:

@@ -4,17 +4,18 @@ A warning never refuses anything. The API returns the warnings with a dry run an
 portal ask for confirmation because of them.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from forewarn.core.budgets import scope_limit
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.formatting import count, full_time, names
 from forewarn.core.host_orders import OVER
-from forewarn.core.model import OPEN, Actor, Event, GroupBy, Maintenance, Scope
+from forewarn.core.model import OPEN, Actor, Event, GroupBy, HostMode, Maintenance, Scope
 from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s
 from forewarn.core.progress import wave_progress
@@ -31,6 +32,7 @@ ALREADY_OPEN: Final = "already-open"
 NO_TARGET: Final = "no-target"
 NO_RETURN: Final = "no-return"
 HOST_BUSY: Final = "host-busy"
+OVER_BUDGET: Final = "over-budget"
 UNREPORTED_MOVES: Final = "unreported-moves"
 MAX_ALREADY_OPEN = 20
 
@@ -55,6 +57,7 @@ def plan_warnings(before: Snapshot, after: Snapshot, maintenance_id: str, now: d
         *_already_open(before, events),
         *_no_return(before, after, maintenance),
         *_busy_hosts(before, after, maintenance_id),
+        *_over_budget(before, after, maintenance),
     )
 
 
@@ -245,3 +248,30 @@ def _busy_hosts(before: Snapshot, after: Snapshot, maintenance_id: str) -> list[
         )
         for host, ids in sorted(others.items())
     ]
+
+
+# -- budgets that are smaller than the work on a host
+
+
+def _over_budget(before: Snapshot, after: Snapshot, maintenance: Maintenance) -> list[PlanWarning]:
+    """Return a warning per budget and host with too many machines to be shut down together. Other waves are split."""
+    if maintenance.host_mode is not HostMode.IN_PLACE or maintenance.emergency:
+        return []
+    carried: dict[str, Counter[str]] = defaultdict(Counter)
+    for machine in before.machines.values():
+        carried[machine.host][machine.scope] += 1
+    warnings = []
+    for host in sorted(o.host for o in after.orders.values() if o.maintenance_id == maintenance.id):
+        scopes = carried[host]
+        limits = [
+            (f"max_unavailable of {name}", number, scope_limit(before.scopes[name], before.machine_counts.get(name, 0)))
+            for name, number in sorted(scopes.items())
+        ]
+        limits.append(("max_machines_down of the fleet", scopes.total(), before.fleet_rules.max_machines_down or None))
+        warnings += [
+            f"host {host} carries {count(number, 'machine')} to be shut down together, and {budget} allows {limit}:"
+            " they are not announced before the budget is raised"
+            for budget, number, limit in limits
+            if limit is not None and number > limit
+        ]
+    return [PlanWarning(OVER_BUDGET, message) for message in warnings]

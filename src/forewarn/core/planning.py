@@ -26,7 +26,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.strategy import PlannedEvent, PlannedWave, Splitter, planned_waves, refuse_unknown_label
-from forewarn.core.window_split import refuse_other_windows, split_by_window
+from forewarn.core.window_split import refuse_windows_that_never_meet, split_by_window
 
 # Each splits a planned wave that another rule does not let start as a whole. They are applied in this order.
 SPLITTERS: tuple[Splitter, ...] = (split_by_window, split_by_budget)
@@ -80,7 +80,7 @@ def plan(
     known_hosts = snapshot.hosts if works_on_hosts else None
     machines = target_machines(request.named_targets, snapshot.machines, known_hosts)
     _refuse_other_scope_kinds(request, machines, snapshot.scopes)
-    refuse_other_windows(snapshot, request.strategy.windows, {m.scope for m in machines}, now)
+    refuse_windows_that_never_meet(snapshot, request.strategy.windows, {m.scope for m in machines}, now)
     maintenance = Maintenance(
         id=new_id(),
         type=request.type,

@@ -3,7 +3,11 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from forewarn.core.formatting import iso_seconds
 from forewarn.core.model import ClockHold
+
+# A reason names at most this many machines or events, and counts the rest.
+MAX_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,7 @@ class Waiting:
 def clock_held(hold: ClockHold) -> Waiting:
     return Waiting(
         code="clock",
-        message=f"the clock jumped forward by {hold.jumped_s} s after {hold.trusted:%Y-%m-%dT%H:%M:%SZ},"
+        message=f"the clock jumped forward by {hold.jumped_s} s after {iso_seconds(hold.trusted)},"
         " and no operator has confirmed it",
     )
 

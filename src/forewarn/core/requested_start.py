@@ -6,6 +6,7 @@ Agents prepare when they first see an event. An announcement long before the sta
 from datetime import datetime, timedelta
 
 from forewarn.core.draft import Draft
+from forewarn.core.formatting import iso_seconds
 from forewarn.core.model import Event, EventType, Maintenance, Scope
 from forewarn.core.reason import Waiting, wait_until
 
@@ -20,7 +21,7 @@ def requested_start(wave: list[Event]) -> datetime | None:
     return max((e.requested_not_before for e in wave if e.requested_not_before is not None), default=None)
 
 
-def announced_later(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def requested_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return the wait of a rescheduled wave until it is announced."""
     requested = requested_start(wave)
     if requested is None:
@@ -29,11 +30,11 @@ def announced_later(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     moment = announcement(requested, maintenance.type, scopes)
     if all(draft.trusted_in(event.scope) >= moment for event in wave):
         return []
-    message = f"it was rescheduled to {requested:%Y-%m-%dT%H:%M:%SZ}, and is announced its notice before"
+    message = f"it was rescheduled to {iso_seconds(requested)}, and is announced its notice before"
     return wait_until(Waiting(code="requested-start", message=message), moment, draft.now, draft.before.hold)
 
 
-def started_later(draft: Draft, _: Maintenance, wave: list[Event]) -> list[Waiting]:
+def requested_start_waits(draft: Draft, _: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return the wait of a rescheduled wave until its requested start, approved or not."""
     requested = requested_start(wave)
     if requested is None or all(draft.trusted_in(event.scope) >= requested for event in wave):

@@ -15,7 +15,7 @@ from forewarn.core.cancelling import cancel
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound, Refused
-from forewarn.core.formatting import full_time
+from forewarn.core.formatting import full_time, iso_seconds
 from forewarn.core.host_orders import departures, machines_on
 from forewarn.core.host_work import lift_cordon
 from forewarn.core.model import UNSTARTED, Actor, Event, Maintenance, Order, OrderState, Status, check_moment
@@ -54,7 +54,7 @@ def reschedule_event(
         reschedules=event.reschedules + 1,
         requested_not_before=not_before,
     )
-    when = f"{not_before:%Y-%m-%dT%H:%M:%SZ}"
+    when = iso_seconds(not_before)
     cancel(draft, event, f"rescheduled to {when} by {actor.name}: event {moved.id} replaces it", replaced_by=moved.id)
     draft.put(moved)
     draft.note("event rescheduled", event=moved, detail=f"to {when}; it replaces event {event_id}")
@@ -105,7 +105,7 @@ def reschedule_host(
     # Its events are planned later, from the machines that are on it then.
     planned = plan_events(draft.before, maintenance, machines_on(draft, host), new_id=lambda: "", host=host)
     _check_time(draft, maintenance, planned, not_before)
-    when = f"{not_before:%Y-%m-%dT%H:%M:%SZ}"
+    when = iso_seconds(not_before)
     for event in events:
         cancel(draft, event, f"host {host} was rescheduled to {when} by {actor.name}", replaced_by=maintenance_id)
     lift_cordon(draft, order)

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Refused
+from forewarn.core.formatting import iso_seconds
 from forewarn.core.lifecycle import tick
 from forewarn.core.model import Actor, AuditEntry, Event, HoldCause, Status, StoreHold
 
@@ -52,7 +53,7 @@ def resume_store(snapshot: Snapshot, seen: datetime | None, *, now: datetime, ac
         raise Refused("the store is not held: there is nothing to resume")
     if hold.held != seen:
         raise Refused(
-            f"the store is held since {hold.held:%Y-%m-%dT%H:%M:%SZ}, which is not the hold that you saw:"
+            f"the store is held since {iso_seconds(hold.held)}, which is not the hold that you saw:"
             " see again what would happen"
         )
     entry = AuditEntry(at=now, who=actor.name, origin=actor.origin, action="store resumed", detail=hold.detail)

@@ -104,7 +104,7 @@ def _waves(groups: Iterable[list[PlannedWave]]) -> list[PlannedWave]:
     return waves
 
 
-def bake(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def bake_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Hold back a wave until the bake time has passed since the last event of the earlier waves ended or failed."""
     bake_s = maintenance.strategy.bake_s
     if not bake_s:

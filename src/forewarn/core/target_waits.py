@@ -16,7 +16,7 @@ def no_target(draft: Draft, maintenance: Maintenance, host: str, to_host: str) -
     return [Waiting(code="no-target", message=f"its machines can go to no host: {why}")] if why else []
 
 
-def stranded(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def target_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return why the machines of a wave can go to no host."""
     ways = dict.fromkeys((e.host, e.to_host) for e in wave if e.status in UNSTARTED)
     return [reason for way in ways for reason in no_target(draft, maintenance, *way)][:1]

@@ -33,12 +33,9 @@ from forewarn.core.model import (
     Status,
     StoreHold,
 )
-from forewarn.core.reason import Waiting, clock_held
+from forewarn.core.reason import MAX_NAMED, Waiting, clock_held
 from forewarn.core.requested_start import announcement
 from forewarn.core.window_rules import may_wait_elsewhere
-
-# A reason names at most this many machines or events, and counts the rest.
-MAX_NAMED = 10
 
 
 def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiting, ...]:

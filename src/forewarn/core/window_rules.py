@@ -12,6 +12,7 @@ from forewarn.core.approvals import approved
 from forewarn.core.draft import Draft
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
+from forewarn.core.formatting import full_time
 from forewarn.core.model import Event, Maintenance, Scope, Source
 from forewarn.core.planning import due_notice_s, publication
 from forewarn.core.reason import Waiting, wait_until
@@ -19,7 +20,7 @@ from forewarn.core.weekly_times import Interval
 from forewarn.core.windows import HORIZON, StartLimits
 
 # A reason names at most this many no-go times.
-MAX_NAMED = 3
+MAX_NAMED_NO_GO_TIMES = 3
 
 
 def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> StartLimits | None:
@@ -80,7 +81,7 @@ def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
     return bool(draft.before.fleet_rules.windows) and len({e.scope for e in wave if e.one_domain_at_a_time}) > 1
 
 
-def hold_back_publication(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def window_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Hold back a planned wave until its window begins within the notice that it must give. A held clock announces nothing."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
@@ -100,10 +101,10 @@ def without_a_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) ->
     limits = limits_of(draft, maintenance, wave)
     if limits is None or first_start(draft, maintenance, wave) is not None:
         return []
-    return hold_back_publication(draft, maintenance, wave)
+    return window_publication_waits(draft, maintenance, wave)
 
 
-def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
+def window_start_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Hold back a published wave while its window is closed. A held clock must not show another time inside the window."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
@@ -115,7 +116,8 @@ def hold_back_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     now = _latest_now(draft, wave)
     found = limits.first_after(now, now)
     until = found[0] if found is not None else now + HORIZON
-    return [_reason(limits, _choices(draft, maintenance, wave), closed[-1], until if until > now else None, found)]
+    choices, until_then = _choices(draft, maintenance, wave), until if until > now else None
+    return [_reason(limits, choices, closed[-1], until_then, found, is_published=True)]
 
 
 def first_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
@@ -166,8 +168,10 @@ def _reason(
     moment: datetime,
     until: datetime | None,
     found: Interval | None,
+    *,
+    is_published: bool = False,
 ) -> Waiting:
-    no_go_times = limits.in_the_way(moment)[:MAX_NAMED]
+    no_go_times = limits.in_the_way(moment)[:MAX_NAMED_NO_GO_TIMES]
     never = ", and its windows and no-go times leave no other time" if found is None else ""
     if no_go_times:
         named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times)
@@ -175,6 +179,11 @@ def _reason(
         rules_of = tuple(no_go.scopes for no_go in no_go_times if no_go.scopes)
         return Waiting(code="no-go", message=message, until=until, rules_of=rules_of)
     windows = " and ".join(" or ".join(w.name for w in choice) or "a removed window" for choice in limits.windows)
-    message = f"maintenance starts only in its window ({windows}){never}"
     rules_of = tuple(tuple(sorted(scopes)) for scopes in choices.values())
-    return Waiting(code="window", message=message, until=until, rules_of=rules_of)
+    # The time until which it waits follows the message.
+    opens = ", which is closed" if until is not None else ""
+    if found is not None and not is_published:
+        opens = f", which opens at {full_time(found[0])}, and is not announced"
+    return Waiting(
+        code="window", message=f"it waits for its window ({windows}){never or opens}", until=until, rules_of=rules_of
+    )

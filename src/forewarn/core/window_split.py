@@ -31,7 +31,9 @@ def split_by_window(snapshot: Snapshot, maintenance: Maintenance, wave: PlannedW
     return [part for _, part in parts]
 
 
-def refuse_other_windows(snapshot: Snapshot, windows: tuple[str, ...], scopes: Iterable[str], now: datetime) -> None:
+def refuse_windows_that_never_meet(
+    snapshot: Snapshot, windows: tuple[str, ...], scopes: Iterable[str], now: datetime
+) -> None:
     """Refuse windows of a maintenance that do not exist, or that are closed whenever a window of a scope is open."""
     for name in windows:
         if name not in snapshot.fleet_rules.windows:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from forewarn.core.errors import Conflict, TooManyRequests
+from forewarn.core.formatting import iso_seconds
 from forewarn.core.hooks import (
     HookMessage,
     entry_message,
@@ -361,7 +362,7 @@ class HookSender:
         self._progress_of(hook).retry_at_s = self._monotonic() + retry_after_s(hook.failures, attempt.retry_after_s)
         too_long = self._disable_after is not None and now - since >= self._disable_after
         if too_long or attempt.status == GONE:
-            detail = f"failing since {since:%Y-%m-%dT%H:%M:%SZ}: {attempt.error}"
+            detail = f"failing since {iso_seconds(since)}: {attempt.error}"
             self._control.note_hook(replace(hook, disabled=now), "hook disabled", detail)
             log.error("%s is disabled, %s; enable it with `forewarn hook enable`", name, detail)
         return hook

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from forewarn.core import hooks
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, NotFound
+from forewarn.core.formatting import iso_seconds
 from forewarn.core.model import Actor, AuditEntry
 from forewarn.core.operator_model import Hook
 from forewarn.service.decisions import Decisions, Once
@@ -55,7 +56,7 @@ class HookUseCases(Decisions):
 
         def rotate(hook: Hook, now: datetime) -> tuple[Hook, str]:
             until = now + timedelta(seconds=keep_s) if keep_s else None
-            detail = f"the old secret signs until {until:%Y-%m-%dT%H:%M:%SZ}" if until else "the old secret has ended"
+            detail = f"the old secret signs until {iso_seconds(until)}" if until else "the old secret has ended"
             return hooks.rotate_secret(hook, secret, until), detail
 
         return self._change_hook(hook_id, "hook secret rotated", rotate, actor)

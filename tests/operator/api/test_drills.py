@@ -73,6 +73,30 @@ def test_an_owner_drills_the_own_scopes(service: RunningService) -> None:
     assert service.request("GET", f"/v1/drills/{real['id']}").status == 404
 
 
+def test_an_owner_cancels_a_drill_of_the_own_scopes(service: RunningService) -> None:
+    """Not one in other scopes, wholly or in part, and no real maintenance; the portal has a button."""
+    owner, viewer = service.token_of("owner", "blog"), service.token_of("viewer")
+    mine = service.request("POST", "/v1/drills", {"type": "Freeze", "targets": {"scopes": ["blog"]}}, token=owner).json
+    path = f"/v1/drills/{mine['id']}/cancel"
+    assert service.request("POST", path, token=viewer).status == 403
+    page = PortalClient(service, owner)
+    assert "Cancel the rest" in page_text(page.get(f"/drills/{mine['id']}"))
+    assert "Cancel the rest" not in page_text(PortalClient(service, viewer).get(f"/drills/{mine['id']}"))
+    assert "Drill of a Freeze in blog" in page_text(page.get(f"/drills/{mine['id']}/cancel"))
+    assert page.get(f"/drills/{mine['id'][:8]}/cancel").headers["location"] == f"/drills/{mine['id']}"
+    done = page.post(f"/drills/{mine['id']}/cancel", {})
+    assert done.headers["location"] == f"/drills/{mine['id']}?done=cancel"
+    assert service.get(f"/v1/drills/{mine['id']}", token=owner)["status"] == "Cancelled"
+    assert "Cancel the rest" not in page_text(page.get(f"/drills/{mine['id']}"))
+    both = service.post("/v1/drills", {**REQUEST, "targets": {"scopes": ["blog", "shop"]}}, 201)
+    refused = service.request("POST", f"/v1/drills/{both['id']}/cancel", token=owner)
+    assert (refused.status, "other scopes too" in refused.message) == (403, True)
+    assert service.post(f"/v1/drills/{both['id']}/cancel")["status"] == "Cancelled"
+    foreign, real = service.post("/v1/drills", REQUEST, 201), service.schedule("blog/db")
+    for other in (foreign, real):
+        assert service.request("POST", f"/v1/drills/{other['id']}/cancel", token=owner).status == 404
+
+
 def test_the_list_has_pages(service: RunningService) -> None:
     """The cursor leads to the older drills."""
     first = service.post("/v1/drills", REQUEST, 201)["id"]

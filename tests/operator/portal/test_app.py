@@ -61,10 +61,12 @@ def test_every_late_form_leads_to_its_page() -> None:
         service.service.ticker.advance(1)
         event = made["waves"][0]["events"][0]["id"]
         hook = service.post("/v1/hooks", {"url": "https://receiver.invalid/in", "on": ["resumed"]}, 201)
+        drill = service.post("/v1/drills", {"type": "Freeze", "targets": {"scopes": ["blog"]}}, 201)
         expected = {"/plan": "/plan", "/bulk": "/", "/tokens": "/tokens", "/tokens/{id}/revoke": "/tokens"} | {
             "/events/{id}/{verb}": f"/events/{event}",
             "/orders/{id}/{verb}": f"/events/{event}",
             "/maintenances/{id}/{verb}": f"/maintenances/{made['id']}",
+            "/drills/{id}/{verb}": f"/drills/{drill['id']}",
             "/hosts/{host}/{verb}": "/hosts/rack1-a",
             "/hooks": "/hooks",
             "/hooks/{id}/{verb}": f"/hooks/{hook['id']}",
@@ -73,7 +75,7 @@ def test_every_late_form_leads_to_its_page() -> None:
             "/store/resume": "/store",
         }
         operator = PortalClient(service)
-        things = {"maintenances": made["id"], "hooks": hook["id"]}
+        things = {"maintenances": made["id"], "drills": drill["id"], "hooks": hook["id"]}
         for path, _ in ACTIONS:
             thing = things.get(path.split("/")[1], event)
             late = post_without_login(service, path.format(id=thing, host="rack1-a", verb="finish"), {})

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from html import unescape
 from urllib.parse import unquote
 
@@ -53,6 +54,18 @@ def test_a_scope_shows_its_document_in_any_version(fresh_service: RunningService
     oldest = page_text(operator.get("/scopes/shop?api-version=2017-03-01"))
     assert "DurationInSeconds" not in oldest
     assert "_web-0" in oldest
+
+
+def test_a_scope_shows_its_windows(fresh_service: RunningService) -> None:
+    """Without windows, maintenance starts at any time."""
+    operator = PortalClient(fresh_service)
+    assert "maintenance starts at any time" in page_text(operator.get("/scopes/shop"))
+    for name in ("nights", "weekends"):
+        assert fresh_service.request("PUT", f"/v1/windows/{name}", {"when": ["Sat 22:00-05:00"]}).status == 201
+    body = {"kind": "availability-set", "windows": ["nights", "weekends"], "approval_opens_window": True}
+    assert fresh_service.request("PUT", "/v1/scopes/shop", body).status == 200
+    page = page_text(operator.get("/scopes/shop"))
+    assert "maintenance starts only while nights or weekends is open, or once it is approved" in page
 
 
 def test_a_scope_lists_its_open_events_first(large: RunningService) -> None:
@@ -161,6 +174,25 @@ def test_open_events_are_filtered(large: RunningService) -> None:
     assert '<input name="host" value="rack-3"' in operator.get("/?host=rack-3").raw.decode()
     assert "No open events match." in page_text(operator.get("/?scope=one"))
     assert operator.get("/?type=Explode").status == 422
+
+
+def test_a_maintenance_without_an_announced_wave_says_what_it_waits_for(large: RunningService) -> None:
+    """A budget holds back its first wave. The maintenance that has the budget is shown with its events."""
+    large.post("/v1/budget", {"max_machines_down": 1}, 200)
+    large.schedule("shop/shop-00")
+    large.schedule("blog/blog-00")
+    planned = page_text(PortalClient(large).get("/")).partition("1 event in later waves")[2]
+    assert "max_machines_down allows 1 machine of the fleet at once: 1 in use, and 1 more needed" in planned
+
+
+def test_a_deadline_that_has_passed_is_named(large: RunningService) -> None:
+    """Before, the page says what will happen then; afterwards, what happened."""
+    deadline = (large.clock.now() + timedelta(minutes=5)).isoformat()
+    body = {"type": "Reboot", "targets": {"machines": ["shop/shop-00"]}, "not_after": deadline}
+    path = f"/maintenances/{large.post('/v1/maintenances', body, 201)['id']}"
+    assert "; what has not started by then is cancelled" in page_text(PortalClient(large).get(path))
+    large.service.ticker.advance(301)
+    assert ", passed: what had not started by then was cancelled" in page_text(PortalClient(large).get(path))
 
 
 def test_an_unknown_cursor_is_refused(operator: PortalClient) -> None:

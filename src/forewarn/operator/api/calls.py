@@ -195,6 +195,10 @@ CALLS: tuple[Call, ...] = (
         query=Paged,
     ),
     _get("/v1/drills/{id}", drills.get_drill, bodies.DrillOut, "One drill, with the readiness of its machines."),
+    _post(
+        "/v1/drills/{id}/cancel", drills.cancel_drill, bodies.DrillOut, "Cancel the events of a drill that have not started.",
+        roles=OWNERS,
+    ),
     _get("/v1/events", events.list_events, bodies.Page[bodies.EventOut], "The events, newest first.", query=events.EventsQuery),
     _get(
         "/v1/waves", events.list_open_waves, bodies.OpenWavesOut, "The waves with open events, newest first.",

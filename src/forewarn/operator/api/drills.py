@@ -63,11 +63,26 @@ def list_drills(api: Api, context: CallContext) -> Result:
     return page_of(rows, cursor_of(last.created, last.id) if last is not None else None)
 
 
-def get_drill(api: Api, context: CallContext) -> Result:
+def cancel_drill(api: Api, context: CallContext) -> Result:
+    """Cancel a drill; an owner one that the owner may schedule."""
+    drill, _ = _drill(api, context)
+    if not all(context.caller.sees(event.scope) for event in _events_of(api, [drill], None)[drill.id]):
+        raise Forbidden("this drill is in other scopes too: an owner cancels drills of own scopes only")
+    api.control.cancel_maintenance(drill.id, context.caller.actor)
+    return get_drill(api, context)
+
+
+def _drill(api: Api, context: CallContext) -> tuple[Maintenance, list[Event]]:
+    """Return the drill that the path names, with the events that the caller may see."""
     drill = api.store.maintenance(context.path["id"])
     events = _events_of(api, [drill], context.caller.within)[drill.id] if drill is not None else []
     if drill is None or not drill.drill_hold_s or not events:
         raise NotFound(f"there is no drill {context.path['id']}")
+    return drill, events
+
+
+def get_drill(api: Api, context: CallContext) -> Result:
+    drill, events = _drill(api, context)
     seen: Mapping[str, Mapping[str, datetime]] = {event.id: api.store.first_seen(event.id) for event in events}
     machines = machine_readiness(events, seen)
     row = _row(drill, events, machines)

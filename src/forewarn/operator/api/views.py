@@ -42,8 +42,8 @@ from forewarn.core.operator_model import Hook, HookDelivery, Token
 from forewarn.core.planning import due_notice_s
 from forewarn.core.preview import forecast
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
-from forewarn.core.reason import Waiting
-from forewarn.core.waiting import MAX_NAMED, waiting_for_each
+from forewarn.core.reason import MAX_NAMED, Waiting
+from forewarn.core.waiting import waiting_for_each
 from forewarn.core.window_rules import may_limit
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission

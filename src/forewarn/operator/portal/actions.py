@@ -12,7 +12,7 @@ from forewarn.core.errors import ForewarnError, NotFound
 from forewarn.core.formatting import count, names
 from forewarn.operator.api.bodies import EventOut, OrderOut, TokenOut
 from forewarn.operator.api.client import ApiClient
-from forewarn.operator.portal import inventory_pages, order_pages, pages
+from forewarn.operator.portal import drill_pages, inventory_pages, order_pages, pages
 from forewarn.operator.portal.buttons import RESCHEDULE, RESCHEDULE_HOST, REVOKE, SKIP, Button
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 from forewarn.operator.portal.plan_form import rfc3339
@@ -34,6 +34,12 @@ def change_maintenance(request: PageRequest) -> Redirect:
     maintenance_id, verb = request.path_names["id"], request.path_names["verb"]
     request.api.call("POST", f"/v1/maintenances/{maintenance_id}/{verb}")
     return Redirect(f"{_back(request) or f'/maintenances/{quote(maintenance_id)}'}?done={verb}")
+
+
+def change_drill(request: PageRequest) -> Redirect:
+    drill_id, verb = request.path_names["id"], request.path_names["verb"]
+    request.api.call("POST", f"/v1/drills/{drill_id}/{verb}")
+    return Redirect(f"/drills/{quote(drill_id)}?done={verb}")
 
 
 def _back(request: PageRequest) -> str:
@@ -129,6 +135,15 @@ def confirm_maintenance(request: PageRequest) -> RenderedPage | Redirect:
         f"{maintenance.type} {maintenance.id[:8]}, {maintenance.description or 'without a description'}: {progress}"
     )
     return _confirmation(request, page.variables["buttons"], f"/maintenances/{quote(maintenance.id)}", subject)
+
+
+def confirm_drill(request: PageRequest) -> RenderedPage | Redirect:
+    page = drill_pages.drill(request)
+    if isinstance(page, Redirect):
+        return page
+    drill = page.variables["drill"]
+    subject = f"Drill of a {drill.type} in {names(drill.scopes)}: {drill.status}"
+    return _confirmation(request, page.variables["buttons"], f"/drills/{quote(drill.id)}", subject)
 
 
 def confirm_host(request: PageRequest) -> RenderedPage | Redirect:

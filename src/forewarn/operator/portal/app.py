@@ -161,6 +161,7 @@ ACTIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/bulk", bulk.act),
     ("/events/{id}/{verb}", actions.change_event),
     ("/maintenances/{id}/{verb}", actions.change_maintenance),
+    ("/drills/{id}/{verb}", actions.change_drill),
     ("/orders/{id}/{verb}", actions.change_order),
     ("/hosts/{host}/{verb}", actions.change_host),
     ("/tokens", actions.create_token),
@@ -176,6 +177,7 @@ CONFIRMATIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/bulk", bulk.confirm),
     ("/events/{id}/{verb}", actions.confirm_event),
     ("/maintenances/{id}/{verb}", actions.confirm_maintenance),
+    ("/drills/{id}/{verb}", actions.confirm_drill),
     ("/orders/{id}/{verb}", actions.confirm_order),
     ("/hosts/{host}/{verb}", actions.confirm_host),
     ("/tokens/{id}/revoke", actions.confirm_token),
@@ -199,7 +201,7 @@ def page_of_form(path: str) -> str:
     if kind in ("plan", "tokens", "store", "budget"):
         return f"/{kind}"
     kind, thing = "events" if kind == "orders" else kind, rest.partition("/")[0]
-    if kind in ("events", "maintenances", "hooks", "hosts") and thing:
+    if kind in ("events", "maintenances", "drills", "hooks", "hosts") and thing:
         return f"/{kind}/{quote(thing, safe='')}"
     return "/hooks" if kind == "hooks" else "/"
 

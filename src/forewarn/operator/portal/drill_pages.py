@@ -4,11 +4,13 @@ from urllib.parse import quote
 
 from forewarn.operator.api.bodies import DrillOut
 from forewarn.operator.api.resolver import Kind
+from forewarn.operator.portal.buttons import CANCEL_REST
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 from forewarn.operator.portal.pages import whole_id
 
 ROWS = 50
 MAX_MACHINES = 200
+CANCEL_CALL = "/v1/drills/{id}/cancel"
 
 
 def drills(request: PageRequest) -> RenderedPage:
@@ -26,6 +28,7 @@ def drill(request: PageRequest) -> RenderedPage | Redirect:
         "drill": found,
         "machines": found.machines[:MAX_MACHINES],
         "left_out": max(0, len(found.machines) - MAX_MACHINES),
+        "buttons": [CANCEL_REST] if found.ended is None and request.api.may("POST", CANCEL_CALL) else [],
         "never_seen": sum(machine.seen is None for machine in found.machines),
     }
     return RenderedPage("drill.html", variables)

@@ -58,11 +58,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWaves:
-    """The waves of a maintenance that are not published yet."""
+    """The waves of a maintenance that are not published yet; `reasons` says what holds back a first wave."""
 
     maintenance: OpenWaveOut
     waves: list[int]
     event_count: int
+    reasons: list[WaitingOut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def now(request: PageRequest) -> RenderedPage:
     events, cursor = _events(request, statuses, found.counts, rest)
     chart = chart_of(events, request.now)
     groups = _groups(events, chart, found.waves)
-    planned = _planned(found.waves) if not status and not request.query.get("cursor") else []
+    planned = _planned(request, found.waves) if not status and not request.query.get("cursor") else []
     counts = request.api.get("/v1/counts")
     variables = {
         "counts": counts,
@@ -194,12 +195,24 @@ def _common(reason: WaitingOut, events: Sequence[EventOut]) -> WaitingOut:
     return WaitingOut(code=reason.code, message=SAME_REASON[reason.code], until=reason.until)
 
 
-def _planned(waves: Iterable[OpenWaveOut]) -> list[PlannedWaves]:
+def _planned(request: PageRequest, waves: Sequence[OpenWaveOut]) -> list[PlannedWaves]:
     by_maintenance: dict[str, list[OpenWaveOut]] = {}
     for wave in waves:
         if wave.status is Status.PLANNED:
             by_maintenance.setdefault(wave.maintenance_id, []).append(wave)
+    announced = {wave.maintenance_id for wave in waves if wave.status is not Status.PLANNED}
+    unannounced = [each for each in list(by_maintenance)[:MAX_PLANNED] if each not in announced]
+    reasons = {each: _first_reasons(request, each) for each in unannounced}
     return [
-        PlannedWaves(each[0], sorted(wave.wave for wave in each), sum(wave.events for wave in each))
-        for each in by_maintenance.values()
+        PlannedWaves(
+            each[0], sorted(wave.wave for wave in each), sum(wave.events for wave in each), reasons.get(known, [])
+        )
+        for known, each in by_maintenance.items()
     ]
+
+
+def _first_reasons(request: PageRequest, maintenance_id: str) -> list[WaitingOut]:
+    """Return what the first event of the maintenance waits for, if it is not published yet."""
+    maintenance: MaintenanceOut = request.api.get(f"/v1/maintenances/{maintenance_id}", limit=1)
+    events = [event for wave in maintenance.waves for event in wave.events]
+    return [reason for event in events if event.status is Status.PLANNED for reason in event.waiting_for]

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot, UnreadEvents
-from forewarn.core.fleet_rules import MAX_NAMED_EVENTS, FleetRules, FleetUse
+from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     OPEN,
     OVER,
@@ -23,6 +23,7 @@ from forewarn.core.model import (
     Scope,
     Status,
 )
+from forewarn.core.reason import MAX_NAMED
 from forewarn.store import (
     EventFirstSeen,
     Focus,
@@ -127,7 +128,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         return FleetUse(
             machines=len({(event.scope, name) for event in visible for name in event.resources}),
             hosts=frozenset(pair for pair in hosts if pair[1]),
-            events=tuple(sorted((e.id for e in visible), key=self._numbers.__getitem__)[:MAX_NAMED_EVENTS]),
+            events=tuple(sorted((e.id for e in visible), key=self._numbers.__getitem__)[:MAX_NAMED]),
         )
 
     def _is_down(self, order: Order) -> bool:

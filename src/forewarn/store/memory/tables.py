@@ -149,9 +149,10 @@ class MemoryTables:
             self._wake_everything(change.at)
         if change.reservations is not None:
             self._fleet_rules = replace(self._fleet_rules, reservations=change.reservations + 1)
-        if change.frees_budget:
+        if change.frees_budget or change.takes_budget_unasked:
             reservations = self._fleet_rules.reservations + self._fleet_rules.has_budget
             self._fleet_rules = replace(self._fleet_rules, reservations=reservations)
+        if change.frees_budget:
             for maintenance in [m for m in self._maintenances.values() if m.waits_for_budget and m.ended is None]:
                 self._put_maintenance(replace(maintenance, wake_at=change.at))
 

@@ -246,7 +246,7 @@ class PostgresStore(SqlStore):
         known = {m.id: m.version for m in change.maintenances}
         ids = sorted({*known, *change.wakes})
         server = writer.query("server")
-        if change.reservations is not None or change.frees_budget:
+        if change.reservations is not None or change.frees_budget or change.takes_budget_unasked:
             writer.query("lock_budget")
         lock = "lock_maintenances_and_waiting" if change.frees_budget else "lock_maintenances"
         maintenances = writer.query(lock, ids=writer.as_list(ids)) if ids or change.frees_budget else ()

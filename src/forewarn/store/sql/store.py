@@ -14,7 +14,7 @@ from typing import Any
 from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot, UnreadEvents
 from forewarn.core.errors import Conflict, InvariantBroken
-from forewarn.core.fleet_rules import MAX_NAMED_EVENTS, FleetRules, FleetUse
+from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     OPEN,
     Approval,
@@ -31,6 +31,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
+from forewarn.core.reason import MAX_NAMED
 from forewarn.store import (
     MAX_DELIVERIES,
     AuditQuery,
@@ -589,7 +590,7 @@ class _FleetUseRows:
 
     def __init__(self, reader: SqlSession) -> None:
         self._machines, self._hosts = reader.query("machines_down"), reader.query("hosts_down")
-        self._events = reader.query("events_down", limit=MAX_NAMED_EVENTS)
+        self._events = reader.query("events_down", limit=MAX_NAMED)
 
     def read(self) -> FleetUse:
         (machines,) = (row["machines"] for row in self._machines)

@@ -147,6 +147,7 @@ def write_fleet_rules(writer: SqlSession, change: Change) -> None:
     if change.reservations is not None:
         reserved = Conflict("another wave was published meanwhile")
         writer.execute_many("reserve", [{"reservations": change.reservations}], error_if_unchanged=reserved)
+    if change.frees_budget or change.takes_budget_unasked:
+        writer.execute_many("count_use", [{}])
     if change.frees_budget:
-        writer.execute_many("release", [{}])
         writer.execute_many("wake_waiting_for_budget", [{"at": writer.rows.time(change.at)}])

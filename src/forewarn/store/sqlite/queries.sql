@@ -857,8 +857,8 @@ WHERE o.host <> '' AND o.state = 'planned' AND EXISTS (SELECT 1 FROM events e IN
 -- Return the oldest published and Started events.
 SELECT id FROM events INDEXED BY events_visible WHERE status IN ('Scheduled', 'Started') ORDER BY number LIMIT :limit;
 
--- name: release
--- Record that something is up again, if the fleet has a budget.
+-- name: count_use
+-- Record that something is up again, or is down that waits for no budget, if the fleet has a budget.
 UPDATE fleet_rules SET reservations = reservations + 1 WHERE one = 1 AND (max_hosts_down > 0 OR max_machines_down > 0);
 
 -- name: wake_waiting_for_budget
