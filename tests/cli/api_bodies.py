@@ -38,6 +38,8 @@ def event(event_id: str = FIRST_ID, **changed: Any) -> dict[str, Any]:
         "reason": "",
         "waiting_for": [],
         "timeline": [],
+        "replaces": "",
+        "replaced_by": "",
         **changed,
     }
 

@@ -57,6 +57,9 @@ def test_an_event_is_rescheduled(cli: CommandLine, planned: dict[str, Any]) -> N
     shown = cli.output("event", "reschedule", event[:8], "--not-before", "+3h")
     assert f"replaces event {event}" in shown
     assert "rescheduled" in cli.output("event", "why", event)
+    moved = cli.json("event", "show", event)["replaced_by"]
+    assert re.search(f"^replaced by +{moved}$", cli.output("event", "show", event), re.MULTILINE)
+    assert re.search(f"^replaces +{event}$", cli.output("event", "show", moved), re.MULTILINE)
     cli.output("maintenance", "cancel", planned["id"])
 
 

@@ -109,6 +109,13 @@ def test_what_a_role_is_told_about_a_reason(code: str, role: str) -> None:
     assert all(role in roles_of(command) for command in commands(text))
 
 
+def test_a_pause_after_a_wave_has_one_hint() -> None:
+    """`needs_operator` names it too."""
+    waits = maintenance(awaits_continue=True, needs_operator=[api_bodies.waiting("continue", "…")])
+    (line,) = maintenance_hints(waits, Role.OPERATOR)
+    assert commands(line) == [f"forewarn maintenance continue {MAINTENANCE_ID}"]
+
+
 def test_the_events_that_use_a_budget_are_named() -> None:
     """The failed ones come first, as in the API."""
     used = api_bodies.waiting("budget", "…", events=[SECOND_ID, FIRST_ID])

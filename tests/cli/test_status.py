@@ -77,6 +77,16 @@ def test_a_hold_names_the_command_that_ends_it_to_operators_alone(role: str, com
     assert ("`forewarn clock confirm`" in clock, "`forewarn db resume`" in store) == (commands, commands)
 
 
+def test_a_maintenance_with_failures_that_pauses_after_a_wave_is_not_called_running(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its state is the one that `maintenance show` prints."""
+    paused = maintenance(status="Paused", awaits_continue=True)
+    text = printed(monkeypatch, capsys, state(failed=page(order()), paused=page(paused)))
+    assert "Paused: an operator must let it continue, 1 order failed" in text
+    assert "Running" not in text
+
+
 def test_what_failed_comes_first_with_the_commands_that_resolve_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,7 +149,9 @@ def test_those_who_may_not_resolve_failures_get_no_commands(
     role: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They see what failed and what it holds."""
-    shown = state(role, failed=page(order()), paused=page(maintenance(held=True), maintenance(paused=True)))
+    shown = state(
+        role, failed=page(order()), paused=page(maintenance(held=True), maintenance(id=SECOND_ID, paused=True))
+    )
     text = printed(monkeypatch, capsys, shown)
     assert "disk on fire" in text
     assert "Held: 1 order failed" in text

@@ -244,6 +244,7 @@ def show_event(session: Session, event: Json) -> None:
             ("scope", f"{event['scope']}, update domain {event['update_domain']}"),
             ("machines", ", ".join(event["resources"])),
             ("maintenance", f"{event['maintenance_id']}, wave {event['wave']}"),
+            *((key.replace("_", " "), event[key]) for key in ("replaces", "replaced_by") if event[key]),
             ("description", event["description"]),
             ("duration", "unknown" if event["duration_s"] < 0 else span(event["duration_s"])),
             ("published", full_time(event["published"])),

@@ -89,8 +89,9 @@ def maintenance_hints(maintenance: Json, role: str) -> list[str]:
     others = [reason for reason in reasons if reason["code"] != "order-failed" or reason.get("orders")]
     event = {"id": "", "maintenance_id": maintenance["id"]}
     failed = [host["host"] for host in maintenance["hosts"] if host["state"] == OrderState.FAILED]
-    return hints + _distinct(
+    return _distinct(
         [
+            *hints,
             *(hint(event, reason, role, in_place=in_place) for reason in others),
             *(AFTER_ABANDON.format(host=host) for host in failed),
             *map(host_hint, maintenance["hosts"]),

@@ -22,7 +22,7 @@ def summary(maintenance: Json) -> str:
     if maintenance["host_mode"]:
         return _host_summary(maintenance)
     events = events_of(maintenance)
-    machines = sum(len(event["resources"]) for event in events)
+    machines = len({(event["scope"], name) for event in events for name in event["resources"]})
     scopes = len({event["scope"] for event in events})
     waves = len(maintenance["waves"])
     order = f"{count(waves, 'wave')}, one after the other" if waves > 1 else "all at once"

@@ -234,16 +234,22 @@ def _held(state: Json, ids: dict[str, str], role: str) -> Table:
     """Return the maintenances with failed orders, each with all its failures and what retries them at once."""
     counts = Counter(order["maintenance_id"] for order in state["failed"]["items"])
     retried = {order["maintenance_id"] for order in state["failed"]["items"] if not _in_place(order)}
-    held = {row["id"] for row in state["paused"]["items"] if row["held"]}
+    stopped = {row["id"]: row for row in state["paused"]["items"]}
+    running = {"status": "Running", "held": False, "awaits_continue": False}
     rows = [
         (
             ids[each],
-            maintenance_state("Running", held=each in held, failed=number, in_doubt=0),
+            _state(stopped.get(each, running), number),
             *([_retry(each) if each in retried else ""] if role == Role.OPERATOR else []),
         )
         for each, number in counts.items()
     ]
     return ("maintenance", "status", *(["to retry all"] if role == Role.OPERATOR else [])), rows
+
+
+def _state(maintenance: Json, failed: int) -> str:
+    status, held, waits = (maintenance[key] for key in ("status", "held", "awaits_continue"))
+    return maintenance_state(status, held=held, failed=failed, in_doubt=0, awaits_continue=waits)
 
 
 def _retry(maintenance_id: str) -> str:

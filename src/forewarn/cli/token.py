@@ -27,8 +27,8 @@ TokenArgument = Annotated[
 COLUMNS = ("id", "name", "role", "scopes", "created", "by", "expires", "last used")
 NOT_REVOKED = "nothing is revoked: the question was not confirmed; --yes revokes without a question"
 ROLES = (
-    "viewer (reads), operator (does everything), owner (in its scopes: reads, restarts, redeploys, approves, cancels), or"
-    " calendar (reads the calendar only)"
+    "viewer (reads), operator (does everything), owner (in its scopes: reads, restarts, redeploys, approves, cancels,"
+    " reschedules), or calendar (reads the calendar only)"
 )
 
 
