@@ -112,9 +112,9 @@ def test_every_kind_is_on_the_page() -> None:
 def test_a_hook_that_fails_says_why_and_can_be_enabled(service: RunningService) -> None:
     """A receiver that is gone disables it; nothing is lost."""
     with receiving() as receiver:
+        receiver.status = 410  # before there is a hook: its first message is sent at once
         made = service.post("/v1/hooks", {"url": receiver.url, "on": ["other"], "scope": "shop"}, 201)
         receiver.secrets.append(made["secret"])
-        receiver.status = 410
         hook = f"/v1/hooks/{made['id']}"
         until(lambda: service.get(hook)["state"] == "disabled")
         shown = service.get(hook)
