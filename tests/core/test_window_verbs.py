@@ -122,10 +122,3 @@ def test_a_scope_names_windows_that_exist() -> None:
 def test_the_windows_of_a_scope_are_names(names: tuple[str, ...], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         scope(windows=names)
-
-
-def test_a_no_go_time_by_labels_is_refused() -> None:
-    """It would bind other machines than its labels say."""
-    racks = NoGoTime(name="racks", reason="wiring", spans=("Mon 10:00-11:00",), labels="rack=a3")
-    with pytest.raises(Invalid, match="no-go time racks has labels, which bind no machines: name scopes instead"):
-        window_verbs.put_no_go_time(Snapshot(), racks, [], now=START, actor=OPERATOR)

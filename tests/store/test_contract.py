@@ -952,9 +952,7 @@ def test_a_hook_keeps_its_newest_deliveries(store: Store) -> None:
 # -- the rules of the fleet
 
 NIGHTS = Window(name="nights", spans=("Mon-Fri 22:00-05:00",), zone="Europe/Berlin", extended_until=at(60))
-YEAR_END = NoGoTime(
-    name="year-end", reason="closing the books", start=at(0), end=at(90), scopes=("shop",), labels="rack=a3"
-)
+YEAR_END = NoGoTime(name="year-end", reason="closing the books", start=at(0), end=at(90), scopes=("shop",))
 
 
 def test_the_rules_of_the_fleet_come_with_a_snapshot_that_decides_about_waves(store: Store) -> None:

@@ -41,7 +41,7 @@ class Window:
 class NoGoTime:
     """A time at which no maintenance starts: once, from `start` to `end`, or every week in `spans` on the clocks of `zone`.
 
-    It binds the machines of `scopes`, or the whole fleet without them. `labels` is not used, and refused.
+    It binds the machines of `scopes`, or the whole fleet without them.
     """
 
     name: str
@@ -51,7 +51,6 @@ class NoGoTime:
     spans: tuple[str, ...] = ()
     zone: str = "UTC"
     scopes: tuple[str, ...] = ()
-    labels: str = ""
 
     def __post_init__(self) -> None:
         check_name("no-go time", self.name)

@@ -67,8 +67,6 @@ def put_no_go_time(
     """
     rules = snapshot.fleet_rules
     known = rules.no_go_times.get(no_go.name)
-    if no_go.labels:
-        raise Invalid(f"no-go time {no_go.name} has labels, which bind no machines: name scopes instead")
     if known == no_go:
         return Change(at=now)
     for scope in no_go.scopes:
