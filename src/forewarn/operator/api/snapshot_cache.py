@@ -19,7 +19,6 @@ from forewarn.store import AuditQuery, Focus, Store
 MAX_SNAPSHOTS = 64
 MAX_EVENTS = 50_000  # in all snapshots together
 SUBMITTED = "maintenance submitted"
-RESCHEDULED = "event rescheduled"
 # Actions whose changes save nothing that a snapshot holds. Entries of every other action are examined.
 UNRELATED = frozenset(
     {
@@ -138,9 +137,6 @@ def _changed_part(
     for entry in entries:
         # The end of a Terminate removes machines.
         if entry.action == "event completed" and entry.scope in known.machine_counts:
-            return None
-        # Rescheduling an event may move later waves, whose events the entry does not name.
-        if entry.action == RESCHEDULED and entry.maintenance_id in known.maintenances:
             return None
         is_read = entry.maintenance_id in submitted and entry.event_id not in known.events
         # A new hook gives its scope a new version; one for the fleet has no scope.
