@@ -142,7 +142,7 @@ class Emulator:
         self.service.control.listen(self.log.add_change)
         self._apply_fleet()
         self._fault_plan.check_machines(self.machine_names())
-        connection: ConnectionFactory = partial(EmulatedConnection, self.log, self._choose_fault)
+        connection = self._connection()
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
             self.service.ticker.call_periodically(self.replay)
@@ -151,6 +151,9 @@ class Emulator:
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
         )
         self.endpoint = guest_server.listener.urls[0]
+
+    def _connection(self) -> ConnectionFactory:
+        return partial(EmulatedConnection, self.log, self._choose_fault)
 
     def _every_caller(self) -> str | None:
         """Return the only machine as `scope/name`, or None if there are several or a file defines them."""
