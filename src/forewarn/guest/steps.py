@@ -70,6 +70,11 @@ class Run:
         self._record_kept = record_kept
         self._health, self._health_timeout_s = health, health_timeout_s
 
+    @property
+    def event_key(self) -> str:
+        """The id of the event in upper case, for comparing."""
+        return str(self.event.get("EventId", "")).upper()
+
     def wall_s(self) -> float:
         """Return the wall-clock time, which file times use."""
         return self._time.wall()

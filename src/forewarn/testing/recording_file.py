@@ -89,11 +89,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     @property
     def event_ids(self) -> frozenset[str]:
-        """The ids of the events in the document, if the body is a document."""
+        """The ids of the events in the document, in upper case, if the body is a document."""
         if self.status != 200:
             return frozenset()
         try:
-            return frozenset(event.id for event in parse_document(self.raw).events)
+            return frozenset(event.key for event in parse_document(self.raw).events)
         except BadDocument:
             return frozenset()
 

@@ -59,7 +59,7 @@ def check(spec: Spec) -> List[str]:
 
 
 def prepare(spec: Spec, run: Run) -> None:
-    event_id = run.event.get("EventId")
+    event_id = run.event_key
     if run.kept.get("asked") != event_id or not _is_newer(spec, run):
         requested_ns = int(run.wall_s() * 1e9)
         mark_before, process_id = file_mark(spec.file), _process_id(spec)
@@ -82,7 +82,7 @@ def verify(spec: Spec, run: Run) -> Optional[bool]:
     """Compare the file's mark, or its checksum if the mark differs. Without a request it is unknown."""
     if not run.kept.get("sha256"):
         return False if "asked" in run.kept else None
-    if run.phase == "prepare" and run.kept.get("asked") != run.event.get("EventId"):
+    if run.phase == "prepare" and run.kept.get("asked") != run.event_key:
         return False  # this checkpoint was made for another event
     mark = file_mark(spec.file)
     return bool(mark) and (mark == run.kept.get("mark") or checksum(spec.file, run) == run.kept["sha256"])
