@@ -11,13 +11,14 @@ from forewarn.core.change import Change
 from forewarn.core.draft import Draft
 from forewarn.core.errors import InvariantBroken, NotFound, Refused
 from forewarn.core.fleet import Fleet
-from forewarn.core.fleet_difference import apply_difference, difference
+from forewarn.core.fleet_difference import Difference, apply_difference, changes_labels, difference
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
     ApprovalMode,
     ClockHold,
     EventType,
+    Host,
     HostMode,
     Order,
     Scope,
@@ -245,6 +246,75 @@ def test_other_windows_of_a_scope_wake_its_maintenances(settings: dict[str, obje
     assert changed(replace(snapshot.scopes["shop"], approve_user_events=True)).wakes == ()
 
 
+# -- no-go times by labels
+
+RACK = NoGoTime(name="rack", reason="wiring", start=at(0), end=at(90), labels="rack=a3")
+
+
+def labelled(**labels: str) -> World:
+    """Return a world with a no-go time of a rack, in which shop/web-0 has these labels; shop/web-1 inherits those of its host."""
+    made = World(
+        scope(),
+        scope("desk"),
+        machines=[
+            replace(machine("shop/web-0"), labels=labels),
+            machine("shop/web-1", host="kvm-1"),
+            machine("desk/d-0"),
+        ],
+    )
+    made.save(Change(at=START, hosts=(Host(name="kvm-1", labels={"rack": "a3"}),)))
+    made.save(Change(at=START, fleet_rules=FleetRules(no_go_times={"rack": RACK})))
+    return made
+
+
+def test_a_no_go_time_binds_machines_by_their_labels() -> None:
+    """A machine has the labels of its host; one machine of an event is enough."""
+    made = labelled(rack="b1")
+    (free,) = made.submit("shop/web-0")
+    assert made.status(free.id) is Status.SCHEDULED
+    (bound,) = made.submit("shop/web-0", "shop/web-1")
+    (reason,) = made.waiting_for(bound.id)
+    assert (reason.code, reason.until, reason.rules_of) == ("no-go", at(75), (("shop",),))
+    assert made.snapshot().no_go_machines == {"rack": frozenset({("shop", "web-1")})}
+    made.tick_at(75)
+    assert made.event(bound.id).not_before == at(90)
+
+
+def test_an_owner_of_another_scope_does_not_learn_a_no_go_time_by_labels() -> None:
+    """The wave has events of two scopes, and the no-go time binds a machine of one."""
+    made = labelled(rack="a3")
+    (desk, shop) = made.submit("desk/d-0", "shop/web-0")
+    assert {reason.rules_of for each in (desk, shop) for reason in made.waiting_for(each.id)} == {(("shop",),)}
+
+
+def test_a_no_go_time_may_have_scopes_and_labels() -> None:
+    """Both must fit."""
+    made = labelled(rack="a3")
+    rules = replace(made.snapshot().fleet_rules, no_go_times={"rack": replace(RACK, scopes=("desk",))})
+    made.save(Change(at=START, fleet_rules=rules))
+    (free,) = made.submit("shop/web-0")
+    assert made.status(free.id) is Status.SCHEDULED
+
+
+def test_labels_that_change_are_noticed() -> None:
+    """Of machines that exist, of the host that carries them, and of hosts that leave the fleet."""
+    web = replace(machine("shop/web-0", host="kvm-1"), labels={"rack": "a3"})
+    host = Host(name="kvm-1", listed=True, labels={"rack": "a3"})
+    current = Fleet({"shop": scope()}, {web.key: web}, {"kvm-1": host})
+
+    def changed(**parts: Any) -> bool:
+        return changes_labels(current, Difference(**parts))
+
+    assert changed(machines=(replace(web, labels={}),))
+    assert changed(machines=(replace(web, host="kvm-2"),))
+    assert not changed(machines=(replace(web, fault_domain=2), machine("shop/new")))
+    assert changed(hosts=(replace(host, labels={}),))
+    assert changed(hosts=(Host(name="kvm-2", labels={"rack": "b"}),))
+    assert not changed(hosts=(replace(host, fault_domain=2), Host(name="kvm-2")))
+    assert changed(removed_hosts=(host,))
+    assert not changed(removed_hosts=(Host(name="kvm-2"),))
+
+
 # -- the invariant
 
 
@@ -278,6 +348,9 @@ def test_the_invariant_refuses_a_start_outside_a_window() -> None:
     with pytest.raises(InvariantBroken, match="outside its window"):
         start_at(at(20), made)
     start_at(at(20), made, source=Source.USER)
+    with pytest.raises(InvariantBroken, match="in a no-go time"):
+        start_at(at(20), labelled(rack="a3"))
+    start_at(at(20), labelled(rack="b1"))
 
 
 def test_in_place_work_on_machines_without_a_common_window_is_refused() -> None:

@@ -132,6 +132,8 @@ def _changed_part(
     """Return what the entries changed in the snapshot, without the submitted maintenances; None if they do not say it."""
     if not known.maintenances.keys() >= set(focus.maintenances):  # a maintenance submitted later may be among them
         return None
+    if submitted and known.no_go_machines:  # which of their machines no-go times bind is not known
+        return None
     events: set[str] = set()
     scopes: set[str] = set()
     for entry in entries:
@@ -201,6 +203,7 @@ def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snap
         orders={each: order for each, order in orders.items() if each in events or order.maintenance_id in covered},
         fleet_rules=known.fleet_rules,
         machine_counts=known.machine_counts,
+        no_go_machines=known.no_go_machines,
     )
 
 
