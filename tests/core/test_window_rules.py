@@ -8,7 +8,6 @@ import pytest
 
 from forewarn.core import lifecycle
 from forewarn.core.change import Change
-from forewarn.core.draft import Draft
 from forewarn.core.errors import InvariantBroken, NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, changes_labels, difference
@@ -28,7 +27,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.needs_operator import needs_operator
-from forewarn.core.window_rules import may_limit, may_wait_elsewhere
+from forewarn.core.window_rules import may_limit
 from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
 
 # The World begins on Tuesday at 12:00.
@@ -150,17 +149,36 @@ def test_what_no_window_binds_starts_at_any_time() -> None:
     assert made.status(emergency.id) is Status.STARTED
 
 
-def test_a_wave_of_several_scopes_may_wait_for_a_window_elsewhere() -> None:
-    """If the fleet has windows, such a wave holds up nothing: a decision about one of its scopes reads no other scope."""
+def tick_in_part(made: World, scope: str) -> None:
+    """Tick with a snapshot about one scope: of the rest of its waves, it has the events and the windows."""
+    whole = made.snapshot()
+    others = {name: row for name, row in whole.scopes.items() if name != scope}
+    part = replace(whole, scopes={scope: whole.scopes[scope]}, other_scopes=others)
+    made.save(lifecycle.tick(part, now=made.now, actor=TICKER, order_timeout_s=0, new_id=lambda: guid(999)))
+
+
+def test_a_wave_of_several_scopes_is_not_overtaken() -> None:
+    """Its other scope has an open window, which a decision about one of its scopes reads."""
     made = world(AFTERNOON)
-    draft = Draft(made.snapshot(), made.now, OPERATOR)
-    assert may_wait_elsewhere(draft, [event(), event(2, scope="desk")])
-    assert not may_wait_elsewhere(draft, [event(), event(2, scope="desk", source=Source.USER)])
-    made.save(Change(at=START, fleet_rules=FleetRules(version=1)))
-    assert not may_wait_elsewhere(Draft(made.snapshot(), made.now, OPERATOR), [event(), event(2, scope="desk")])
+    made.save(Change(at=START, scopes=(replace(made.scope("desk"), windows=("afternoon",)),)))
+    made.now = at(60)
+    (first, other) = made.submit("shop/web-0", "desk/d-0")
+    (busy,) = made.submit("desk/d-0", type=EventType.REDEPLOY, emergency=True)
+    made.now = at(61)
+    (restart,) = made.submit("shop/web-1", source=Source.USER)
+    made.tick_at(80)
+    assert [reason.code for reason in made.waiting_for(first.id)] == ["machine"]
+    tick_in_part(made, "shop")
+    assert [made.status(each.id) for each in (first, other, busy, restart)] == [
+        Status.SCHEDULED,
+        Status.SCHEDULED,
+        Status.STARTED,
+        Status.SCHEDULED,
+    ]
+    assert made.codes(restart.id) == ["queue"]
 
 
-def test_a_user_is_not_held_up_by_a_wave_with_an_unread_scope() -> None:
+def test_a_user_is_not_held_up_by_a_wave_with_a_closed_window_elsewhere() -> None:
     """The platform wave was due first by its notice, and is in a scope with a closed window too."""
     made = world(WEEKEND)
     (first, _) = made.submit("shop/web-0", "desk/d-0")
@@ -168,9 +186,7 @@ def test_a_user_is_not_held_up_by_a_wave_with_an_unread_scope() -> None:
     (restart,) = made.submit("shop/web-0", source=Source.USER)
     made.approve("shop/web-0", restart.id)
     made.now = at(20)
-    whole = made.snapshot()
-    part = replace(whole, scopes={"shop": whole.scopes["shop"]})
-    made.save(lifecycle.tick(part, now=made.now, actor=TICKER, order_timeout_s=0, new_id=lambda: guid(999)))
+    tick_in_part(made, "shop")
     assert made.status(restart.id) is Status.STARTED
     assert made.status(first.id) is Status.SCHEDULED
 

@@ -997,6 +997,22 @@ def test_a_snapshot_names_the_machines_that_no_go_times_bind_by_labels(store: St
     assert store.snapshot(replace(focus, whole_maintenances=False)).no_go_machines == {}
 
 
+def test_a_snapshot_has_the_other_scopes_of_waves_if_there_are_windows(store: Store) -> None:
+    """A wave may wait for the window of a scope that the decision is not about."""
+    store.apply(change(scopes=[scope("shop"), scope("blog"), scope("desk")]))
+    events = [event("E1"), event("E2", scope="blog", position=1), event("E3", scope="desk", position=2, ended=at(1))]
+    events[2] = replace(events[2], status=Status.CANCELLED)
+    expect = [(name, 1) for name in ("blog", "desk", "shop")]
+    store.apply(change(maintenances=[maintenance("M1")], events=events, expect=expect))
+    focus = Focus(scopes=("shop",))
+    assert store.snapshot(focus).other_scopes == {}
+    store.apply(replace(change(), fleet_rules=FleetRules(windows={"nights": NIGHTS})))
+    found = store.snapshot(focus)
+    assert found.scopes.keys() == {"shop"}
+    assert found.other_scopes == {"blog": saved_scope(store, "blog")}
+    assert store.snapshot(replace(focus, whole_maintenances=False)).other_scopes == {}
+
+
 def test_only_one_of_two_reservations_is_saved(store: Store) -> None:
     """A wave published under a limit of the fleet relies on the number of reservations before it."""
     store.apply(replace(change(), reservations=0))

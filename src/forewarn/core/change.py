@@ -51,6 +51,7 @@ class Snapshot:
     machines may be sent to, if the caller requested them. Of a maintenance in `unread`, only the visible events are
     present, and those of the first wave that has planned events. With the `fleet_rules` come, for each no-go time with
     labels, the machines that it binds (`no_go_machines`): of those present, and of those in events that have not started.
+    If the fleet has windows, `other_scopes` are the rest of the scopes of the events: only their windows count.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class Snapshot:
     machine_counts: Mapping[str, int] = field(default_factory=dict)
     fleet_use: FleetUse = field(default_factory=FleetUse)
     no_go_machines: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    other_scopes: Mapping[str, Scope] = field(default_factory=dict)
     target_hosts: Hosts | None = None
 
 

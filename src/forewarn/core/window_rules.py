@@ -39,7 +39,8 @@ def _choices(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> d
     choices: dict[tuple[str, ...], set[str]] = {}
     bound = [event for event in wave if event.one_domain_at_a_time]
     for event in bound:
-        if names := _windows_of(draft.scopes.get(event.scope), event):
+        scope = draft.scopes.get(event.scope) or draft.before.other_scopes.get(event.scope)
+        if names := _windows_of(scope, event):
             choices.setdefault(names, set()).add(event.scope)
     if bound and maintenance.strategy.windows:
         choices.setdefault(maintenance.strategy.windows, set()).update(event.scope for event in bound)
@@ -77,11 +78,6 @@ def may_limit(rules: FleetRules, maintenance: Maintenance, scopes: Collection[Sc
     windows = maintenance.strategy.windows or any(scope.windows for scope in scopes)
     bound = any(not no_go.scopes or not named.isdisjoint(no_go.scopes) for no_go in no_go_times)
     return not maintenance.emergency and bool(windows or bound)
-
-
-def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
-    """Whether the wave may wait for a window of another scope, which a decision about one of its scopes does not read."""
-    return bool(draft.before.fleet_rules.windows) and len({e.scope for e in wave if e.one_domain_at_a_time}) > 1
 
 
 def window_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:

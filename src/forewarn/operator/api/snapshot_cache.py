@@ -132,7 +132,8 @@ def _changed_part(
     """Return what the entries changed in the snapshot, without the submitted maintenances; None if they do not say it."""
     if not known.maintenances.keys() >= set(focus.maintenances):  # a maintenance submitted later may be among them
         return None
-    if submitted and known.no_go_machines:  # which of their machines no-go times bind is not known
+    # Which of their machines no-go times bind, and the windows of their other scopes, are not known.
+    if submitted and (known.no_go_machines or known.fleet_rules.windows):
         return None
     events: set[str] = set()
     scopes: set[str] = set()
@@ -204,6 +205,7 @@ def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snap
         fleet_rules=known.fleet_rules,
         machine_counts=known.machine_counts,
         no_go_machines=known.no_go_machines,
+        other_scopes=known.other_scopes,
     )
 
 

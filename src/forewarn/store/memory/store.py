@@ -24,7 +24,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.reason import MAX_NAMED
-from forewarn.core.rule_inputs import MachineKey, machines_bound, machines_to_examine
+from forewarn.core.rule_inputs import MachineKey, machines_bound, machines_to_examine, scopes_to_examine
 from forewarn.store import (
     EventFirstSeen,
     Focus,
@@ -76,6 +76,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             read_hosts=frozenset(focus.hosts),
             unread={i: self._unread(i) for i in partly},
             fleet_rules=self._fleet_rules if focus.reads_rules else FleetRules(),
+            other_scopes=self._other_scopes(names, events.values()) if focus.reads_rules else {},
             no_go_machines=self._no_go_machines(machines, events.values()) if focus.reads_rules else {},
             fleet_use=self.fleet_use() if focus.reads_rules and self._fleet_rules.has_budget else FleetUse(),
             machine_counts={
@@ -88,6 +89,10 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
             resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
         )
+
+    def _other_scopes(self, names: Collection[str], events: Iterable[Event]) -> dict[str, Scope]:
+        others = scopes_to_examine(self._fleet_rules, names, events)
+        return {name: self._scopes[name] for name in sorted(others) if name in self._scopes}
 
     def _no_go_machines(
         self, machines: Iterable[MachineKey], events: Iterable[Event]

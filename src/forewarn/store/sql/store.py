@@ -32,7 +32,7 @@ from forewarn.core.model import (
 from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.core.reason import MAX_NAMED
-from forewarn.core.rule_inputs import MachineKey, machines_bound, machines_to_examine
+from forewarn.core.rule_inputs import MachineKey, machines_bound, machines_to_examine, scopes_to_examine
 from forewarn.store import (
     MAX_DELIVERIES,
     AuditQuery,
@@ -133,6 +133,9 @@ class SqlStore:
             fleet_rules = next((reader.rows.fleet_rules.decode(row) for row in rules), FleetRules())
             use = _FleetUseRows(reader) if fleet_rules.has_budget else None
             events = _with_approvals(reader, found, approvals)
+            known = [row["name"] for row in scopes]
+            others = scopes_to_examine(fleet_rules, known, events.values())
+            other_scopes = reader.query("scopes_by_name", names=reader.as_list(sorted(others))) if others else ()
             clock_hold = next((reader.rows.hold.decode(row) for row in hold), None)
             store_hold = next((reader.rows.store_hold.decode(row) for row in holds), None)
             return Snapshot(
@@ -147,6 +150,7 @@ class SqlStore:
                 fleet_rules=fleet_rules,
                 fleet_use=use.read() if use is not None else FleetUse(),
                 machine_counts={row["scope"]: row["machines"] for row in counts},
+                other_scopes=_scopes(reader, other_scopes),
                 no_go_machines=_no_go_machines(reader, fleet_rules, machines, events.values()),
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
