@@ -113,7 +113,6 @@ class Trial:
         self.claims, self.delays = setup.claims, setup.delays
         self.names = TrialFleet(setup.machine)
         self.machine = setup.machine
-
         # On a manual clock notice does not run out while the agent works, and work does not end by itself.
         self.emulator = TrialEmulator(
             lambda: self.prepared,
