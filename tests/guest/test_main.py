@@ -14,7 +14,7 @@ import pytest
 
 from forewarn.guest.journal import read
 from forewarn.guest.main import _parser
-from forewarn.guest.processes import start_ticks
+from forewarn.guest.processes import alive, start_ticks
 from tests.support.fake_endpoint import E1, document, event, http_server, respond
 from tests.support.guest_service import WEB_0, serving
 from tests.support.waiting import PATIENCE_S, until
@@ -254,6 +254,29 @@ def test_run_status_and_history(tmp_path: Path) -> None:
     assert 'end phase="prepare" step="touch"' in history
     lines = run(tmp_path, "history", "--json", *AT).stdout.splitlines()
     assert [json.loads(line)["kind"] for line in lines][:3] == ["start", "seen", "begin"]
+
+
+def test_a_cancel_ends_the_running_program(tmp_path: Path) -> None:
+    """The program is ended, its step is undone, and the machine is back in service long before the program would have ended."""
+    not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
+    documents = [document(event(NotBefore=not_before, Resources=["here"]))]
+    slow = "echo $$ > new; mv new pid; exec sleep 600"
+    step = f"command = {{ prepare = ['/bin/sh', '-c', '{slow}'], recover = ['touch', 'undone'] }}"
+    with http_server(lambda handler, _: respond(handler, 200, documents[-1])) as url:
+        configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n[[steps]]\nname = "slow"\ntimeout = "5m"\n{step}\n')
+        agent = subprocess.Popen(
+            command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        try:
+            until((tmp_path / "pid").exists)
+            documents.append(document(incarnation=2))
+            until((tmp_path / "undone").exists)
+            assert not alive(int((tmp_path / "pid").read_text()))
+            until(lambda: json.loads((tmp_path / "state" / "status.json").read_text())["in_service"])
+        finally:
+            agent.terminate()
+            _, output = agent.communicate(timeout=PATIENCE_S)
+    assert "prepare 'slow' was interrupted" in output
 
 
 def test_an_unwritable_metrics_file_is_logged_once(tmp_path: Path) -> None:

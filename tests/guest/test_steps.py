@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.clock import Time
-from forewarn.guest.errors import OutOfTime, StepFailed
+from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
 from forewarn.guest.processes import GRACE_S, alive, children, start_ticks
 from forewarn.guest.steps import Run, await_orphan
 from forewarn.service.settings import load
@@ -94,6 +94,29 @@ def test_a_hanging_step_is_ended_with_its_children(tmp_path: Path) -> None:
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
+def test_a_program_that_no_event_needs_is_ended(tmp_path: Path) -> None:
+    """It is ended with its children as at the end of its time; a step that is to finish goes on."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    shell = f"sleep 600 & echo $! > {begun}.new; mv {begun}.new {begun}; wait"
+    with pytest.raises(Interrupted, match="no event needs it any more"):
+        new_run(needed=lambda: not begun.exists()).command(["/bin/sh", "-c", shell])
+    until(lambda: not alive(int(begun.read_text())))
+    waits = f"while [ ! -e {go} ]; do sleep 0.02; done; exit 7"
+    finishing = new_run(needed=lambda: False, finish=True, poll=go.touch)
+    assert finishing.command(["/bin/sh", "-c", waits], checked=False) == 7
+    finishing.pause(0.01)
+
+
+def test_a_wait_that_no_event_needs_ends_at_once() -> None:
+    """No condition is checked after the poll that showed it."""
+    checks = iter(range(10))
+    polls = iter([True, True, False])
+    run = new_run(needed=lambda: next(polls))
+    with pytest.raises(Interrupted):
+        run.require(lambda: (next(checks) == 9, "not yet"), 0.01)
+    assert next(checks) == 3
+
+
 def test_children_of_a_program_get_the_same_grace(tmp_path: Path) -> None:
     """A child that needs a moment to end is not killed when the program itself ends."""
     child = f"trap 'sleep 0.1; touch {tmp_path}/tidy; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
@@ -159,6 +182,10 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
         with pytest.raises(OutOfTime):
             await_orphan((hanging.pid, start_ticks(hanging.pid)), new_run(share_s=0.2), Time())
         assert hanging.wait(PATIENCE_S) == -signal.SIGTERM
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as unneeded:
+        with pytest.raises(Interrupted):
+            await_orphan((unneeded.pid, start_ticks(unneeded.pid)), new_run(needed=lambda: False), Time())
+        assert unneeded.wait(PATIENCE_S) == -signal.SIGTERM
     await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), new_run(share_s=0.1), Time())
     await_orphan((0, 0), new_run(share_s=0.1), Time())
 
