@@ -17,6 +17,7 @@ from forewarn.guest.handlers.saved_file import checksum, file_mark, sync_to_disk
 from forewarn.guest.processes import POLL_S
 from forewarn.guest.programs import program_problems
 from forewarn.guest.steps import Run
+from forewarn.guest.system import system
 
 UNDOES_AGAIN = True
 PROGRAMS = ("command", "restore")
@@ -46,8 +47,8 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
         raise ConfigError(f"{where}: write either `command`, or `signal` and `pid_file`")
     if spec.signal and not spec.pid_file:
         raise ConfigError(f"{where}.signal: pid_file is missing: write which process gets the signal")
-    if spec.signal and not hasattr(signal, f"SIG{spec.signal}"):
-        raise ConfigError(f"{where}.signal: {spec.signal!r} is not a signal: write it like TERM or USR1")
+    if spec.signal and spec.signal not in system.SIGNALS:
+        raise ConfigError(f"{where}.signal: {spec.signal!r} is not a signal of this system: write it like TERM")
     return spec
 
 
