@@ -12,6 +12,7 @@ import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
+from forewarn.guest.output import MAX_LOGGED_BYTES, ProgramOutput
 from forewarn.guest.processes import GRACE_S, alive, children, start_ticks
 from forewarn.guest.steps import Run, await_orphan
 from forewarn.service.settings import load
@@ -42,6 +43,62 @@ def test_a_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> N
     assert variables["FOREWARN_RESOURCES"] == "web-0"
     assert variables["FOREWARN_PHASE"] == "prepare"
     assert variables["FOREWARN_TIME_LEFT_S"] == "10"
+
+
+def outputs(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    records = [record for record in caplog.records if record.name == "forewarn.guest.output"]
+    return [(record.levelname, vars(record)["output"]) for record in records]
+
+
+def test_the_output_of_a_program_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """As a warning if the program failed, and once if it writes the same again; silence is not logged."""
+    caplog.set_level("INFO")
+    run = new_run()
+    run.command(["true"])
+    run.command(["echo", "fine"])
+    with pytest.raises(StepFailed):
+        run.command(["/bin/sh", "-c", "printf 'a\\377b'; exit 3"])
+    for _ in range(3):
+        run.command(["/bin/sh", "-c", "echo unhealthy >&2; exit 1"], checked=False)
+    assert outputs(caplog) == [("INFO", "fine"), ("WARNING", "a\ufffdb"), ("INFO", "unhealthy")]
+
+
+def test_the_output_of_a_program_is_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is logged, however much there was; a file that is rewound in time never fills up."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr("forewarn.guest.output.MAX_FILE_BYTES", 300_000)
+    monkeypatch.setattr("forewarn.guest.output.REWIND_BYTES", 100_000)
+    monkeypatch.setattr("forewarn.guest.steps.POLL_ENDPOINT_S", 0.02)
+    more = tmp_path / "more"
+    part = "head -c 200000 /dev/zero | tr '\\0' x"
+    waits = f"while [ ! -e {more} ]; do sleep 0.02; done"
+    rewind = ProgramOutput.rewind_if_large
+
+    def touch_after_rewinding(output: ProgramOutput) -> None:
+        large = os.lseek(output.fileno(), 0, os.SEEK_CUR) > 100_000
+        rewind(output)
+        if large:
+            more.touch()
+
+    monkeypatch.setattr(ProgramOutput, "rewind_if_large", touch_after_rewinding)
+    new_run().command(["/bin/sh", "-c", f"{part}; {waits}; {part}; echo the end"])
+    ((_, logged),) = outputs(caplog)
+    assert more.exists()
+    assert logged.endswith("x" * 4_000 + "the end")
+    assert len(logged) <= MAX_LOGGED_BYTES
+    with pytest.raises(StepFailed):
+        new_run().command(["/bin/sh", "-c", "head -c 400000 /dev/zero"])
+
+
+def test_a_program_that_stays_behind_may_go_on_writing(tmp_path: Path) -> None:
+    """Its output is no pipe: writing neither ends nor blocks it when the agent has gone on."""
+    go, done = tmp_path / "go", tmp_path / "done"
+    behind = f"(while [ ! -e {go} ]; do sleep 0.02; done; echo more; touch {done}) &"
+    new_run().command(["/bin/sh", "-c", behind])
+    go.touch()
+    until(done.exists)
 
 
 def test_a_step_may_call_forewarn_itself() -> None:

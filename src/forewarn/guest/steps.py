@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import subprocess
@@ -17,8 +18,11 @@ from typing import IO, Any, Callable, Dict, Iterator, Mapping, Optional, Sequenc
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
+from forewarn.guest.output import ProgramOutput
 from forewarn.guest.processes import POLL_S, discard, end_group, release, start_held, start_ticks
 from forewarn.guest.programs import checked_program
+
+output_log = logging.getLogger("forewarn.guest.output")
 
 # How often the endpoint is polled while a program runs: a more urgent event may come.
 POLL_ENDPOINT_S = 1.0
@@ -72,6 +76,7 @@ class Run:
         self.kept: Dict[str, Any] = dict(kept or {})
         self._record_kept = record_kept
         self._health, self._health_timeout_s = health, health_timeout_s
+        self._logged_output = ""
 
     @property
     def event_key(self) -> str:
@@ -146,7 +151,13 @@ class Run:
         `more` adds variables. Raises StepFailed, or OutOfTime after ending the program when its time or `within_s` is over, or
         Interrupted after ending it when no event needs the step any more.
         """
-        code = self._wait_for(self._spawn(argv, more or {}), argv, self._time.monotonic() + within_s)
+        code: Optional[int] = None
+        with contextlib.closing(ProgramOutput()) as output:
+            try:
+                child = self._spawn(argv, more or {}, output)
+                code = self._wait_for(child, argv, self._time.monotonic() + within_s, output)
+            finally:
+                self._log_output(argv, output.text(), failed=checked and code != 0)
         if code in (126, 127):
             raise StepFailed(f"{_program_name(argv)} cannot be run")
         if checked and code != 0:
@@ -157,7 +168,18 @@ class Run:
             )
         return code
 
-    def _wait_for(self, child: subprocess.Popen[bytes], argv: Sequence[str], until_s: float) -> int:
+    def _log_output(self, argv: Sequence[str], text: str, *, failed: bool) -> None:
+        """Log the output of a program, unless the program has just written the same."""
+        if text and self._logged_output != text:
+            self._logged_output = text
+            level = logging.WARNING if failed else logging.INFO
+            output_log.log(
+                level, "output of %s (%s %r)", _program_name(argv), self.phase, self.step, extra={"output": text}
+            )
+
+    def _wait_for(
+        self, child: subprocess.Popen[bytes], argv: Sequence[str], until_s: float, output: ProgramOutput
+    ) -> int:
         """Return the exit code; poll the endpoint meanwhile. End the program before raising OutOfTime or Interrupted."""
         with _exit_waiter(child) as wait_for_exit:
             try:
@@ -168,6 +190,7 @@ class Run:
                     code = wait_for_exit(min(left_s, POLL_ENDPOINT_S))
                     if code is not None:
                         return code
+                    output.rewind_if_large()
                     self._poll_and_check()
             except (OutOfTime, Interrupted):
                 end_group(child.pid, self._time, child=child)
@@ -192,13 +215,14 @@ class Run:
         except OutOfTime:
             return False
 
-    def _spawn(self, argv: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, argv: Sequence[str], more: Mapping[str, str], output: ProgramOutput) -> subprocess.Popen[bytes]:
         argv = checked_program(argv)
         try:
             with _anonymous_file() as file:
                 file.write(json.dumps(self.event).encode() + b"\n")
                 file.seek(0)
-                child = start_held(argv, file, env={**os.environ, **self.variables(), **more})
+                environment = {**os.environ, **self.variables(), **more}
+                child = start_held(argv, file, env=environment, stdout=output.fileno(), stderr=subprocess.STDOUT)
         except OSError as error:
             raise StepFailed(f"{_program_name(argv)} cannot be run: {error.strerror}") from None
         try:
