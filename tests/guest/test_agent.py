@@ -588,15 +588,18 @@ def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
     assert harness.agent.state.quiet
 
 
+@pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("recover", ["true", "false"])
-def test_an_event_that_goes_and_returns(tmp_path: Path, recover: str) -> None:
-    """An event that returns while health or undoing fails is new: it is prepared and approved again."""
+def test_an_event_that_goes_and_returns(tmp_path: Path, recover: str, restarted: bool) -> None:
+    """An event that returns while health or undoing fails is new: it is prepared and approved again, and at once."""
     toml = step(tmp_path, "one", more="required = true", recover=recover)
     harness = AgentHarness(tmp_path, toml + '[health]\ncommand = ["false"]\n')
     harness.endpoint.announce()
     harness.run(for_s=2)
     harness.endpoint.end()
     harness.run(for_s=3)
+    if restarted:
+        harness.restart()
     harness.endpoint.announce()
     harness.run(for_s=3)
     assert harness.actions.count("prepare one") == 2

@@ -341,7 +341,7 @@ class Agent:
 
     def _set_next_approval(self, known: EventState) -> None:
         """Delay the next approval of an approved event; the pauses grow with each approval, also across restarts."""
-        if known.approved:
+        if known.approved and known.open:
             pause_s = APPROVE_AGAIN_S[min(known.repeats, len(APPROVE_AGAIN_S) - 1)]
             self._retries[f"approve {known.event.key}"] = (0, self.time.monotonic() + pause_s)
 
