@@ -255,3 +255,50 @@ def test_failed(scheduled_events):
     assert "1 failed, 1 passed, 1 error" in done.stdout, done.stdout
     assert done.stdout.count("by the end it was approved twice") == 1, done.stdout
     assert "emulator.py" not in done.stdout, "frames of the emulator are hidden"
+
+
+def test_a_failed_callback_fails_the_test(tmp_path: Path) -> None:
+    """The test fails, not its end, although it waits for nothing. Another failure also shows the callback's."""
+    text = """
+import threading
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+def approve(emulator):
+    event = emulator.schedule("Reboot", "vm-0")
+    url = emulator.endpoint + "/metadata/scheduledevents?api-version=2020-07-01"
+    body = b'{"StartRequests": [{"EventId": "%s"}]}' % event.id.encode()
+    try:
+        urlopen(Request(url, body, {"Metadata": "true"})).read()
+    except HTTPError as error:
+        assert error.code == 500
+    return event
+
+def check(request):
+    ready = False
+    assert ready, "nothing was saved"
+
+def test_waits_for_nothing(scheduled_events):
+    scheduled_events.on_approval(check)
+    approve(scheduled_events)
+
+def test_waits(scheduled_events):
+    scheduled_events.on_approval(check)
+    scheduled_events.expect_approval(approve(scheduled_events))
+
+def test_fails_otherwise(scheduled_events):
+    scheduled_events.on_approval(check)
+    approve(scheduled_events)
+    assert False, "something else"
+
+def test_passes(scheduled_events):
+    scheduled_events.on_approval(lambda request: None)
+    scheduled_events.expect_approval(approve(scheduled_events))
+"""
+    done = pytest_run(tmp_path, test_it=text)
+    assert "3 failed, 1 passed" in done.stdout, done.stdout
+    assert "error" not in done.stdout.splitlines()[-1]
+    assert done.stdout.count("E       AssertionError: nothing was saved") == 2, done.stdout
+    assert done.stdout.count("E       AssertionError: something else") == 1
+    assert done.stdout.count("scheduled_events: on_approval ---") == 1
+    assert "forewarn/testing/" not in done.stdout, "frames of the emulator are hidden"

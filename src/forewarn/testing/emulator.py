@@ -32,6 +32,7 @@ from forewarn.core.transitions import Verb
 from forewarn.endpoint.connection import ConnectionFactory
 from forewarn.operator.api.calls import CALLS
 from forewarn.store.memory import MemoryStore
+from forewarn.testing.approvals import Approvals, OnApproval
 from forewarn.testing.default_machines import SCOPE, default_fleet
 from forewarn.testing.emulated_connection import EmulatedConnection
 from forewarn.testing.emulator_api import emulator_calls
@@ -114,7 +115,8 @@ class Emulator:
         self.clock = emulator_clock(clock, seeded=seed is not None)
         self.replay = Replay(recording, self.clock) if recording is not None else None
         self.log = RequestLog(self.clock.now)
-        self.expectations = Expectations(self.log)
+        self.approvals = Approvals()
+        self.expectations = Expectations(self.log, self.approvals.raise_failure)
         self._fault_plan = self._new_fault_plan(faults or ())
         self._running = ExitStack()
 
@@ -131,7 +133,11 @@ class Emulator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        __tracebackhide__ = True
+        self.approvals.end()
         self._running.close()
+        if error is None:
+            self.approvals.raise_failure()
 
     def _start(self) -> None:
         settings = emulator_settings(
@@ -142,11 +148,11 @@ class Emulator:
         self.service.control.listen(self.log.add_change)
         self._apply_fleet()
         self._fault_plan.check_machines(self.machine_names())
-        connection: ConnectionFactory = partial(EmulatedConnection, self.log, self._choose_fault)
+        connection: ConnectionFactory = partial(EmulatedConnection, self.log, self._choose_fault, self.approvals)
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
             self.service.ticker.call_periodically(self.replay)
-            connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault)
+            connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault, self.approvals)
         guest_server, self.operator_url = self._running.enter_context(
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
         )
@@ -265,6 +271,15 @@ class Emulator:
         return self.service.ticker.advance(seconds + timedelta(**more).total_seconds())
 
     # -- requests of guests and expectations on them
+
+    def on_approval(self, callback: OnApproval | None) -> OnApproval | None:
+        """Call `callback` with each approval, in a thread of its own, before it is recorded and answered; None ends this.
+
+        A callback that raises fails the test. One that returns the status of an error, like 503, answers the guest with it, and
+        nothing is recorded. This can be used as a decorator.
+        """
+        self.approvals.callback = callback
+        return callback
 
     def requests(
         self, *, machine: str | None = None, method: str = "", event: Scheduled | str | None = None, since: int = 0

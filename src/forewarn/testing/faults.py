@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -114,6 +115,11 @@ class FaultPlan:
         self._drawn[index, machine] += 1
         generator = Random(f"{self._seed} {index} {machine} {self._drawn[index, machine]}")  # noqa: S311 - repeatable on purpose
         return generator.random() < fault.probability
+
+
+def reason(status: int) -> str:
+    """Return the message of an error with this status."""
+    return STATUSES.get(status) or (HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error")
 
 
 def machine_list(machines: Collection[str]) -> str:

@@ -5,6 +5,7 @@ pytest loads this module in every run where forewarn is installed, so it imports
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,15 @@ def _arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {**arguments, **marker.kwargs}
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test whose callback for approvals has failed, also if the test waited for nothing afterwards."""
+    emulator = getattr(item, "funcargs", {}).get(FIXTURE)
+    if emulator is not None:
+        emulator.approvals.wait_returned()
+        emulator.approvals.raise_failure()
+
+
 @pytest.hookimpl(hookwrapper=True)  # not `wrapper`, which older versions of pytest do not know
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
     """Add the timeline to the report of a failed test, unless a failed expectation has shown it already."""
@@ -86,5 +96,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     emulator = getattr(item, "funcargs", {}).get(FIXTURE)
     if call.when == "call" and report.failed and emulator is not None:
         emulator.expectations.forget()  # one failure per test is enough
+        if (failure := emulator.approvals.take_failure()) is not None:
+            report.sections.append((f"{FIXTURE}: on_approval", "".join(traceback.format_exception(failure))))
         if not hasattr(call.excinfo and call.excinfo.value, "timeline"):
             report.sections.append((FIXTURE, emulator.timeline()))

@@ -32,7 +32,7 @@ class LoggedRequest:
 
     `at` is the service clock, `at_s` real seconds since the emulator started. `events` are the ids and statuses in the
     document that the guest got. `approves` are the ids in its StartRequests, whether or not they were approved. `left` means
-    that the guest hung up before the answer, `lost` that the guest did not get a readable answer.
+    that the guest hung up before the answer, `lost` that the request had its effect and the guest got no readable answer.
     """
 
     number: int
@@ -77,7 +77,8 @@ class LoggedRequest:
     def __str__(self) -> str:
         """Return one line without the real time, so that the same run gives the same lines."""
         machine = self.machine or "unknown"
-        answer = "no answer yet" if self.status is None and not self.lost else str(self.status or "no answer")
+        unanswered = self.status is None and not (self.lost or self.left)
+        answer = "no answer yet" if unanswered else str(self.status or "no answer")
         document = f", document {self.incarnation}: {_event_list(self.events)}" if self.incarnation is not None else ""
         approves = f" approving {', '.join(_short(i) for i in self.approves)}" if self.approves else ""
         fault = f" [{self.fault}]" if self.fault else ""
@@ -152,8 +153,7 @@ class RequestLog:
             request = self._requests.get(number)
             if request is not None:
                 self._requests[number] = replace(
-                    request, status=status, fault=fault, incarnation=incarnation, events=events, left=left,
-                    lost=lost or left,
+                    request, status=status, fault=fault, incarnation=incarnation, events=events, left=left, lost=lost,
                     answered_at=self._now() if status is not None else None,
                     answered_s=self._elapsed_s() if status is not None else None,
                 )  # fmt: skip
@@ -194,6 +194,7 @@ class RequestLog:
 
     def wait(self, find: Callable[[list[LoggedRequest]], T | None], within_s: float) -> T | None:
         """Return the result of `find` as soon as it is not None; return None when the time is up."""
+        __tracebackhide__ = True  # `find` may raise: pytest then shows the line of the test
         deadline_s = monotonic() + within_s
         with self._updated:
             while (result := find(list(self._requests.values()))) is None:
