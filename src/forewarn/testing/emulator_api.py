@@ -67,13 +67,13 @@ class FaultsIn(RequestBody):
     faults: Annotated[list[dict[str, str | int | float]], msgspec.Meta(max_length=100)]
 
 
-class HoldIn(RequestBody):
+class HoldApprovalsIn(RequestBody):
     """Whether approvals are held from now on. Without `hold`, those that are held pass."""
 
     hold: bool
 
 
-class HeldQuery(RequestBody):
+class HeldApprovalsQuery(RequestBody):
     """How long to wait for a held approval."""
 
     within_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WITHIN_S)] = WITHIN_S
@@ -119,13 +119,13 @@ class RequestsOut(bodies.Page[RequestOut]):
     gone: int = 0
 
 
-class HeldOut(ResponseBody):
+class HeldApprovalsOut(ResponseBody):
     """The approvals that are held, oldest first; the guests wait for their answers."""
 
     items: list[RequestOut]
 
 
-class HoldOut(ResponseBody):
+class HoldApprovalsOut(ResponseBody):
     """Whether approvals are held."""
 
     hold: bool
@@ -183,12 +183,12 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
 
     def hold(_: Api, context: CallContext) -> Result:
         emulator.approvals.set_hold(hold=context.body.hold)
-        return Result(200, HoldOut(hold=context.body.hold))
+        return Result(200, HoldApprovalsOut(hold=context.body.hold))
 
     def held(_: Api, context: CallContext) -> Result:
         with one_of_few():
             found = emulator.approvals.wait_held(context.query.within_s)
-        return Result(200, HeldOut(items=[_request_out(each) for each in found]))
+        return Result(200, HeldApprovalsOut(items=[_request_out(each) for each in found]))
 
     def answer(_: Api, context: CallContext) -> Result:
         with one_of_few():
@@ -216,11 +216,11 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
             summary="Set which requests fail from now on.",
         ),
         Call(
-            method="PUT", path="/v1/emulator/approvals", perform=hold, roles=EVERYONE, takes=HoldIn, returns=HoldOut,
+            method="PUT", path="/v1/emulator/approvals", perform=hold, roles=EVERYONE, takes=HoldApprovalsIn, returns=HoldApprovalsOut,
             summary="Hold approvals before they are recorded, until they are answered, or let them pass again.",
         ),
         Call(
-            method="GET", path="/v1/emulator/approvals", perform=held, roles=EVERYONE, query=HeldQuery, returns=HeldOut,
+            method="GET", path="/v1/emulator/approvals", perform=held, roles=EVERYONE, query=HeldApprovalsQuery, returns=HeldApprovalsOut,
             summary="Wait for held approvals; return those that are held.",
         ),
         Call(
