@@ -236,3 +236,16 @@ def test_a_guest_that_hangs_up_is_no_longer_held(emulator: Emulator) -> None:
         send(emulator.endpoint, "POST", body={"StartRequests": [{"EventId": event.id}]}, timeout_s=0.2)
     until(lambda: call(emulator, "GET", "/v1/emulator/approvals?within_s=0").json == {"items": []})
     assert emulator.requests(method="POST")[0].left
+
+
+def test_machines_have_urls_and_a_reset_is_a_call() -> None:
+    """A test in any language finds the URL of each machine, and brings the emulator back to its start."""
+    with Emulator(2, seed=1) as emulator:
+        items = call(emulator, "GET", "/v1/emulator/endpoints").json["items"]
+        assert [item["machine"] for item in items] == ["emulated/vm-0", "emulated/vm-1"]
+        event = emulator.schedule("Reboot", "vm-1")
+        assert approve(items[1]["url"], event.id).status == 200
+        assert expect(emulator, what="approval", event=event.id, machine="vm-1")["passed"]
+        assert call(emulator, "POST", "/v1/emulator/reset").json == {"since": 1}
+        assert send(emulator.endpoint).events == {}
+        assert [r.number for r in emulator.requests()] == [2]

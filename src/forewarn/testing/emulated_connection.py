@@ -5,7 +5,8 @@ answered by the service's `Connection`. It never uses that class's cache of repe
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 
@@ -16,6 +17,7 @@ from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.loop import Timer
 from forewarn.endpoint.protocol import SCHEDULED_EVENTS, Approve, Instance, Request
+from forewarn.endpoint.sockets import GuestSocket, Transport
 from forewarn.testing.approvals import Approvals
 from forewarn.testing.faults import Fault, reason
 from forewarn.testing.request_log import LoggedRequest, RequestLog
@@ -36,11 +38,22 @@ UNKNOWN_EVENT = {
 ChooseFault = Callable[[str, str], Fault | None]
 
 
-class EmulatedConnection(Connection):
-    """A connection with a request log. `choose_fault` gets machine (`scope/name`) and method, and may return a fault.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatorParts:
+    """What the connections of an emulator share.
 
-    `approvals` may delay an approval, or answer it with an error.
+    `choose_fault` gets machine (`scope/name`) and method, and may return a fault. `approvals` may delay an approval, or answer it
+    with an error. A guest that connects to one of `machine_hosts` is the machine with that address.
     """
+
+    log: RequestLog
+    choose_fault: ChooseFault
+    approvals: Approvals
+    machine_hosts: Collection[str] = ()
+
+
+class EmulatedConnection(Connection):
+    """A connection that logs each request, makes some fail, and lets the test decide about approvals."""
 
     _number: int | None = None  # of the current request in the log
     _fault: Fault | None = None
@@ -48,18 +61,17 @@ class EmulatedConnection(Connection):
     _undecided = False  # the test decides about the current approval
     _timer: Timer | None = None
 
-    def __init__(
-        self,
-        log: RequestLog,
-        choose_fault: ChooseFault,
-        approvals: Approvals,
-        endpoint: EndpointState,
-        interface: str = "",
-    ) -> None:
+    def __init__(self, parts: EmulatorParts, endpoint: EndpointState, interface: str = "") -> None:
         super().__init__(endpoint, interface)
-        self._log = log
-        self._choose_fault = choose_fault
-        self._approvals = approvals
+        self._log = parts.log
+        self._choose_fault = parts.choose_fault
+        self._approvals = parts.approvals
+        self._machine_hosts = parts.machine_hosts
+
+    def connection_made(self, transport: Transport) -> bool:
+        if isinstance(transport, GuestSocket) and (host := transport.local_host) in self._machine_hosts:
+            transport.host = host  # as if the guest came from there
+        return super().connection_made(transport)
 
     @property
     def busy(self) -> bool:

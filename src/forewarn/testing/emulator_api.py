@@ -131,6 +131,25 @@ class HoldApprovalsOut(ResponseBody):
     hold: bool
 
 
+class EndpointOut(ResponseBody):
+    """The URL at which every caller is this machine."""
+
+    machine: str
+    url: str
+
+
+class EndpointsOut(ResponseBody):
+    """The machines that have a URL of their own, by name."""
+
+    items: list[EndpointOut]
+
+
+class ResetOut(ResponseBody):
+    """The number of the last request before the reset."""
+
+    since: int
+
+
 class Verdict(ResponseBody):
     """Whether the expectation is met, the reason, and what has happened so far."""
 
@@ -202,6 +221,14 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
         emulator.set_faults(context.body.faults)
         return Result(200, FaultsOut(faults=len(context.body.faults)))
 
+    def endpoints(_: Api, __: CallContext) -> Result:
+        found = emulator.endpoints.items()
+        return Result(200, EndpointsOut(items=[EndpointOut(machine=machine, url=url) for machine, url in found]))
+
+    def reset(_: Api, __: CallContext) -> Result:
+        emulator.reset()
+        return Result(200, ResetOut(since=emulator.log.last_number))
+
     return (
         Call(
             method="GET", path="/v1/emulator/requests", perform=requests, roles=EVERYONE, query=RequestsQuery,
@@ -216,16 +243,24 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
             summary="Set which requests fail from now on.",
         ),
         Call(
-            method="PUT", path="/v1/emulator/approvals", perform=hold, roles=EVERYONE, takes=HoldApprovalsIn, returns=HoldApprovalsOut,
-            summary="Hold approvals before they are recorded, until they are answered, or let them pass again.",
+            method="PUT", path="/v1/emulator/approvals", perform=hold, roles=EVERYONE, takes=HoldApprovalsIn,
+            returns=HoldApprovalsOut, summary="Hold approvals, before they are recorded, until they are answered.",
         ),
         Call(
-            method="GET", path="/v1/emulator/approvals", perform=held, roles=EVERYONE, query=HeldApprovalsQuery, returns=HeldApprovalsOut,
-            summary="Wait for held approvals; return those that are held.",
+            method="GET", path="/v1/emulator/approvals", perform=held, roles=EVERYONE, query=HeldApprovalsQuery,
+            returns=HeldApprovalsOut, summary="Wait for held approvals; return those that are held.",
         ),
         Call(
             method="POST", path="/v1/emulator/approvals/{number}", perform=answer, roles=EVERYONE, takes=AnswerIn,
             returns=RequestOut, summary="Let a held approval pass, or answer it with an error; return the request.",
+        ),
+        Call(
+            method="GET", path="/v1/emulator/endpoints", perform=endpoints, roles=EVERYONE, returns=EndpointsOut,
+            summary="Return the URL of each machine, at which every caller is that machine.",
+        ),
+        Call(
+            method="POST", path="/v1/emulator/reset", perform=reset, roles=EVERYONE, returns=ResetOut,
+            summary="Make the emulator as it was at its start, except for its clock.",
         ),
     )  # fmt: skip
 

@@ -90,7 +90,7 @@ class LoggedRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoggedChange:
-    """An entry of the service's audit log, as text."""
+    """An entry of the service's audit log, or a step of a scenario, as text."""
 
     at: datetime
     at_s: float
@@ -108,7 +108,7 @@ class RequestLog:
         self._without_approval: deque[int] = deque()  # request numbers
         self._changes: deque[LoggedChange] = deque(maxlen=MAX_CHANGES)
         self._count = 0
-        self._approvals_gone = 0
+        self._gone = self._approvals_gone = 0
 
     # -- writing
 
@@ -138,7 +138,16 @@ class RequestLog:
             self._updated.notify_all()
         return request
 
+    def clear(self) -> None:
+        """Forget the changes and the answered requests. Numbers continue, and requests that wait for an answer stay."""
+        with self._updated:
+            self._requests = {n: r for n, r in self._requests.items() if r.status is None and not (r.left or r.lost)}
+            self._without_approval = deque(n for n in self._without_approval if n in self._requests)
+            self._changes.clear()
+            self._gone = self._approvals_gone = 0
+
     def _drop_one(self) -> None:
+        self._gone += 1
         if self._without_approval:
             del self._requests[self._without_approval.popleft()]
         else:
@@ -168,6 +177,11 @@ class RequestLog:
                 text = f"{entry.action}{event}{detail}, by {entry.who}"
                 self._changes.append(LoggedChange(entry.at, self._elapsed_s(), text))
 
+    def add_note(self, text: str) -> None:
+        """Add a line to the timeline."""
+        with self._updated:
+            self._changes.append(LoggedChange(self._now(), self._elapsed_s(), text))
+
     # -- reading
 
     @property
@@ -177,9 +191,9 @@ class RequestLog:
 
     @property
     def gone(self) -> int:
-        """How many requests are no longer kept."""
+        """How many requests are no longer kept because there are too many."""
         with self._updated:
-            return self._count - len(self._requests)
+            return self._gone
 
     @property
     def approvals_gone(self) -> int:
@@ -213,7 +227,7 @@ class RequestLog:
                 *map(_timeline_entry, self._requests.values()),
                 *((change.at_s, change.at, change.text) for change in self._changes),
             ]
-            gone = self._count - len(self._requests)
+            gone = self._gone
         entries.sort(key=lambda entry: entry[0])
         lines = [f"{at_s:9.3f} s  {self._since_start(at):>8}  {text}" for at_s, at, text in entries[-MAX_TIMELINE:]]
         left_out = len(entries) - len(lines) + gone
