@@ -31,6 +31,7 @@ class Approvals:
         self._failure: BaseException | None = None
         self._held: dict[int, LoggedRequest] = {}  # by the number of the request
         self._answers: dict[int, int | None] = {}
+        self._status_of_released: int | None = None
 
     # -- called by the listener
 
@@ -68,6 +69,12 @@ class Approvals:
 
     # -- called by the test
 
+    def set_callback(self, callback: OnApproval | None, status_of_released: int | None = None) -> None:
+        """Replace the callback; approvals that are held get this status, or pass if it is None."""
+        with self._changed:
+            self.callback, self._status_of_released = callback, status_of_released
+            self._changed.notify_all()
+
     def raise_failure(self) -> None:
         """Raise the first error of the callback, once."""
         if (failure := self.take_failure()) is not None:
@@ -80,8 +87,7 @@ class Approvals:
 
     def end(self) -> None:
         """Remove the callback, release the approvals that are held, and wait until every callback has returned."""
-        self.callback = None
-        self.release(UNAVAILABLE)
+        self.set_callback(None, UNAVAILABLE)
         self.wait_returned()
 
     def wait_returned(self) -> None:
@@ -99,20 +105,15 @@ class Approvals:
         with self._changed:
             self._held[request.number] = request
             self._changed.notify_all()
-            self._changed.wait_for(lambda: request.number in self._answers, MAX_HELD_S)
+            in_time = self._changed.wait_for(
+                lambda: request.number in self._answers or self.callback != self.hold, MAX_HELD_S
+            )
             del self._held[request.number]
-            return self._answers.pop(request.number, UNAVAILABLE)
+            return self._answers.pop(request.number, self._status_of_released if in_time else UNAVAILABLE)
 
     def set_hold(self, *, hold: bool) -> None:
         """Hold each approval from now on, or let those that are held pass and hold no more."""
-        self.callback = self.hold if hold else None
-        if not hold:
-            self.release(None)
-
-    def release(self, status: int | None) -> None:
-        with self._changed:
-            self._answers |= {number: status for number in self._held if number not in self._answers}
-            self._changed.notify_all()
+        self.set_callback(self.hold if hold else None)
 
     def wait_held(self, within_s: float) -> list[LoggedRequest]:
         """Return the held approvals as soon as there are any, or none when the time is up."""

@@ -115,15 +115,11 @@ class Emulator:
             if fleet is not None or machines != 1:
                 raise InvalidSettings("replay: a recording is of one machine: leave out other machines and fleets")
             fleet = default_fleet(1, recording.head.machine)
-        from_file = isinstance(fleet, str | Path)
+        self._fleet_is_file = isinstance(fleet, str | Path)
         self._fleet = (
             read_fleet_file(Path(fleet)) if isinstance(fleet, str | Path) else fleet or default_fleet(machines)
         )
-        # If there is only one machine, every caller is that machine. A file says itself who its machines are.
-        self._every_caller = (
-            "/".join(*self._fleet.machines) if len(self._fleet.machines) == 1 and not from_file else None
-        )
-        self._hosts = machine_hosts(self._fleet) if self._every_caller is None else {}
+        self._hosts = machine_hosts(self._fleet) if self._every_caller() is None else {}
         self._guests = (
             [guest] if guest else [f"{FIRST_HOST}:{port}", *(f"{host}:{port}" for host in self._hosts.values())]
         )
@@ -138,6 +134,12 @@ class Emulator:
         self.log = RequestLog(self.clock.now)
         self.approvals = Approvals()
         self.expectations = Expectations(self.log, self.approvals.raise_failure)
+        self._parts = EmulatorParts(
+            log=self.log,
+            choose_fault=self._choose_fault,
+            approvals=self.approvals,
+            machine_hosts=frozenset(self._hosts.values()),
+        )
         self._initial_faults = faults or ()
         self._fault_plan = self._new_fault_plan(self._initial_faults)
         self.scenario: ScenarioRun | None = None
@@ -169,28 +171,30 @@ class Emulator:
 
     def _start(self) -> None:
         settings = emulator_settings(
-            self._settings, guest=self._guests, operator=self._operator, every_caller=self._every_caller
+            self._settings, guest=self._guests, operator=self._operator, every_caller=self._every_caller()
         )
         self._service = Service(settings, clock=self.clock, store=MemoryStore(), new_id=self._new_id)
         self._running.callback(self.service.close)
         self.service.control.listen(self.log.add_change)
         self._apply_fleet()
         self._fault_plan.check_machines(self.machine_names())
-        parts = EmulatorParts(
-            log=self.log,
-            choose_fault=self._choose_fault,
-            approvals=self.approvals,
-            machine_hosts=frozenset(self._hosts.values()),
-        )
-        connection: ConnectionFactory = partial(EmulatedConnection, parts)
+        connection = self._connection()
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
             self.service.ticker.call_periodically(self.replay)
-            connection = partial(ReplayedConnection, self.replay, parts)
+            connection = partial(ReplayedConnection, self.replay, self._parts)
         guest_server, self._operator_url = self._running.enter_context(
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
         )
         self._urls = guest_server.listener.urls
+
+    def _connection(self) -> ConnectionFactory:
+        return partial(EmulatedConnection, self._parts)
+
+    def _every_caller(self) -> str | None:
+        """Return the only machine as `scope/name`, or None if there are several or a file defines them."""
+        machines = [] if self._fleet_is_file else list(self._fleet.machines)
+        return "/".join(machines[0]) if len(machines) == 1 else None
 
     def _apply_fleet(self) -> None:
         control = self.service.control
@@ -225,8 +229,8 @@ class Emulator:
     def endpoints(self) -> dict[str, str]:
         """The URLs at which a caller from this computer is one machine, by `scope/name`."""
         url, *others = self._while_running(self._urls)
-        if self._every_caller is not None:
-            return {self._every_caller: url}
+        if (every_caller := self._every_caller()) is not None:
+            return {every_caller: url}
         machines = self._fleet.machines.values() if f"//{FIRST_HOST}:" in url else ()
         first = {str(machine): url for machine in machines if FIRST_HOST in machine.addresses}
         return first | dict(zip(self._hosts, others, strict=False))  # a given `guest` is the only listener
@@ -378,7 +382,7 @@ class Emulator:
         A callback that raises fails the test. One that returns the status of an error, like 503, answers the guest with it, and
         nothing is recorded. This can be used as a decorator.
         """
-        self.approvals.callback = callback
+        self.approvals.set_callback(callback)
         return callback
 
     def requests(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from forewarn.core.errors import NotFound, Refused
+from forewarn.core.errors import NotFound, TooManyRequests
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import EVERYONE
 from forewarn.operator.api.bodies import RequestBody, ResponseBody
@@ -170,7 +170,7 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
     @contextmanager
     def one_of_few() -> Iterator[None]:
         if not waiting.acquire(blocking=False):
-            raise Refused(
+            raise TooManyRequests(
                 f"{MAX_WAITING} calls are waiting already: wait for their answers before you send another one"
             )
         try:
@@ -195,10 +195,9 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
             try:
                 _expect(emulator, context.body)
                 emulator.service.ticker.cycle_until_idle()  # approved events have started when this call returns
-                verdict = Verdict(passed=True, message="as expected", timeline=emulator.log.timeline())
+                return Result(200, Verdict(passed=True, message="as expected", timeline=emulator.log.timeline()))
             except ExpectationFailed as failed:
-                verdict = Verdict(passed=False, message=failed.message, timeline=failed.timeline)
-        return Result(200, verdict)
+                return Result(409, Verdict(passed=False, message=failed.message, timeline=failed.timeline))
 
     def hold(_: Api, context: CallContext) -> Result:
         emulator.approvals.set_hold(hold=context.body.hold)
@@ -236,7 +235,7 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
         ),
         Call(
             method="POST", path="/v1/emulator/expect", perform=expect, roles=EVERYONE, takes=ExpectIn, returns=Verdict,
-            summary="Wait for an expectation on guests; return whether it was met.",
+            status=(200, 409), summary="Wait for an expectation on guests; answer 409 if it was not met.",
         ),
         Call(
             method="PUT", path="/v1/emulator/faults", perform=faults, roles=EVERYONE, takes=FaultsIn, returns=FaultsOut,

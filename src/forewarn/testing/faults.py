@@ -26,6 +26,7 @@ KINDS = {
     "cut": (),
     "bad-json": (),
     "newer": (),
+    "lower-ids": (),
     "reset": (),
 }
 STATUSES = {
