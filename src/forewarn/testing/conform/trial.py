@@ -72,10 +72,10 @@ class TrialEmulator(Emulator):
         self.prepared_at: dict[int, int] = {}  # by the number of the approving request
         super().__init__(**options)
 
-    def _choose_fault(self, machine: str, method: str) -> Fault | None:
+    def _choose_fault(self, machine: str, method: str, path: str) -> Fault | None:
         if method == "POST":
             self.prepared_at[self.log.last_number] = self._prepared()
-        return super()._choose_fault(machine, method)
+        return super()._choose_fault(machine, method, path)
 
 
 class Trial:
