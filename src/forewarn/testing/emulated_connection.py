@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from forewarn.core.document import parse_start_requests, rfc1123
 from forewarn.core.errors import Invalid
@@ -261,17 +262,26 @@ def bad_json(data: bytes) -> bytes:
 
 def newer(data: bytes) -> bytes:
     """Return the document as a later version could be: unknown fields, an empty EventSource, an event of an unknown type."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["Unheard"] = {"Of": [None]}
+        document["Events"] = [{**event, "EventSource": "", "Unheard": ["of"]} for event in document["Events"]]
+        document["Events"].append({**UNKNOWN_EVENT, "Unheard": 1.5})
+
+    return with_changed_document(data, change)
+
+
+def with_changed_document(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """Return the answer after `change` has changed its document. An answer without a document stays unchanged."""
     head, end, body = data.partition(END_OF_HEAD)
     if _document(data)[0] is None:
         return data
     document = json.loads(body)
-    document["Unheard"] = {"Of": [None]}
-    document["Events"] = [{**event, "EventSource": "", "Unheard": ["of"]} for event in document["Events"]]
-    document["Events"].append({**UNKNOWN_EVENT, "Unheard": 1.5})
-    longer = json.dumps(document, separators=(",", ":")).encode()
+    change(document)
+    changed = json.dumps(document, separators=(",", ":")).encode()
     lines = head.split(b"\r\n")
-    lines = [b"Content-Length: %d" % len(longer) if line.startswith(b"Content-Length:") else line for line in lines]
-    return b"\r\n".join(lines) + end + longer
+    lines = [b"Content-Length: %d" % len(changed) if line.startswith(b"Content-Length:") else line for line in lines]
+    return b"\r\n".join(lines) + end + changed
 
 
 def lower_ids(data: bytes) -> bytes:
