@@ -496,7 +496,11 @@ class Emulator:
         """Return the event's id. The events of a scenario also have its names, such as E1."""
         if not isinstance(event, str):
             return event.id
-        return (self.scenario.event_id(event) if self.scenario is not None else None) or event.upper()
+        if self.scenario is None:
+            return event.upper()
+        # A guest may see an event before the step that schedules it has ended, which gives the event its name.
+        self.service.ticker.cycle_until_idle()
+        return self.scenario.event_id(event) or event.upper()
 
     def _known_event(self, event: Scheduled | str) -> str:
         """Return the event's id; raise NotFound if there is no such event, because `expect_no_approval` would always pass."""
