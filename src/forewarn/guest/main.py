@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -10,7 +11,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional
 
 from forewarn import __version__
 from forewarn.guest import config as configuration
@@ -21,6 +22,10 @@ from forewarn.guest.config_values import did_you_mean, seconds
 from forewarn.guest.errors import ConfigError, EndpointError, GuestError, JournalInUse, Refused
 from forewarn.guest.plan import Plan
 from forewarn.guest.printable import MAX_LINE_CHARS, printable, word
+from forewarn.guest.transport import Transport
+
+if TYPE_CHECKING:
+    from forewarn.guest.serving.clients import Clients
 
 DEFAULT_CONFIG = "/etc/forewarn/agent.toml"
 # Fields of records that are too long for a line, or that `history` shows in another way.
@@ -153,6 +158,7 @@ def _check(options: argparse.Namespace) -> int:
         if not messages:
             print(f"ok    step {step.name!r}")
     messages = program_problems(config.plan.health.command) if config.plan.health is not None else []
+    messages += _client_problems(config)
     messages += [
         f"{what}: {path} cannot be written to"
         for what, path in (("state_dir", config.state_dir), ("metrics_file", config.metrics_file))
@@ -162,6 +168,16 @@ def _check(options: argparse.Namespace) -> int:
         print(f"WRONG {each}")
     reached = _endpoint_answers(config)
     return 1 if problems or messages else 0 if reached else 3
+
+
+def _client_problems(config: configuration.Config) -> List[str]:
+    """Return what is wrong with the sockets of the clients."""
+    if not config.clients:
+        return []
+    from forewarn.guest.serving.listener import socket_problem
+
+    found = [(client.name, socket_problem(client)) for client in config.clients]
+    return [f"client {name!r}: {problem}" for name, problem in found if problem]
 
 
 def _writable(folder: Path) -> bool:
@@ -189,13 +205,14 @@ def _reachable(client: Client) -> bool:
     return True
 
 
-def _client(config: configuration.Config) -> Client:
+def _client(config: configuration.Config, *, interruptible: bool = False) -> Client:
     return Client(
         config.endpoint,
         api_version=config.api_version,
         name=config.name,
         source_address=config.source_address,
         poll_every_s=config.poll_every_s,
+        transport=Transport(source_address=config.source_address, interruptible=interruptible),
     )
 
 
@@ -228,14 +245,37 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
                 logging.getLogger("forewarn.guest").error("status or metrics cannot be written: %s", error)
                 failed.append(True)
 
-    agent = Agent(
-        config.plan, _client(config), journal, boot=boot_id(config.boot_id_file), dry_run=dry_run, on_change=show
-    )
-    logging.getLogger("forewarn.guest").info(
-        "watching %s%s", agent.client.endpoint, "; a dry run: nothing is done, nothing is approved" if dry_run else ""
-    )
-    agent.run()
+    with contextlib.ExitStack() as until_end:
+        agent = Agent(
+            config.plan,
+            _client(config, interruptible=bool(config.clients)),
+            journal,
+            boot=boot_id(config.boot_id_file),
+            dry_run=dry_run,
+            on_change=show,
+            clients=_clients(config) if not dry_run else None,
+        )
+        logging.getLogger("forewarn.guest").info(
+            "watching %s%s",
+            agent.client.endpoint,
+            "; a dry run: nothing is done, nothing is approved" if dry_run else "",
+        )
+        if agent.clients is not None:
+            from forewarn.guest.serving.wiring import serving
+
+            source, version = config.source_address, config.api_version
+            until_end.enter_context(serving(agent, agent.clients, source_address=source, api_version=version))
+        agent.run()
     return 0
+
+
+def _clients(config: configuration.Config) -> Optional[Clients]:
+    """Return what the agent and its clients share; the modules for it are loaded only if there are clients."""
+    if not config.clients:
+        return None
+    from forewarn.guest.serving.clients import Clients
+
+    return Clients(config.clients)
 
 
 def log_refused_programs(plan: Plan) -> None:
