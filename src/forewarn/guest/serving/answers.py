@@ -73,7 +73,7 @@ class Answers:
         for event_id in dict.fromkeys(event_ids):
             event = published.document.event(event_id)
             if event is None and not self._clients.was_shown(event_id):
-                return protocol.error(400, f"Bad request. The event {event_id[:40]} is not known")
+                return protocol.error(400, f"Bad request. EventId {event_id} is not an event of this machine's scope")
             if event is not None and not published.me.is_in(event):
                 others.append(event_id)
             elif event is not None and not event.started:

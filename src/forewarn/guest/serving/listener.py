@@ -48,13 +48,17 @@ class Listener:
         self._rates: Dict[str, _Rate] = {client.name: _Rate(clients.time.monotonic) for client in clients.served}
         self._sockets: Dict[str, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
+        # Closing the second socket ends the thread that accepts connections.
+        self._closing = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept, name="clients", daemon=True)
 
     def start(self) -> None:
         """Listen for every client, or raise ConfigError or OSError."""
         for client in self._clients.served:
             listening = self._sockets[client.name] = _listen(client)
             self._selector.register(listening, selectors.EVENT_READ, client)
-        threading.Thread(target=self._accept, name="clients", daemon=True).start()
+        self._selector.register(self._closing[0], selectors.EVENT_READ)
+        self._thread.start()
 
     def ports(self) -> Dict[str, int]:
         """Return the port of each client that has one; a test lets the system choose it."""
@@ -65,15 +69,24 @@ class Listener:
         }
 
     def close(self) -> None:
-        """Remove the socket files; connections end with the process."""
+        """Accept no further connection and remove the socket files; connections end with the process."""
+        self._closing[1].close()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._closing[0].close()
+        self._selector.close()
         for client in self._clients.served:
-            if client.path is not None and client.name in self._sockets:
-                with contextlib.suppress(OSError):
-                    client.path.unlink()
+            if client.name in self._sockets:
+                self._sockets.pop(client.name).close()
+                if client.path is not None:
+                    with contextlib.suppress(OSError):
+                        client.path.unlink()
 
     def _accept(self) -> None:
         while True:
             for key, _ in self._selector.select():
+                if key.data is None:
+                    return
                 try:
                     connection, _ = key.fileobj.accept()  # type: ignore[union-attr]
                 except OSError as error:  # it was closed again, or this process has too many files open
