@@ -83,11 +83,17 @@ class Transport:
                 return self._exchange(method, path, headers, body, deadline_s)
             except CutShort:
                 pass
-        self.close()
+        self._disconnect()
         self._connect(endpoint, timeout_s)
         return self._exchange(method, path, headers, body, deadline_s)
 
     def close(self) -> None:
+        """End the connection; an interruptible transport cannot be used any more."""
+        self._disconnect()
+        for each in self._interrupts or ():
+            each.close()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -125,17 +131,17 @@ class Transport:
                 response = connection.getresponse()
                 body_bytes = _read(response)
         except socket.timeout:
-            self.close()
+            self._disconnect()
             raise NoAnswer("no answer in time") from None
         except (http.client.HTTPException, OSError, ValueError) as error:
-            self.close()
+            self._disconnect()
             raise CutShort(f"the answer broke off: {type(error).__name__}") from None
         except BaseException:  # a signal in the middle: the rest of this response must not be read as the next one
-            self.close()
+            self._disconnect()
             raise
         result = Response(response.status, {name.lower(): value for name, value in response.getheaders()}, body_bytes)
         if response.will_close:
-            self.close()
+            self._disconnect()
         return result
 
     def _wait_for_answer(self, connection: socket.socket, deadline_s: float) -> None:

@@ -76,7 +76,7 @@ def test_the_answer_is_the_endpoints(both: tuple[Serving, int, bytes], name: str
     for request in requests:
         expected = exchange(endpoint.client(VM), request)
         found = exchange(Client(port, "127.0.0.1"), request.replace(b'If-None-Match: "1"', b"If-None-Match: " + tag))
-        if b"EventId" in request:  # other services have ids that are no GUIDs, so the texts differ
+        if "EventId" in str(expected[2]):  # other services have ids that are no GUIDs, so the texts differ
             assert found[0] == expected[0], request
         else:
             assert found == expected, request

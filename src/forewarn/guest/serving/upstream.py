@@ -52,6 +52,10 @@ class Upstream:
         with self._my_turn() as mine:
             return self._request("POST", target, body) if mine else UNAVAILABLE
 
+    def close(self) -> None:
+        with self._turn:
+            self._transport.close()
+
     @contextlib.contextmanager
     def _my_turn(self) -> Iterator[bool]:
         mine = self._turn.acquire(timeout=MAX_TURN_S)

@@ -24,3 +24,4 @@ def serving(agent: Agent, clients: Clients, *, source_address: str, api_version:
         yield listener
     finally:
         listener.close()
+        upstream.close()
