@@ -27,7 +27,7 @@ def call(emulator: Emulator, method: str, path: str, body: object = None) -> Rep
 
 def expect(emulator: Emulator, **expectation: object) -> Any:
     reply = call(emulator, "POST", "/v1/emulator/expect", expectation)
-    assert reply.status == 200, reply.raw
+    assert reply.status == (200 if reply.json["passed"] else 409), reply.raw
     return reply.json
 
 
@@ -49,7 +49,7 @@ def test_a_whole_test_needs_only_http(emulator: Emulator) -> None:
 
 
 def test_a_failed_expectation_has_a_message_and_the_timeline(emulator: Emulator) -> None:
-    """`passed` is false."""
+    """It answers 409, and `passed` is false."""
     event = emulator.schedule("Reboot", "vm-0")
     send(emulator.endpoint)
     for expectation in (
@@ -134,6 +134,8 @@ def test_faults_can_be_set_and_ended(emulator: Emulator) -> None:
 def test_the_openapi_document_has_the_emulators_calls(emulator: Emulator) -> None:
     """It also has all calls of the service, and the service has no call of the emulator."""
     described = call(emulator, "GET", "/v1/openapi.json").json["paths"]
+    expected = described["/v1/emulator/expect"]["post"]["responses"]
+    assert expected["409"]["content"] == expected["200"]["content"], "a failed expectation has the same body"
     emulator_paths = {"/v1/emulator/requests", "/v1/emulator/expect", "/v1/emulator/faults"}
     assert emulator_paths <= described.keys()
     assert {c.path for c in CALLS} <= described.keys()
@@ -198,7 +200,7 @@ def test_waiting_expectations_do_not_block_other_calls(emulator: Emulator) -> No
         thread.join(0.01)
     assert call(emulator, "POST", "/v1/clock/advance", {"seconds": 60}).status == 200
     until(lambda: len(replies) >= 30)
-    assert [reply.status for reply in replies] == [409] * 30
+    assert [reply.status for reply in replies] == [503] * 30
     assert f"{MAX_WAITING} expectations are waiting already" in replies[0].json["error"]["message"]
     send(emulator.endpoint)
     for thread in waiting:

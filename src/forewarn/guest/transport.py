@@ -139,10 +139,11 @@ class Transport:
         except BaseException:  # a signal in the middle: the rest of this response must not be read as the next one
             self._disconnect()
             raise
-        result = Response(response.status, {name.lower(): value for name, value in response.getheaders()}, body_bytes)
+        received = {name.lower(): value for name, value in response.getheaders()}
         if response.will_close:
+            received["connection"] = "close"  # as HTTP/1.0 means without saying so
             self._disconnect()
-        return result
+        return Response(response.status, received, body_bytes)
 
     def _wait_for_answer(self, connection: socket.socket, deadline_s: float) -> None:
         """Wait until a response begins; raise Interrupted if another thread ends the wait."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from forewarn.core.errors import Refused
+from forewarn.core.errors import TooManyRequests
 from forewarn.operator.api import bodies
 from forewarn.operator.api.access import EVERYONE
 from forewarn.operator.api.bodies import RequestBody, ResponseBody
@@ -130,18 +130,17 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
 
     def expect(_: Api, context: CallContext) -> Result:
         if not waiting.acquire(blocking=False):
-            raise Refused(
+            raise TooManyRequests(
                 f"{MAX_WAITING} expectations are waiting already: wait for their answers before you send another one"
             )
         try:
             _expect(emulator, context.body)
             emulator.service.ticker.cycle_until_idle()  # approved events have started when this call returns
-            verdict = Verdict(passed=True, message="as expected", timeline=emulator.log.timeline())
+            return Result(200, Verdict(passed=True, message="as expected", timeline=emulator.log.timeline()))
         except ExpectationFailed as failed:
-            verdict = Verdict(passed=False, message=failed.message, timeline=failed.timeline)
+            return Result(409, Verdict(passed=False, message=failed.message, timeline=failed.timeline))
         finally:
             waiting.release()
-        return Result(200, verdict)
 
     def faults(_: Api, context: CallContext) -> Result:
         emulator.set_faults(context.body.faults)
@@ -154,7 +153,7 @@ def emulator_calls(emulator: "Emulator") -> tuple[Call, ...]:
         ),
         Call(
             method="POST", path="/v1/emulator/expect", perform=expect, roles=EVERYONE, takes=ExpectIn, returns=Verdict,
-            summary="Wait for an expectation on guests; return whether it was met.",
+            status=(200, 409), summary="Wait for an expectation on guests; answer 409 if it was not met.",
         ),
         Call(
             method="PUT", path="/v1/emulator/faults", perform=faults, roles=EVERYONE, takes=FaultsIn, returns=FaultsOut,

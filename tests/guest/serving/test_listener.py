@@ -2,6 +2,7 @@
 
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,6 @@ def test_without_further_threads_a_connection_is_closed(tmp_path: Path, monkeypa
                 raise RuntimeError("can't start new thread")
 
         with monkeypatch.context() as patch:
-            patch.setattr(listeners.threading, "Thread", NoThread)
+            patch.setattr(threading, "Thread", NoThread)
             assert served.connect("reader").closed()
         assert served.connect("reader").ask(get()).startswith(b"HTTP/1.1 200")

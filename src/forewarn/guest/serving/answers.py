@@ -77,7 +77,7 @@ class Answers:
             if event is not None and not published.me.is_in(event):
                 others.append(event_id)
             elif event is not None and not event.started:
-                ours.append(event_id.upper())
+                ours.append(event.key)
         if others:
             body = request.body or b""
             if len(others) < len(event_ids):

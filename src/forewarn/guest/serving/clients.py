@@ -60,8 +60,8 @@ class Clients:
         with self._lock:
             self._published, self._confirmed_s = published, self.time.monotonic()
             for event in document.events:
-                self._shown_ids[event.id.upper()] = None
-                self._shown_ids.move_to_end(event.id.upper())
+                self._shown_ids[event.key] = None
+                self._shown_ids.move_to_end(event.key)
             while len(self._shown_ids) > MAX_SHOWN_IDS:
                 self._shown_ids.popitem(last=False)
             if before is None or published.etag != before.etag:

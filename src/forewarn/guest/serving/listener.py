@@ -19,7 +19,6 @@ from http.client import responses
 from pathlib import Path
 from typing import Callable, Dict
 
-from forewarn.guest.config_values import others_may_write
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.serving import protocol
 from forewarn.guest.serving.answers import Answers
@@ -27,6 +26,7 @@ from forewarn.guest.serving.clients import Clients
 from forewarn.guest.serving.protocol import Answer
 from forewarn.guest.serving.requests import BadRequest, Request, RequestReader
 from forewarn.guest.serving.settings import ServedClient
+from forewarn.guest.system import system
 
 MAX_CONNECTIONS = 16
 # A client that has not taken an answer after so long is cut off.
@@ -218,7 +218,7 @@ def socket_problem(client: ServedClient) -> str:
     try:
         if not folder.is_dir():
             return f"there is no folder {folder}: create it"
-        problem = others_may_write(folder)
+        problem = system.others_may_write(folder)
         if problem:
             return f"socket {path} is refused: another program could take its place: {problem}"
         if not os.access(folder, os.W_OK):

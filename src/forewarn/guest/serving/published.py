@@ -61,7 +61,7 @@ def _incarnation(text: str) -> Union[int, str]:
 def _render(event: Event, version: str) -> Dict[str, Any]:
     """Return the event in the key order of the protocol; the id as received, names and NotBefore in the form since 2017-08-01."""
     fields: Dict[str, Any] = {
-        "EventId": event.raw.get("EventId", event.id),
+        "EventId": event.id,
         "EventStatus": event.status,
         "EventType": event.type,
         "ResourceType": event.resource_type,
