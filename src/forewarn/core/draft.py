@@ -229,6 +229,8 @@ class Draft:
             fleet_rules=self.before.fleet_rules,
             machine_counts=self.before.machine_counts,
             fleet_use=self.before.fleet_use,
+            no_go_machines=self.before.no_go_machines,
+            other_scopes=self.before.other_scopes,
         )
         check_invariants(self.before, after, self.now)
         orders = _changed(self.before.orders, self.orders)
