@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forewarn.guest.actions import Approve, CheckHealth, Note, Prepare, Recover, View, Wait
 from forewarn.guest.budget import limit_s
-from forewarn.guest.decide import decide, lapsed_record, why_not_approved
+from forewarn.guest.decide import decide, is_needed, lapsed_record, record_document, why_not_approved
 from forewarn.guest.document import Document, Event
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Rule, Step, When
@@ -141,6 +141,22 @@ def test_the_urgent_event_is_approved_before_the_next_is_prepared() -> None:
     assert action.event.id == E1
 
 
+def test_a_step_is_needed_by_open_events_only() -> None:
+    """A step is needed from the first event that wants it to the end of the last one; its type and the rules count."""
+    step = Step("a", "command", None, When(types=("Reboot",)))
+    plan = Plan(approve="never", rules=(Rule(When(sources=("User",)), "ignore"),), steps=(step,))
+    state = State()
+    for events, needed in [
+        ((event_in(900, type="Freeze"), event_in(900, E2, source="User")), False),
+        ((event_in(900, E3), event_in(900, E4)), True),
+        ((event_in(900, E3, status="Started"),), True),
+        ((event_in(900, E4, type="Freeze"),), False),
+    ]:
+        while (note := record_document(plan, ME, state, view_of(*events))) is not None:
+            state.apply(note.record)
+        assert is_needed(plan, state, step) is needed
+
+
 def test_without_a_document_nothing_is_decided_about_events() -> None:
     """Without a document no event counts as gone."""
     plan = Plan(steps=(step_of("a", 60),))
@@ -172,11 +188,10 @@ def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
         if data.draw(st.integers(0, 5)) == 0:
             listed = to_come[:1] if data.draw(st.booleans()) else []
             to_come = to_come[len(listed) :]
-        awaited = dict.fromkeys(data.draw(st.sets(st.sampled_from(["c0", "c1"]))), 5.0)
-        if data.draw(st.booleans()):
-            state.apply(
-                {"kind": "client-approved", "client": data.draw(st.sampled_from(["c0", "c1"])), "ids": [E1, E3]}
-            )
+        chosen = data.draw(st.integers(0, 15))
+        awaited = {name: 5.0 for name, bit in (("c0", 1), ("c1", 2)) if chosen & bit}
+        if chosen & 4:
+            state.apply({"kind": "client-approved", "client": "c0" if chosen & 8 else "c1", "ids": [E1, E3]})
         action = decide(plan, ME, state, view_of(*listed, awaited=awaited))
         if isinstance(action, Note):
             state.apply(action.record)

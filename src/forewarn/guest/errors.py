@@ -7,13 +7,14 @@ GuestError
     CutShort               the response broke off, or is not HTTP
     NotReady               404, 410, 429 or 5xx: the endpoint cannot serve us yet
     BadDocument            200, but the body is not a document
-    Interrupted            another thread of this program ended a long poll
+    PollInterrupted        another thread of this program ended a long poll
   Refused                  400, 405, …: the request is wrong; trying again does not help
   ConfigError              the configuration file: exit code 2
   JournalInUse             another agent uses the journal
   StepFailed               a step failed; the text goes into journal and status
     Unanswered             a server that the step called does not answer; it may later
     OutOfTime              the step did not end within its share of the budget
+  Interrupted              no event needs the step any more; no StepFailed, so that no handler takes it for a failure
 
 JournalError               the journal cannot be written; the agent ends with exit code 1
 """
@@ -63,7 +64,7 @@ class BadDocument(EndpointError):
     """The body is not a document of this protocol."""
 
 
-class Interrupted(EndpointError):
+class PollInterrupted(EndpointError):
     """Another thread of this program ended a long poll; the endpoint did nothing wrong."""
 
 
@@ -93,6 +94,10 @@ class Unanswered(StepFailed):
 
 class OutOfTime(StepFailed):
     """A step was stopped at the end of its share of the budget."""
+
+
+class Interrupted(GuestError):
+    """No event needs the step any more, as after a cancel; what it began is undone."""
 
 
 class JournalError(SystemExit):

@@ -14,7 +14,7 @@ from typing import Iterator, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.clock import Time
-from forewarn.guest.errors import CutShort, Interrupted, NoAnswer, Unreachable
+from forewarn.guest.errors import CutShort, NoAnswer, PollInterrupted, Unreachable
 from forewarn.guest.sockets import Deadline, connect, connect_to_file
 
 CONNECT_TIMEOUT_S = 5.0
@@ -57,7 +57,7 @@ class Transport:
             self._interrupts[1].setblocking(False)
 
     def interrupt(self) -> None:
-        """End the long poll of another thread with Interrupted, or its next one. Without `interruptible` nothing happens."""
+        """End the long poll of another thread with PollInterrupted, or its next one. Without `interruptible` nothing happens."""
         if self._interrupts is not None:
             with contextlib.suppress(OSError):  # it was interrupted very often, and is so already
                 self._interrupts[1].send(b"!")
@@ -146,14 +146,14 @@ class Transport:
         return Response(response.status, received, body_bytes)
 
     def _wait_for_answer(self, connection: socket.socket, deadline_s: float) -> None:
-        """Wait until a response begins; raise Interrupted if another thread ends the wait."""
+        """Wait until a response begins; raise PollInterrupted if another thread ends the wait."""
         if self._interrupts is None:
             return
         interrupted = self._interrupts[0]
         ready, _, _ = select.select([connection, interrupted], [], [], self._left_s(deadline_s))
         if ready == [interrupted]:
             interrupted.recv(MAX_INTERRUPTS)
-            raise Interrupted("another thread ended the long poll")
+            raise PollInterrupted("another thread ended the long poll")
 
     def _left_s(self, deadline_s: float) -> float:
         left_s = deadline_s - self._time.monotonic()
