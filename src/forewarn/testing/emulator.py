@@ -191,9 +191,6 @@ class Emulator:
     def _connection(self) -> ConnectionFactory:
         return partial(EmulatedConnection, self._parts)
 
-    def _connection(self) -> ConnectionFactory:
-        return partial(EmulatedConnection, self.log, self._choose_fault)
-
     def _every_caller(self) -> str | None:
         """Return the only machine as `scope/name`, or None if there are several or a file defines them."""
         machines = [] if self._fleet_is_file else list(self._fleet.machines)

@@ -10,10 +10,9 @@ from forewarn.endpoint.connection import ConnectionFactory
 from forewarn.endpoint.endpoint import EndpointState
 from forewarn.testing.conform.event_kinds import EventKind
 from forewarn.testing.default_machines import SCOPE
-from forewarn.testing.emulated_connection import ChooseFault, EmulatedConnection, with_changed_document
+from forewarn.testing.emulated_connection import EmulatedConnection, EmulatorParts, with_changed_document
 from forewarn.testing.emulator import Emulator, Scheduled
 from forewarn.testing.faults import Fault
-from forewarn.testing.request_log import RequestLog
 
 # The first pair whose names do not contain the name of the agent's machine.
 OTHER_MACHINES = (("vm-1", "vm-2"), ("db-1", "db-2"))
@@ -40,12 +39,11 @@ class TrialConnection(EmulatedConnection):
     def __init__(
         self,
         user_events: Collection[str],
-        log: RequestLog,
-        choose_fault: ChooseFault,
+        parts: EmulatorParts,
         endpoint: EndpointState,
         interface: str = "",
     ) -> None:
-        super().__init__(log, choose_fault, endpoint, interface)
+        super().__init__(parts, endpoint, interface)
         self._user_events = user_events
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
@@ -87,7 +85,7 @@ class TrialEmulator(Emulator):
         return f"{SCOPE}/{self._machine}"
 
     def _connection(self) -> ConnectionFactory:
-        return partial(TrialConnection, self._user_events, self.log, self._choose_fault)
+        return partial(TrialConnection, self._user_events, self._parts)
 
     def _choose_fault(self, machine: str, method: str) -> Fault | None:
         if method == "POST":
