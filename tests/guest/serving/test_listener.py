@@ -9,6 +9,7 @@ import pytest
 
 from forewarn.guest.client import Client
 from forewarn.guest.errors import ConfigError
+from forewarn.guest.main import main
 from forewarn.guest.serving import listener as listeners
 from forewarn.guest.serving.clients import Clients
 from forewarn.guest.serving.listener import MAX_CONNECTIONS, Listener, socket_problem
@@ -191,3 +192,18 @@ def test_without_further_threads_a_connection_is_closed(tmp_path: Path, monkeypa
             patch.setattr(threading, "Thread", NoThread)
             assert served.connect("reader").closed()
         assert served.connect("reader").ask(get()).startswith(b"HTTP/1.1 200")
+
+
+def test_check_reports_a_socket_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`forewarn-agent check` names the client and the folder."""
+    config = tmp_path / "agent.toml"
+    socket_file = tmp_path / "none" / "one.sock"
+    config.write_text(
+        f'endpoint = "http://127.0.0.1:1"\nstate_dir = "{tmp_path}/state"\n'
+        f'[[serve.client]]\nname = "one"\nsocket = "{socket_file}"\n'
+    )
+    config.chmod(0o600)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--config", str(config)])
+    assert ended.value.code == 1
+    assert f"WRONG client 'one': there is no folder {tmp_path / 'none'}: create it" in capsys.readouterr().out
