@@ -32,7 +32,10 @@ class Following:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The state of a node. `following` is None if the store is its own; figures of the store are None while it is away."""
+    """The state of a node. `following` is None if the store is its own; figures of the store are None while it is away.
+
+    `budgets` are those that are set for the fleet: how much is down, and how much may be.
+    """
 
     role: str
     store: str
@@ -50,6 +53,7 @@ class Facts:
     hosts: Mapping[str, int] | None = None
     hooks: Mapping[str, int] | None = None
     drill: DrillResult = field(default_factory=DrillResult)
+    budgets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     hook_failing_s: float | None = None
     hook_messages: Mapping[str, int] = field(default_factory=dict)
     inventory: InventoryHealth = field(default_factory=InventoryHealth)
@@ -221,6 +225,11 @@ def _work(facts: Facts) -> Iterator[Metric]:
         "not-measured": drill.machines - drill.measured,
     }
     yield _by_label(GaugeMetricFamily("forewarn_drill_machines", text, labels=["result"]), machines)
+    if facts.budgets:
+        used = GaugeMetricFamily("forewarn_budget_used", "What is down in the fleet, by budget.", labels=["budget"])
+        yield _by_label(used, {name: use for name, (use, _) in facts.budgets.items()})
+        limit = GaugeMetricFamily("forewarn_budget_limit", "How much may be down at once.", labels=["budget"])
+        yield _by_label(limit, {name: most for name, (_, most) in facts.budgets.items()})
     overdue = "How long the event that should have started first is past its NotBefore."
     yield from _gauges(
         ("forewarn_overdue_start_seconds", overdue, facts.overdue_s),
