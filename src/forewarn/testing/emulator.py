@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forewarn.app.server import running
 from forewarn.app.service import Service, new_id
@@ -30,17 +30,18 @@ from forewarn.core.model import (
 from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.connection import ConnectionFactory
-from forewarn.operator.api.calls import CALLS
+from forewarn.service.clock import Clock
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.default_machines import SCOPE, default_fleet
 from forewarn.testing.emulated_connection import EmulatedConnection
-from forewarn.testing.emulator_api import emulator_calls
 from forewarn.testing.emulator_settings import check_settings, emulator_clock, emulator_settings, seeded_ids
 from forewarn.testing.expectations import WITHIN_S, Expectations
 from forewarn.testing.faults import Fault, FaultPlan, machine_list, parse_faults, read_faults
-from forewarn.testing.recording_file import read_recording
-from forewarn.testing.replay import Replay, ReplayedConnection
 from forewarn.testing.request_log import LoggedRequest, RequestLog
+
+if TYPE_CHECKING:
+    from forewarn.operator.api.calls import Call
+    from forewarn.testing.replay import Replay
 
 MAX_MACHINES = 250
 MAX_PORT = 65_534
@@ -99,11 +100,12 @@ class Emulator:
         if not 0 <= port <= MAX_PORT:
             raise InvalidSettings(f"port: {port} is not from 1 to {MAX_PORT}, or 0 for any two free ports")
         check_settings(settings)
-        recording = read_recording(replay) if replay is not None else None
-        if recording is not None:
+        self.clock = emulator_clock(clock, seeded=seed is not None)
+        self.replay = _open_replay(replay, self.clock) if replay is not None else None
+        if self.replay is not None:
             if fleet is not None or machines != 1:
                 raise InvalidSettings("replay: a recording is of one machine: leave out other machines and fleets")
-            fleet = default_fleet(1, recording.head.machine)
+            fleet = default_fleet(1, self.replay.recording.head.machine)
         self._fleet = default_fleet(machines) if fleet is None else Path(fleet) if isinstance(fleet, str) else fleet
         self._guest = guest or f"127.0.0.1:{port}"
         self._operator = operator or f"127.0.0.1:{port + 1 if port else 0}"
@@ -111,8 +113,6 @@ class Emulator:
         self._settings = settings
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
         self._new_id = seeded_ids(seed) if seed is not None else new_id
-        self.clock = emulator_clock(clock, seeded=seed is not None)
-        self.replay = Replay(recording, self.clock) if recording is not None else None
         self.log = RequestLog(self.clock.now)
         self.expectations = Expectations(self.log)
         self._fault_plan = self._new_fault_plan(faults or ())
@@ -146,11 +146,16 @@ class Emulator:
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
             self.service.ticker.call_periodically(self.replay)
-            connection = partial(ReplayedConnection, self.replay, self.log, self._choose_fault)
+            connection = self.replay.connections(self.log, self._choose_fault)
         guest_server, self.operator_url = self._running.enter_context(
-            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
+            running(self.service, connection=connection, more_calls=self._api_calls, write_address=False)
         )
         self.endpoint = guest_server.listener.urls[0]
+
+    def _api_calls(self) -> "tuple[Call, ...]":
+        from forewarn.testing.emulator_api import emulator_calls  # it imports the whole API
+
+        return emulator_calls(self)
 
     def _every_caller(self) -> str | None:
         """Return the only machine as `scope/name`, or None if there are several or a file defines them."""
@@ -373,6 +378,13 @@ class Emulator:
 
     def _moment(self, moment: datetime | timedelta | None) -> datetime | None:
         return self.clock.now() + moment if isinstance(moment, timedelta) else moment
+
+
+def _open_replay(path: Path, clock: Clock) -> "Replay":
+    from forewarn.testing.recording_file import read_recording  # few emulators replay
+    from forewarn.testing.replay import Replay
+
+    return Replay(read_recording(path), clock)
 
 
 def _id(event: Scheduled | str) -> str:
