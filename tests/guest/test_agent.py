@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from email.utils import format_datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -664,6 +665,74 @@ def test_an_approval_that_fails_is_tried_again(tmp_path: Path) -> None:
     assert harness.endpoint.approved == [E1]
     assert harness.actions == ["prepare one"]
     assert harness.kinds.count("refused") == 2
+
+
+LOWER = "0000abcd-0000-4000-8000-00000000000f"
+
+
+def test_an_endpoint_that_compares_ids_exactly(tmp_path: Path) -> None:
+    """The agent sends the id as received, and starts no second event when its journal has the id in upper case."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path))
+    harness.endpoint.on_approve = lambda event_id: harness.endpoint.start(event_id)
+    harness.endpoint.announce(LOWER)
+    harness.run(for_s=5)
+    assert harness.endpoint.approved == [LOWER]
+    assert harness.known(LOWER.upper()).started
+    harness.endpoint.end(LOWER)
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one", "prepare two", "recover two", "recover one"]
+    assert harness.in_service()
+
+
+def test_a_journal_of_an_agent_that_knew_only_upper_case(tmp_path: Path) -> None:
+    """An event that an earlier version recorded in upper case is the same event: nothing is prepared twice."""
+    harness = AgentHarness(tmp_path, 'approve = "never"\n' + two_steps(tmp_path))
+    harness.endpoint.announce(LOWER)
+    harness.run(for_s=5)
+    harness.journal.close()
+    path = harness.journal.path
+    path.write_text(path.read_text().replace(LOWER, LOWER.upper()))
+    assert LOWER not in path.read_text()
+    harness.toml = harness.toml.replace("never", "when-ready")
+    harness.start()
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one", "prepare two"]
+    assert harness.kinds.count("seen") == 1
+    assert harness.endpoint.approved == [LOWER]
+
+
+def test_an_approved_event_that_stays_scheduled_is_approved_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After 60 s, then with pauses that double to 15 minutes, also across a restart; one repeat is logged."""
+    caplog.set_level("INFO")
+    harness = AgentHarness(tmp_path, flagged(tmp_path))
+    moments_s: list[float] = []
+    harness.endpoint.on_approve = lambda _: moments_s.append(harness.clock.now_s)
+    harness.endpoint.announce(in_s=20_000)
+    harness.run(lambda: len(moments_s) == 4, for_s=1_000)
+    harness.restart()
+    harness.run(lambda: len(moments_s) == 7, for_s=5_000)
+    pauses_s = [round(after - before) for before, after in pairwise(moments_s)]
+    assert pauses_s == [60, 120, 240, 480, 900, 900]
+    assert sum("again, because it is still Scheduled" in record.getMessage() for record in caplog.records) == 1
+    assert harness.agent.state.tally.approvals == 1
+    assert harness.agent.state.tally.lead_time_s > 19_990
+    harness.endpoint.start()
+    harness.run(for_s=4_000)
+    assert len(moments_s) == 7, "a started event is not approved"
+
+
+def test_a_repeated_approval_verifies_the_steps_again(tmp_path: Path) -> None:
+    """A step that a person undid meanwhile is prepared before the approval is repeated."""
+    harness = AgentHarness(tmp_path, flagged(tmp_path))
+    ready = ready_at_approval(harness)
+    harness.endpoint.announce(in_s=900)
+    harness.run(for_s=30)
+    (tmp_path / "flag").unlink()
+    harness.run(for_s=60)
+    assert ready == [True, True]
+    assert harness.actions == ["prepare flag", "prepare flag"]
 
 
 def test_a_dry_run_does_nothing(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.guest.config import TOP_LEVEL_KEYS, default_state_dir, load, parse
+from forewarn.guest.config import TOP_LEVEL_KEYS, load, parse
 from forewarn.guest.config_values import secret_file_problem
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.journal import Journal
 from forewarn.guest.plan import When
+from forewarn.guest.system import system
 from forewarn.guest.template import TEMPLATE
 
 STEP = '[[steps]]\nname = "x"\n'
@@ -206,5 +207,5 @@ def test_the_template_is_complete_and_true() -> None:
 
 def test_the_default_state_dir() -> None:
     """It is systemd's folder if set, else the system's or the user's."""
-    assert default_state_dir({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}) == Path("/var/lib/a")
-    assert default_state_dir({}).name == "forewarn-agent"
+    assert system.default_state_dir({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}) == Path("/var/lib/a")
+    assert system.default_state_dir({}).name == "forewarn-agent"

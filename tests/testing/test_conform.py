@@ -71,6 +71,7 @@ WRONG: dict[str, set[str]] = {
     # It also prepares for events of other machines.
     "greedy": {"own-events-only", "whole-names", "prepares-once"},
     "nervous": {"approves-once"},
+    "shouting": {"ids-as-received"},
     "hasty": {"prepares-first", "failed-preparation"},
     "eager": {"prepares-once", "no-notice", "killed-after-approving"},
     "fragile": {

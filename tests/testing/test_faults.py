@@ -266,6 +266,16 @@ def test_bad_json_does_not_change_an_empty_answer() -> None:
             emulator.expect_approval(event, within_s=0, times=times)
 
 
+def test_lower_ids_changes_only_the_ids() -> None:
+    """The ids are in lower case, and an approval in that case counts for the event."""
+    with emulated({"fault": "lower-ids"}) as emulator:
+        event = emulator.schedule("Reboot", "vm-0", description="ABC")
+        (shown,) = send(emulator.endpoint).json["Events"]
+        assert (shown["EventId"], shown["Description"]) == (event.id.lower(), "ABC")
+        assert approve(emulator.endpoint, shown["EventId"]).status == 200
+        emulator.expect_approval(event)
+
+
 def test_newer_adds_unknown_content() -> None:
     """The document is valid JSON and still has everything that it had."""
     with emulated({"fault": "newer", "requests": 1}) as emulator:

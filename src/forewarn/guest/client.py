@@ -189,9 +189,18 @@ class Client:
 
     def approve(self, *events: Union[Event, str]) -> None:
         """Approve these events; repeating it is safe. Raise Refused when an id does not belong to this scope."""
-        ids = list(dict.fromkeys(each.id if isinstance(each, Event) else each.upper() for each in events))
+        by_key: Dict[str, str] = {}
+        for event in events:
+            received = self._received_id(event)
+            by_key.setdefault(received.upper(), received)
+        ids = list(by_key.values())
         for first in range(0, len(ids), MAX_IDS):
             self._approve(ids[first : first + MAX_IDS])
+
+    def _received_id(self, event: Union[Event, str]) -> str:
+        """Return the id as the endpoint wrote it: an endpoint may compare ids exactly."""
+        listed = self._last.event(event) if isinstance(event, str) and self._last is not None else event
+        return listed.id if isinstance(listed, Event) else str(event)
 
     def _approve(self, ids: List[str]) -> None:
         body = json.dumps({"StartRequests": [{"EventId": each} for each in ids]}).encode()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 
 from forewarn.guest.safe_files import read_regular
+from forewarn.guest.system import system
 
-BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 MAX_BOOT_ID_BYTES = 1024
 
 
@@ -28,8 +28,10 @@ class Time:
             time.sleep(seconds)
 
 
-def boot_id(path: str = BOOT_ID_FILE) -> str:
-    """Return the id of this boot, or "" where the system has none; then the agent notices no reboot."""
+def boot_id(path: str = system.BOOT_ID_FILE) -> str:
+    """Return the id of this boot from the file, or from the system; "" where there is none: the agent notices no reboot."""
+    if not path:
+        return system.boot_id()
     try:
         return read_regular(path, MAX_BOOT_ID_BYTES, follow=True).decode("ascii").strip()
     except (OSError, ValueError):

@@ -5,19 +5,15 @@ A file that other users may write is refused: it names programs that the agent r
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from forewarn.guest.clock import BOOT_ID_FILE
 from forewarn.guest.config_values import (
     check_keys,
     flag,
     one_of,
-    others_may_change,
-    others_may_write,
     seconds,
     strings,
     text,
@@ -26,6 +22,7 @@ from forewarn.guest.discovery import normal_endpoint
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.plan import APPROVE_WHEN, DO, Health, Plan, Rule, Step, When
+from forewarn.guest.system import system
 
 MAX_BYTES = 1024 * 1024
 MAX_STEPS = 100
@@ -47,7 +44,7 @@ class Config:
     source_address: str = ""
     poll_every_s: float = 1.0
     metrics_file: Optional[Path] = None
-    boot_id_file: str = BOOT_ID_FILE
+    boot_id_file: str = system.BOOT_ID_FILE
     log_level: str = "info"
 
 
@@ -55,10 +52,10 @@ def load(path: Path, environment: Mapping[str, str]) -> Config:
     """Read the file; refuse it if another user can write it."""
     try:
         # Before opening, because another user's pipe would block; afterwards the open file, which is the one that is read.
-        problem = others_may_write(path)
+        problem = system.others_may_write(path)
         if not problem:
             with path.open("rb") as file:
-                problem = others_may_change(os.fstat(file.fileno()), path)
+                problem = system.others_may_change(file.fileno(), path)
                 data = file.read(MAX_BYTES + 1)
         if problem:
             raise ConfigError(f"{path} is refused: it names programs to run, and {problem}")
@@ -102,27 +99,18 @@ def parse(table: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
     metrics = table.get("metrics_file")
     return Config(
         plan=plan,
-        state_dir=_path(table["state_dir"], "state_dir") if "state_dir" in table else default_state_dir(environment),
+        state_dir=_path(table["state_dir"], "state_dir")
+        if "state_dir" in table
+        else system.default_state_dir(environment),
         endpoint=normal_endpoint(text(table["endpoint"], "endpoint")) if "endpoint" in table else "",
         api_version=version,
         name=text(table["name"], "name") if "name" in table else "",
         source_address=text(table["source_address"], "source_address") if "source_address" in table else "",
         poll_every_s=max(1.0, seconds(table.get("poll", "1s"), "poll")),
         metrics_file=_path(metrics, "metrics_file") if metrics is not None else None,
-        boot_id_file=text(table.get("boot_id_file", BOOT_ID_FILE), "boot_id_file"),
+        boot_id_file=text(table["boot_id_file"], "boot_id_file") if "boot_id_file" in table else system.BOOT_ID_FILE,
         log_level=one_of(table.get("log_level", "info"), LOG_LEVELS, "log_level"),
     )
-
-
-def default_state_dir(environment: Mapping[str, str]) -> Path:
-    """Return the folder that systemd set, else root's, else the user's; on Windows below %ProgramData%."""
-    if environment.get("STATE_DIRECTORY"):
-        return Path(environment["STATE_DIRECTORY"].partition(":")[0])
-    if os.name != "posix":
-        return Path(environment.get("PROGRAMDATA", "C:\\ProgramData")) / "forewarn-agent"
-    if os.geteuid() == 0:
-        return Path("/var/lib/forewarn-agent")
-    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "forewarn-agent"
 
 
 def _path(value: Any, where: str) -> Path:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import os
 import re
-import stat
-from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
 
 from forewarn.guest.errors import ConfigError, StepFailed
-from forewarn.guest.safe_files import MAX_LINKS, open_regular
+from forewarn.guest.safe_files import open_regular
+from forewarn.guest.system import system
 
 MAX_DURATION_S = 7 * 86_400
 MAX_COUNT = 10_000
@@ -98,44 +96,6 @@ def seconds(value: Any, where: str) -> float:
     return float(duration_s)
 
 
-def others_may_write(path: Path) -> str:
-    """Return how another user than this one and root could change or replace the file or folder, or ""."""
-    if os.name != "posix":
-        return ""
-    return next(filter(None, (others_may_change(part.lstat(), part) for part in _path_components(path))), "")
-
-
-def others_may_change(file_stat: os.stat_result, path: Path) -> str:
-    if os.name != "posix" or (stat.S_ISLNK(file_stat.st_mode) and _owner_is_trusted(file_stat)):
-        return ""
-    if not _owner_is_trusted(file_stat):
-        return f"{path} belongs to another user: chown it"
-    # In a sticky folder like /tmp only the owner can replace a file, and the owner of the next part is checked in turn.
-    if file_stat.st_mode & 0o022 and not (stat.S_ISDIR(file_stat.st_mode) and file_stat.st_mode & stat.S_ISVTX):
-        return f"other users may write {path}: chmod go-w it"
-    return ""
-
-
-def _owner_is_trusted(file_stat: os.stat_result) -> bool:
-    return file_stat.st_uid in (0, os.geteuid())
-
-
-def _path_components(path: Path) -> Iterator[Path]:
-    """Yield every folder, link and file that determines what `path` is, from the root on."""
-    here, rest, links = Path("/"), list(path.absolute().parts[1:]), 0
-    yield here
-    while rest:
-        here = here.parent if rest[0] == ".." else here / rest[0]
-        del rest[0]
-        yield here
-        if here.is_symlink():
-            links += 1
-            if links > MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            target = here.parent / here.readlink()
-            here, rest = Path("/"), [*target.parts[1:], *rest]
-
-
 def secret_file_problem(name: str) -> str:
     """Return what is wrong with a file that holds a secret, or ""."""
     try:
@@ -160,11 +120,9 @@ def read_secret_file(name: str) -> str:
     """
     try:
         with os.fdopen(open_regular(name, follow=True), "rb") as file:
-            file_stat = os.fstat(file.fileno())
-            if os.name == "posix" and not _owner_is_trusted(file_stat):
-                raise StepFailed(f"{name}, which holds a secret, belongs to another user: chown it")
-            if os.name == "posix" and file_stat.st_mode & 0o077:
-                raise StepFailed(f"other users may read {name}, which holds a secret: chmod 600 it")
+            problem = system.others_may_read(file.fileno(), name)
+            if problem:
+                raise StepFailed(problem)
             return file.read(MAX_SECRET_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise StepFailed(f"{name} cannot be read: {error.strerror}") from None

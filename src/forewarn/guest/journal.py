@@ -16,14 +16,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from forewarn.guest.clock import Time, format_time
-from forewarn.guest.config_values import others_may_write
 from forewarn.guest.errors import ConfigError, JournalError, JournalInUse
-from forewarn.guest.safe_files import replace_file
-
-try:
-    import fcntl
-except ImportError:  # Windows: nothing keeps a second agent away
-    fcntl = None  # type: ignore[assignment]
+from forewarn.guest.safe_files import BINARY, replace_file
+from forewarn.guest.system import system
 
 NAME = "journal.jsonl"
 # A journal that has grown by more than this is replaced by one record with the whole state; one old file is kept.
@@ -40,8 +35,8 @@ class Journal:
         self._folder, self.max_bytes = folder, max_bytes
         self._compacted_bytes = 0
         self.path = folder / NAME
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        complaint = others_may_write(folder)
+        system.make_private_folder(folder)
+        complaint = system.others_may_write(folder)
         if complaint:
             raise ConfigError(f"state_dir {folder} is refused: it records what the agent did, and {complaint}")
         self._lock = _lock_file(folder / "agent.lock")
@@ -85,16 +80,14 @@ class Journal:
         The file is replaced whole. If that fails, the journal goes on as it is and grows as much again before the next attempt.
         """
         line = _line(self._dated(state))
+        os.close(self._file)  # Windows replaces no open file
         try:
             replace_file(self.path.with_suffix(".1.jsonl"), self.path.read_bytes(), 0o600)
             replace_file(self.path, line, 0o600, sync=True)
         except OSError as error:
             log.error("%s cannot be compacted: %s", self.path, error.strerror)
-            self._compacted_bytes = os.fstat(self._file).st_size
-            return
-        os.close(self._file)
         self._file = self._open()
-        self._compacted_bytes = len(line)
+        self._compacted_bytes = os.fstat(self._file).st_size
 
     def _dated(self, record: Mapping[str, Any]) -> Dict[str, Any]:
         return {"at": format_time(self._time.wall()), **record}
@@ -104,7 +97,7 @@ class Journal:
         os.close(self._lock)
 
     def _open(self) -> int:
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY, 0o600)
         _sync_folder(self._folder)
         return file
 
@@ -163,12 +156,9 @@ def _parse(line: bytes) -> Optional[Dict[str, Any]]:
 
 def _lock_file(path: Path) -> int:
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    if fcntl is not None:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(file)
-            raise JournalInUse(f"another agent uses {path.parent}: stop it, or name another state_dir") from None
+    if not system.lock(file):
+        os.close(file)
+        raise JournalInUse(f"another agent uses {path.parent}: stop it, or name another state_dir")
     return file
 
 

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, NoReturn, Optional
@@ -21,8 +20,8 @@ from forewarn.guest.config_values import did_you_mean, seconds
 from forewarn.guest.errors import ConfigError, EndpointError, GuestError, JournalInUse, Refused
 from forewarn.guest.plan import Plan
 from forewarn.guest.printable import MAX_LINE_CHARS, printable, word
+from forewarn.guest.system import system
 
-DEFAULT_CONFIG = "/etc/forewarn/agent.toml"
 # Fields of records that are too long for a line, or that `history` shows in another way.
 NOT_IN_HISTORY = ("at", "kind", "event", "tell", "child", "kept", "events", "steps", "messages", "tally")
 # What argparse writes about a command or type that does not exist.
@@ -82,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"forewarn-agent {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     config = _StrictParser(add_help=False)
-    default = os.environ.get("FOREWARN_AGENT_CONFIG", DEFAULT_CONFIG)
+    default = os.environ.get("FOREWARN_AGENT_CONFIG", system.DEFAULT_CONFIG)
     config.add_argument(
         "--config", type=Path, default=Path(default), help=f"the agent.toml to use [default: {default}]"
     )
@@ -212,8 +211,7 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
     from forewarn.guest.agent import Agent
 
     _set_up_log(config.log_level)
-    signal.signal(signal.SIGTERM, _exit)
-    signal.signal(signal.SIGINT, _exit)
+    system.end_on_signals(_exit)
     journal = journals.MemoryJournal() if dry_run else journals.Journal(config.state_dir)
     log_refused_programs(config.plan)
 

@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
-from forewarn.guest.config_values import others_may_write
 from forewarn.guest.errors import StepFailed
+from forewarn.guest.system import system
 
 
 def checked_program(argv: Sequence[str]) -> Tuple[str, ...]:
@@ -41,7 +41,7 @@ def refusal(argv: Sequence[str]) -> str:
 
 def _problem(path: str) -> str:
     try:
-        problem = others_may_write(Path(path))
+        problem = system.others_may_write(Path(path))
     except OSError as error:
         return f"{path} cannot be run: {error.strerror}"
     return f"{path} is refused: it runs with the rights of this agent, and {problem}" if problem else ""

@@ -15,13 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Set, Union
 
-MAX_LINKS = 40
+from forewarn.guest.system import system
+
 # How many names of a folder are searched for files that a killed agent left behind.
 MAX_NAMES_SEARCHED = 10_000
 # 0 where the system does not have the flag.
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _NEVER_WAIT: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-_BINARY: int = getattr(os, "O_BINARY", 0)
+BINARY: int = getattr(os, "OBINARY", 0)
 _PATH_ONLY: int = getattr(os, "O_PATH", 0)
 _DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
 
@@ -44,7 +45,7 @@ def open_regular(path: Union[str, Path], flags: int = os.O_RDONLY, mode: int = 0
     """
     with _locate(path, follow=follow) as location:
         try:
-            file = os.open(location.name, flags | _NOFOLLOW | _NEVER_WAIT | _BINARY, mode, dir_fd=location.folder)
+            file = os.open(location.name, flags | _NOFOLLOW | _NEVER_WAIT | BINARY, mode, dir_fd=location.folder)
         except OSError as error:
             raise _explained(error) from None
         try:
@@ -104,7 +105,7 @@ def _new_file(path: Union[str, Path], mode: int, *, follow: bool, sync: bool) ->
         _remove_leftovers(location)
         base = Path(location.name).name
         temporary = location.sibling(f".{base}.{os.urandom(8).hex()}.new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | BINARY
         file = os.open(temporary, flags, 0o600, dir_fd=location.folder)
         try:
             try:
@@ -115,7 +116,7 @@ def _new_file(path: Union[str, Path], mode: int, *, follow: bool, sync: bool) ->
                     os.fsync(file)
             finally:
                 os.close(file)
-            os.replace(temporary, location.name, src_dir_fd=location.folder, dst_dir_fd=location.folder)
+            system.replace(temporary, location.name, location.folder)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=location.folder)
@@ -178,7 +179,7 @@ def _locate(path: Union[str, Path], *, follow: bool) -> Iterator[_Location]:
             status = os.fstat(here)
             if stat.S_ISLNK(status.st_mode):
                 links += 1
-                if links > MAX_LINKS:
+                if links > system.MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 link_owners.add(status.st_uid)
                 target = Path(os.readlink("", dir_fd=here))

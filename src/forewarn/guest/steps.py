@@ -1,8 +1,7 @@
 """Carries out one phase of one step: its time, its variables, its programs, and what it must remember.
 
-A program starts held back: it waits for a line on its stdin until its pid is in the journal. If the agent dies before that, the
-program ends by itself. So the next agent knows every program that outlived this one, and waits for it instead of starting a
-second one.
+A program starts held back: it does not run until its pid is in the journal. If the agent dies before that, the program ends.
+So the next agent knows every program that outlived this one, and waits for it instead of starting a second one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import IO, Any, Callable, Dict, Iterator, Mapping, Optional, Sequenc
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
-from forewarn.guest.processes import POLL_S, end_group, start_ticks
+from forewarn.guest.processes import POLL_S, discard, end_group, release, start_held, start_ticks
 from forewarn.guest.programs import checked_program
 
 # How often the endpoint is polled while a program runs: a more urgent event may come.
@@ -33,8 +32,6 @@ FINISH_S = (1.0, 5.0)
 MAX_RESOURCES_BYTES = 32 * 1024
 # Returns whether the condition holds (None: unknown), and what was seen instead.
 Condition = Callable[[], Tuple[Optional[bool], str]]
-# The event is passed in a file: a full pipe that the program does not read would block the agent.
-_START_WHEN_RECORDED = 'read -r go || exit 125; exec <"/dev/fd/$1"; shift; exec "$@"'
 
 
 class Run:
@@ -69,6 +66,11 @@ class Run:
         self.kept: Dict[str, Any] = dict(kept or {})
         self._record_kept = record_kept
         self._health, self._health_timeout_s = health, health_timeout_s
+
+    @property
+    def event_key(self) -> str:
+        """The id of the event in upper case, for comparing."""
+        return str(self.event.get("EventId", "")).upper()
 
     def wall_s(self) -> float:
         """Return the wall-clock time, which file times use."""
@@ -176,31 +178,20 @@ class Run:
             return False
 
     def _spawn(self, argv: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        held_back = os.name == "posix"
         argv = checked_program(argv)
         try:
             with _anonymous_file() as file:
                 file.write(json.dumps(self.event).encode() + b"\n")
                 file.seek(0)
-                number = file.fileno()
-                child = subprocess.Popen(
-                    ["/bin/sh", "-c", _START_WHEN_RECORDED, "sh", str(number), *argv] if held_back else list(argv),
-                    stdin=subprocess.PIPE if held_back else file,
-                    env={**os.environ, **self.variables(), **more},
-                    start_new_session=held_back,
-                    pass_fds=(number,) if held_back else (),
-                )
+                child = start_held(argv, file, env={**os.environ, **self.variables(), **more})
         except OSError as error:
             raise StepFailed(f"{_program_name(argv)} cannot be run: {error.strerror}") from None
         try:
             self._record_child(child.pid, start_ticks(child.pid))
-        except BaseException:  # a program that is not in the journal must not run; without its line it ends
-            child.communicate()
+        except BaseException:  # a program that is not in the journal must not run
+            discard(child)
             raise
-        # The pipe is broken when the program has already ended; its exit code says how.
-        with contextlib.suppress(OSError), child.stdin or contextlib.nullcontext() as stdin:
-            if stdin is not None:
-                stdin.write(b"go\n")
+        release(child)
         return child
 
     def variables(self) -> Dict[str, str]:

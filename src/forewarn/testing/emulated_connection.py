@@ -5,6 +5,7 @@ answered by the service's `Connection`. It never uses that class's cache of repe
 """
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -22,6 +23,7 @@ from forewarn.testing.request_log import RequestLog
 END_OF_HEAD = b"\r\n\r\n"
 LOSING_KINDS = ("stall", "cut", "reset")
 RETRY_AFTER = (b"Retry-After: 1",)
+EVENT_ID = re.compile(rb'(?<="EventId":")[0-9A-F-]*')
 UNKNOWN_EVENT = {
     "EventId": "00000000-0000-4000-8000-00000000FFFF",
     "EventStatus": "Scheduled",
@@ -180,7 +182,7 @@ def _damaged(data: bytes, fault: Fault) -> bytes:
     """Return the answer as the fault changes it; faults of some kinds do not change it."""
     if fault.kind == "skew":
         return skewed(data, fault.skew_s)
-    change = {"cut": cut, "bad-json": bad_json, "newer": newer}.get(fault.kind)
+    change = {"cut": cut, "bad-json": bad_json, "newer": newer, "lower-ids": lower_ids}.get(fault.kind)
     return change(data) if change is not None else data
 
 
@@ -208,6 +210,12 @@ def newer(data: bytes) -> bytes:
     lines = head.split(b"\r\n")
     lines = [b"Content-Length: %d" % len(longer) if line.startswith(b"Content-Length:") else line for line in lines]
     return b"\r\n".join(lines) + end + longer
+
+
+def lower_ids(data: bytes) -> bytes:
+    """Return the document with its EventIds in lower case. An answer without a document stays unchanged."""
+    head, end, body = data.partition(END_OF_HEAD)
+    return head + end + EVENT_ID.sub(lambda match: match[0].lower(), body)
 
 
 def skewed(data: bytes, by_s: int) -> bytes:

@@ -25,6 +25,7 @@ KINDS = {
     "cut": (),
     "bad-json": (),
     "newer": (),
+    "lower-ids": (),
     "reset": (),
 }
 STATUSES = {

@@ -169,7 +169,10 @@ class ReplayedConnection(EmulatedConnection):
         replay = self._replay
         decision = protocol.decide(request, lambda: NO_INSTANCE, self.endpoint.trust.allowed_hosts)
         if not isinstance(decision, Poll | Approve):
-            super().pass_on(request)
+            if _requests_instance(request) and decision.status == 200 and not replay.recording.head.machine:
+                self.respond(protocol.error(404, "Not found"), request)
+            else:
+                super().pass_on(request)
         elif (requested := _version(request)) != (recorded := replay.recording.head.api_version):
             message = f"Bad request. The recording is of api-version {recorded}, not {requested}"
             self.respond(protocol.error(400, message, **{"newest-versions": [recorded]}), request)
@@ -182,6 +185,9 @@ class ReplayedConnection(EmulatedConnection):
             self.respond(protocol.error(400, message), request)
         else:
             self.respond(Response(200), request)
+
+    def keeps_open(self, request: Request) -> bool:
+        return super().keeps_open(request) and not self._replay.line.closes
 
     def fail_waiting(self) -> None:
         """End a long poll with the recorded failure."""
@@ -213,6 +219,10 @@ class ReplayedConnection(EmulatedConnection):
 
 def _requests_document(request: Request) -> bool:
     return request.target.partition("?")[0].lower() == protocol.SCHEDULED_EVENTS
+
+
+def _requests_instance(request: Request) -> bool:
+    return request.target.lower().startswith("/metadata/instance")
 
 
 def _version(request: Request) -> str:

@@ -17,6 +17,7 @@ from forewarn.guest.handlers.saved_file import checksum, file_mark, sync_to_disk
 from forewarn.guest.processes import POLL_S
 from forewarn.guest.programs import program_problems
 from forewarn.guest.steps import Run
+from forewarn.guest.system import system
 
 UNDOES_AGAIN = True
 PROGRAMS = ("command", "restore")
@@ -46,8 +47,8 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
         raise ConfigError(f"{where}: write either `command`, or `signal` and `pid_file`")
     if spec.signal and not spec.pid_file:
         raise ConfigError(f"{where}.signal: pid_file is missing: write which process gets the signal")
-    if spec.signal and not hasattr(signal, f"SIG{spec.signal}"):
-        raise ConfigError(f"{where}.signal: {spec.signal!r} is not a signal: write it like TERM or USR1")
+    if spec.signal and spec.signal not in system.SIGNALS:
+        raise ConfigError(f"{where}.signal: {spec.signal!r} is not a signal of this system: write it like TERM")
     return spec
 
 
@@ -59,7 +60,7 @@ def check(spec: Spec) -> List[str]:
 
 
 def prepare(spec: Spec, run: Run) -> None:
-    event_id = run.event.get("EventId")
+    event_id = run.event_key
     if run.kept.get("asked") != event_id or not _is_newer(spec, run):
         requested_ns = int(run.wall_s() * 1e9)
         mark_before, process_id = file_mark(spec.file), _process_id(spec)
@@ -82,7 +83,7 @@ def verify(spec: Spec, run: Run) -> Optional[bool]:
     """Compare the file's mark, or its checksum if the mark differs. Without a request it is unknown."""
     if not run.kept.get("sha256"):
         return False if "asked" in run.kept else None
-    if run.phase == "prepare" and run.kept.get("asked") != run.event.get("EventId"):
+    if run.phase == "prepare" and run.kept.get("asked") != run.event_key:
         return False  # this checkpoint was made for another event
     mark = file_mark(spec.file)
     return bool(mark) and (mark == run.kept.get("mark") or checksum(spec.file, run) == run.kept["sha256"])

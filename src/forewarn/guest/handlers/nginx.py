@@ -13,8 +13,8 @@ from typing import Any, List, Mapping, NamedTuple, Tuple
 from forewarn.guest.config_values import check_keys, count, read_values, seconds, strings
 from forewarn.guest.errors import StepFailed
 from forewarn.guest.handlers.nginx_include import Upstream, read, write
-from forewarn.guest.handlers.pid_files import command_line, running_pid
-from forewarn.guest.processes import POLL_S, children, start_ticks
+from forewarn.guest.handlers.pid_files import running_pid
+from forewarn.guest.processes import POLL_S, children, command_line, start_ticks
 from forewarn.guest.programs import program_problems
 from forewarn.guest.steps import Run, drain_end_s
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 from forewarn.guest.errors import StepFailed
-from forewarn.guest.processes import ProcessHandle, users_of
+from forewarn.guest.processes import ProcessHandle, command_line, users_of
 from forewarn.guest.safe_files import create_file, open_regular
+from forewarn.guest.system import system
 
 MAX_BYTES = 1024
 
@@ -30,7 +30,7 @@ def named_process(pid_file: str, match: str) -> Optional[ProcessHandle]:
         return None
     matches, users = match in command_line(pid), users_of(pid)
     if matches and handle.alive():
-        if owner in (0, _own_user(), *users):
+        if owner in (*system.trusted_users(), *users):
             return handle
         handle.close()
         raise StepFailed(
@@ -72,13 +72,6 @@ def new_pid_file(pid_file: str) -> Iterator[int]:
         os.close(file)
 
 
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
 def send_signal(process: ProcessHandle, number: int) -> None:
     try:
         process.send_signal(number)
@@ -86,7 +79,7 @@ def send_signal(process: ProcessHandle, number: int) -> None:
         raise StepFailed(f"process {process.pid} cannot be signalled: {error.strerror}") from None
 
 
-def _read(pid_file: str) -> Tuple[int, int]:
+def _read(pid_file: str) -> Tuple[int, Any]:
     """Return the pid in the file, or 0, and the owner of the file."""
     try:
         with os.fdopen(open_regular(pid_file), "rb") as file:
@@ -94,14 +87,11 @@ def _read(pid_file: str) -> Tuple[int, int]:
             if status.st_nlink > 1:
                 raise OSError(errno.EMLINK, "it has another name: remove that hard link")
             text = file.read(MAX_BYTES)
-        return int(text.decode("ascii").split()[0]), status.st_uid
+            owner = system.owner_of(file.fileno())
+        return int(text.decode("ascii").split()[0]), owner
     except (FileNotFoundError, NotADirectoryError):
         return 0, 0
     except OSError as error:
         raise StepFailed(f"{pid_file} cannot be used: {error.strerror}") from None
     except (ValueError, IndexError):
         return 0, 0
-
-
-def _own_user() -> int:
-    return os.geteuid() if hasattr(os, "geteuid") else 0

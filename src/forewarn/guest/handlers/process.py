@@ -7,7 +7,6 @@ For programs without a service manager. The pid file names the process (`pid_fil
 from __future__ import annotations
 
 import signal
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
@@ -21,9 +20,10 @@ from forewarn.guest.handlers.pid_files import (
     running_pid,
     send_signal,
 )
-from forewarn.guest.processes import POLL_S, alive
+from forewarn.guest.processes import POLL_S, alive, start_detached
 from forewarn.guest.programs import checked_program, program_problems
 from forewarn.guest.steps import Run
+from forewarn.guest.system import system
 
 PROGRAMS = ("start",)
 
@@ -44,8 +44,8 @@ class Spec(NamedTuple):
 def parse(table: Mapping[str, Any], where: str) -> Spec:
     check_keys(table, Spec._fields, where, pid_file="write where the program keeps its pid")
     spec = Spec(**read_values(table, where, kill_after=seconds, start=strings, foreground=flag, up_for=seconds))
-    if not hasattr(signal, f"SIG{spec.signal}"):
-        raise ConfigError(f"{where}.signal: {spec.signal!r} is not a signal: write it like TERM or USR1")
+    if spec.signal not in system.SIGNALS:
+        raise ConfigError(f"{where}.signal: {spec.signal!r} is not a signal of this system: write it like TERM")
     return spec
 
 
@@ -91,20 +91,10 @@ def recover(spec: Spec, run: Run) -> None:
 
 
 def _start_detached(spec: Spec) -> int:
-    """Start the program so that it outlives the agent, and return its pid.
-
-    The new process writes its own pid into a file that the agent has created, so that the agent may die meanwhile. The
-    shell's `&` would make it ignore SIGINT and SIGQUIT.
-    """
+    """Start the program so that it outlives the agent, and return its pid, which is in the pid file even if the agent dies."""
     argv = checked_program(spec.start)
     with new_pid_file(spec.pid_file) as file:
-        child = subprocess.Popen(
-            ["/bin/sh", "-c", 'echo $$ || exit 1; exec "$@" >/dev/null', "sh", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        child = start_detached(argv, file)
     threading.Thread(target=child.wait, daemon=True).start()  # reaps the child when it ends
     return child.pid
 

@@ -52,7 +52,7 @@ def abort_failover(spec: Spec) -> None:
 def take_over_by_sentinel(spec: Spec, run: Run) -> None:
     """Have a Sentinel promote a replica, wait until the Sentinels name it, and make our own server follow it."""
     own = own_server(spec, run)
-    if run.kept.get("told") == run.event.get("EventId"):
+    if run.kept.get("told") == run.event_key:
         run.wait_at_most(
             EARLIER_FAILOVER_S, POLL_S, lambda: _pause_writes(spec, run) or _sentinels_name_another(spec, run, own)
         )
@@ -69,7 +69,7 @@ def _promote(spec: Spec, run: Run) -> None:
     try:
         why = run.wait_at_most(PAUSE_S, POLL_S, lambda: _pause_writes(spec, run) or _caught_up(spec, run))
         if not why:
-            run.keep(told=run.event.get("EventId"))
+            run.keep(told=run.event_key)
             why = _start_failover(spec, run)
         if why:
             raise StepFailed(f"no replica took over: {why}")

@@ -12,6 +12,7 @@ from typing import Iterator, List
 from forewarn.guest.errors import StepFailed
 from forewarn.guest.safe_files import open_regular, sync_folder_of
 from forewarn.guest.steps import Run
+from forewarn.guest.system import system
 
 _CHUNK_BYTES = 1024 * 1024
 
@@ -31,7 +32,7 @@ def file_mark(path: str) -> List[int]:
 
 def sync_to_disk(path: str) -> None:
     """Sync the file, and the folder that holds its name."""
-    with _opened(path) as file:
+    with _opened(path, system.SYNC_FLAGS) as file:
         os.fsync(file)
         sync_folder_of(path)
 
@@ -49,9 +50,9 @@ def checksum(path: str, run: Run) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
+def _opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
     try:
-        file = open_regular(path)
+        file = open_regular(path, flags)
     except OSError as error:
         raise StepFailed(f"{path} cannot be used: {error.strerror}") from None
     try:

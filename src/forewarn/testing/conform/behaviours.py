@@ -81,9 +81,15 @@ BEHAVIOURS = (
         checks.approves,
     ),
     Behaviour(
-        "approves-once", ("approval",), "approves an event once, however often the document shows it",
+        "approves-once", ("approval",),
+        f"approves an event once, or again after {checks.REPEAT_S:g} s or more, however often the document shows it",
         "repeated approvals hide the one that counts, and use up the rate limit",
         checks.approves_once, machines=PAIR,
+    ),
+    Behaviour(
+        "ids-as-received", ("approval",), "sends an EventId in the letter case in which it received it",
+        "an endpoint may compare ids exactly: then it answers 200 to another case, and does not start the event",
+        checks.sends_ids_as_received, faults=({"fault": "lower-ids"},),
     ),
     Behaviour(
         "prepares-once", ("prepare",), "prepares once for an event, however often the document shows it",

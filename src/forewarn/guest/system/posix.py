@@ -1,0 +1,135 @@
+"""Linux and other POSIX systems: the folders of the agent, signals, and files with their owners and modes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
+
+from forewarn.guest.errors import GuestError
+
+MAX_LINKS = 40
+DEFAULT_CONFIG = "/etc/forewarn/agent.toml"
+# Its content changes with every boot.
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+# How a file must be open to be synced to the disk.
+SYNC_FLAGS = os.O_RDONLY
+# The signals that a step may send, without their SIG.
+SIGNALS = tuple(name[3:] for name in signal.Signals.__members__)
+
+
+# -- the machine
+
+
+def default_state_dir(environment: Mapping[str, str]) -> Path:
+    """Return the folder that systemd set, else root's, else the user's."""
+    if environment.get("STATE_DIRECTORY"):
+        return Path(environment["STATE_DIRECTORY"].partition(":")[0])
+    if os.geteuid() == 0:
+        return Path("/var/lib/forewarn-agent")
+    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "forewarn-agent"
+
+
+def boot_id() -> str:
+    """Return "": the boot id is in BOOT_ID_FILE."""
+    return ""
+
+
+def dhcp_options() -> Iterator[bytes]:
+    """Yield nothing: the DHCP clients of Linux write lease files."""
+    yield from ()
+
+
+def end_on_signals(end: Callable[..., Any]) -> None:
+    """Call `end` on SIGTERM and SIGINT."""
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+
+def run_as_service(name: str, work: Callable[[], Any]) -> None:
+    """Raise GuestError: a service manager of Linux runs the agent in the foreground."""
+    raise GuestError("only Windows has such services: let systemd run `forewarn-agent run`")
+
+
+# -- files
+
+
+def lock(file: int) -> bool:
+    """Lock the file until it is closed or the process ends; return False if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create the folder, if it is missing, so that only this user can use it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def replace(source: str, target: str, folder: Optional[int]) -> None:
+    """Give the file `source` the name `target`; both are names in `folder`, or paths if it is None."""
+    os.replace(source, target, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def owner_of(file: int) -> int:
+    """Return the user to whom the open file belongs."""
+    return os.fstat(file).st_uid
+
+
+def trusted_users() -> Tuple[int, ...]:
+    """Return the users who may change files that the agent trusts: root and the agent's own user."""
+    return 0, os.geteuid()
+
+
+def others_may_write(path: Path) -> str:
+    """Return how another user than this one and root could change or replace the file or folder, or ""."""
+    return next(filter(None, (_others_may_change(part.lstat(), part) for part in _path_components(path))), "")
+
+
+def others_may_change(file: int, path: Path) -> str:
+    """Return how another user could change the open file itself, or ""."""
+    return _others_may_change(os.fstat(file), path)
+
+
+def others_may_read(file: int, name: str) -> str:
+    """Return what is wrong with the open file, which holds a secret, or ""."""
+    file_stat = os.fstat(file)
+    if file_stat.st_uid not in trusted_users():
+        return f"{name}, which holds a secret, belongs to another user: chown it"
+    if file_stat.st_mode & 0o077:
+        return f"other users may read {name}, which holds a secret: chmod 600 it"
+    return ""
+
+
+def _others_may_change(file_stat: os.stat_result, path: Path) -> str:
+    trusted = file_stat.st_uid in trusted_users()
+    if stat.S_ISLNK(file_stat.st_mode) and trusted:
+        return ""
+    if not trusted:
+        return f"{path} belongs to another user: chown it"
+    # In a sticky folder like /tmp only the owner can replace a file, and the owner of the next part is checked in turn.
+    if file_stat.st_mode & 0o022 and not (stat.S_ISDIR(file_stat.st_mode) and file_stat.st_mode & stat.S_ISVTX):
+        return f"other users may write {path}: chmod go-w it"
+    return ""
+
+
+def _path_components(path: Path) -> Iterator[Path]:
+    """Yield every folder, link and file that determines what `path` is, from the root on."""
+    here, rest, links = Path("/"), list(path.absolute().parts[1:]), 0
+    yield here
+    while rest:
+        here = here.parent if rest[0] == ".." else here / rest[0]
+        del rest[0]
+        yield here
+        if here.is_symlink():
+            links += 1
+            if links > MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = here.parent / here.readlink()
+            here, rest = Path("/"), [*target.parts[1:], *rest]
