@@ -13,15 +13,15 @@ from forewarn.guest.actions import Approve, CheckHealth, Note, Notify, Prepare, 
 from forewarn.guest.budget import limit_s
 from forewarn.guest.client import LONG_POLL_S, Client
 from forewarn.guest.clock import Time
-from forewarn.guest.decide import decide, lapsed_record, notifiers_of
+from forewarn.guest.decide import decide, is_needed, lapsed_record, notifiers_of, record_document
 from forewarn.guest.document import MAX_TEXT_CHARS, Document, Event, event_json
-from forewarn.guest.errors import EndpointError, Refused, StepFailed
+from forewarn.guest.errors import EndpointError, Interrupted, Refused, StepFailed
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.journal import Journal, MemoryJournal
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Step
 from forewarn.guest.state import EventState, State, StepState, fold_records, state_record
-from forewarn.guest.steps import HEALTH_TIMEOUT_S, Run, await_orphan
+from forewarn.guest.steps import HEALTH_TIMEOUT_S, Run, await_orphan, end_orphan
 
 BRIEF_POLL_TIMEOUT_S = 2.0
 RETRY_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
@@ -172,6 +172,8 @@ class Agent:
     def _recover(self, action: Recover) -> None:
         step, step_state = action.step, self.state.step(action.step.name)
         interrupted, child = step_state.under_way == "recover", step_state.child
+        if step_state.under_way == "prepare" and not step.finish:
+            end_orphan(child, self.time)
         verified = step_state.verified
         if not interrupted:
             verified, _ = self._verify(step, "recover", action.event, step.timeout_s)
@@ -228,7 +230,10 @@ class Agent:
         began_s = self.time.monotonic()
         reason = self._attempt(work, self._run(step.name, phase, event, share_s, limited=limited))
         took_s = self.time.monotonic() - began_s
-        if reason:
+        interrupted = bool(reason) and phase == "prepare" and not is_needed(self.plan, self.state, step)
+        if interrupted:
+            log.info("%s %r was interrupted after %.1f s: %s", phase, step.name, took_s, reason)
+        elif reason:
             log.warning("%s %r failed after %.1f s: %s", phase, step.name, took_s, reason)
         else:
             log.info("%s %r done in %.1f s", phase, step.name, took_s)
@@ -242,6 +247,7 @@ class Agent:
                 "ok": not reason,
                 "reason": reason,
                 "took_s": round(took_s, 3),
+                **({"interrupted": True} if interrupted else {}),
             }
         )
         return not reason
@@ -252,7 +258,7 @@ class Agent:
             return ""
         try:
             work(run)
-        except StepFailed as error:
+        except (StepFailed, Interrupted) as error:
             return str(error)[:MAX_TEXT_CHARS]
         except OSError as error:
             return f"{type(error).__name__}: {error.strerror}"
@@ -262,7 +268,9 @@ class Agent:
         return ""
 
     def _run(self, step: str, phase: str, event: Optional[Event], share_s: float, *, limited: bool) -> Run:
-        health = self.plan.health
+        health, configured = self.plan.health, self.plan.step(step)
+        # Undoing a step is not interrupted: the machine must come back into service.
+        interruptible = configured is not None and phase in ("prepare", "approve")
         return Run(
             step=step,
             phase=phase,
@@ -271,7 +279,9 @@ class Agent:
             time=self.time,
             # Verifying before an approval may use the reserve of its own event, but must not delay another event.
             limit_s=(lambda: self._limit_s(event if phase == "prepare" else None)) if limited else (lambda: None),
-            poll=self._poll_briefly,
+            poll=self._poll_and_record if interruptible else self._poll_briefly,
+            needed=lambda: configured is None or not interruptible or is_needed(self.plan, self.state, configured),
+            finish=configured is not None and configured.finish,
             record_child=lambda pid, ticks: self._record_child(step, phase, pid, ticks),
             kept=self.state.steps.get(step, StepState()).kept,
             record_kept=lambda kept: self._record({"kind": "kept", "step": step, "kept": kept}),
@@ -291,6 +301,19 @@ class Agent:
         """Poll without waiting for a change, in case a more urgent event has come."""
         if self.client.due_in_s() == 0.0:
             self.poll(0.0, BRIEF_POLL_TIMEOUT_S)
+
+    def _poll_and_record(self) -> None:
+        """Poll briefly, and record what the document says: it may no longer need the step, and `status` shows it at once."""
+        before = self.document
+        self._poll_briefly()
+        if self.document is before:
+            return
+        for _ in range(MAX_ACTIONS):
+            note = record_document(self.plan, self.me or Me(""), self.state, self.view())
+            if note is None:
+                break
+            self._note(note)
+        self._show()
 
     def _approve(self, action: Approve) -> None:
         event = action.event
@@ -318,7 +341,7 @@ class Agent:
 
     def _set_next_approval(self, known: EventState) -> None:
         """Delay the next approval of an approved event; the pauses grow with each approval, also across restarts."""
-        if known.approved:
+        if known.approved and known.open:
             pause_s = APPROVE_AGAIN_S[min(known.repeats, len(APPROVE_AGAIN_S) - 1)]
             self._retries[f"approve {known.event.key}"] = (0, self.time.monotonic() + pause_s)
 
@@ -330,6 +353,8 @@ class Agent:
             share_s = min(step.timeout_s, self.view().left_s(event) or step.timeout_s)
             prepared, reason = self._verify(step, "approve", event, share_s)
             self.activity = ""
+            if not is_needed(self.plan, self.state, step):
+                return False
             if reason:
                 self._not_approved(event, f"step {step.name!r} cannot be verified: {reason}")
                 return False

@@ -10,7 +10,8 @@ The rules, in the order in which they apply:
 4. Approve an event when each of its steps has ended and each required step is prepared and verified. The agent verifies the
    required steps once more right before it approves; a step that no longer holds is prepared again. An approved event that
    stays Scheduled is approved again after a while (`View.not_before_s`): the endpoint may have lost the approval.
-5. Undo the steps that no open event needs any more, in reverse order. Then health must pass. Then the machine is in service.
+5. Undo the steps that no open event needs any more, in reverse order; the agent first interrupts one that runs. Then health
+   must pass. Then the machine is in service.
 
 Invariant: `decide` never returns Approve for an event while `why_not_ready` gives a reason.
 """
@@ -37,7 +38,7 @@ REBOOTING = ("Reboot", "Redeploy")
 def decide(plan: Plan, me: Me, state: State, view: View) -> Action:
     """Return the one thing to do now."""
     for choose in (
-        _record_document,
+        record_document,
         _notify_unless_urgent,
         _prepare_or_approve,
         _notify,
@@ -62,7 +63,8 @@ def _wait(plan: Plan, state: State, view: View) -> Wait:
 # -- 1. record what the document says
 
 
-def _record_document(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
+def record_document(plan: Plan, me: Me, state: State, view: View) -> Optional[Note]:
+    """Return the next record of what the document says, or None when all of it is recorded; also while a step runs."""
     if view.document is None:
         return None
     for event in view.document.events:
@@ -284,13 +286,17 @@ def _may_return(state: State, view: View) -> bool:
     return view.document is not None and not any(known.do != "ignore" for known in state.events.values())
 
 
+def is_needed(plan: Plan, state: State, step: Step) -> bool:
+    """Return whether an open event needs the step. If none does, a step that runs is interrupted, and a dirty one is undone."""
+    return any(step in plan.preparing(known.event) for known in state.events.values() if known.prepares)
+
+
 def _recover_unneeded_step(plan: Plan, _: Me, state: State, view: View) -> Optional[Action]:
     if view.document is None and not _may_return(state, view):
         return None
-    needed = {step.name for known in state.events.values() if known.prepares for step in plan.preparing(known.event)}
     for step in reversed(plan.steps):
         step_state = state.steps.get(step.name)
-        if step_state is not None and step_state.dirty and step.name not in needed:
+        if step_state is not None and step_state.dirty and not is_needed(plan, state, step):
             # In reverse order: the steps before this one wait until it is undone.
             return (
                 Recover(step, _last_ended_event(state))

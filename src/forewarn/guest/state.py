@@ -222,7 +222,7 @@ def _kept(state: State, record: Record) -> None:
 def _end(state: State, record: Record) -> None:
     step, ok, phase = state.step(record["step"]), bool(record["ok"]), record["phase"]
     state.tally.step_s[(record["step"], phase)] = float(record["took_s"])
-    state.tally.step_failures += not ok
+    state.tally.step_failures += not ok and not record.get("interrupted")
     step.under_way, step.child = "", (0, 0)
     if phase == "prepare":
         step.prepared, step.doubtful = ok, False

@@ -19,18 +19,16 @@ from forewarn.endpoint import protocol
 from forewarn.endpoint.connection import ConnectionFactory
 from forewarn.endpoint.document_state import DocumentState
 from forewarn.endpoint.endpoint import EndpointState
-from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
+from forewarn.endpoint.protocol import Approve, Poll, Request, Response
 from forewarn.service.clock import Clock
-from forewarn.testing.emulated_connection import END_OF_HEAD, ChooseFault, EmulatedConnection
+from forewarn.testing.emulated_connection import END_OF_HEAD, NO_INSTANCE, EmulatedConnection, EmulatorParts
 from forewarn.testing.faults import Fault
 from forewarn.testing.recording_file import Line, Recording
-from forewarn.testing.request_log import RequestLog
 
 SHOWN_WITHIN_S = 10.0
 # Higher than every version of the scope, so that no change of the scope replaces the recorded document.
 LAST_VERSION = 2**62
 FAULTS = {"cut": Fault(kind="cut"), "no-answer": Fault(kind="stall"), "unreachable": Fault(kind="reset")}
-NO_INSTANCE = Instance("", "", False, 0, 0)
 
 
 class RecordedState(DocumentState):
@@ -70,9 +68,9 @@ class Replay:
         self.shown_tag = ""  # of the current document
         self.seen_ids: frozenset[str] = frozenset()
 
-    def connections(self, log: RequestLog, choose_fault: ChooseFault) -> ConnectionFactory:
+    def connections(self, parts: EmulatorParts) -> ConnectionFactory:
         """Return what makes the connections to guests that this replay answers."""
-        return partial(ReplayedConnection, self, log, choose_fault)
+        return partial(ReplayedConnection, self, parts)
 
     # -- called by the ticker
 
@@ -153,10 +151,8 @@ class ReplayedConnection(EmulatedConnection):
 
     _replacement: Response | None = None
 
-    def __init__(
-        self, replay: Replay, log: RequestLog, choose_fault: ChooseFault, endpoint: EndpointState, interface: str = ""
-    ) -> None:
-        super().__init__(log, choose_fault, endpoint, interface)
+    def __init__(self, replay: Replay, parts: EmulatorParts, endpoint: EndpointState, interface: str = "") -> None:
+        super().__init__(parts, endpoint, interface)
         self._replay = replay
 
     def start_exchange(self, request: Request, raw: bytes | None) -> None:

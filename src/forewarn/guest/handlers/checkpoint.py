@@ -66,6 +66,7 @@ def prepare(spec: Spec, run: Run) -> None:
         mark_before, process_id = file_mark(spec.file), _process_id(spec)
         run.keep(asked=event_id, asked_ns=requested_ns, was=mark_before, program=process_id, sha256="", restored="")
         _request_checkpoint(spec, run)
+    run.finish = True  # the program may end after saving: `recover` needs the whole checkpoint then
     why = run.wait_until(lambda: (_is_newer(spec, run), f"{spec.file} was not written"), POLL_S) or _wait_until_stable(
         spec, run
     )
