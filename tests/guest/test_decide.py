@@ -1,5 +1,6 @@
 """`decide` as a pure function: the arithmetic of the budget, and the invariant of every approval."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,8 +27,8 @@ def event_in(seconds: float, event_id: str = E1, **more: object) -> Event:
     return Event(id=event_id, not_before=NOW + timedelta(seconds=seconds + 1), **fields)  # type: ignore[arg-type]
 
 
-def view_of(*events: Event, now_s: float = 0.0) -> View:
-    return View(now_s=now_s, document=Document("1", events, date=NOW, received_s=0.0))
+def view_of(*events: Event, now_s: float = 0.0, awaited: Mapping[str, float] | None = None) -> View:
+    return View(now_s=now_s, document=Document("1", events, date=NOW, received_s=0.0), awaited=awaited or {})
 
 
 def step_of(name: str, timeout_s: float, *, required: bool = False) -> Step:
@@ -163,9 +164,23 @@ def test_without_a_document_nothing_is_decided_about_events() -> None:
     assert decide(plan, ME, state, View(now_s=0.0)) == Wait(None)
 
 
+def test_an_awaited_client_delays_the_approval() -> None:
+    """The agent waits until the first of the missing clients would be silent for too long; others do not matter."""
+    view = view_of(event_in(900), awaited={"slow": 50.0, "fast": 20.0})
+    state, action = first_choice(Plan(), view)
+    assert action == Wait(20.0)
+    state.apply({"kind": "client-approved", "client": "fast", "ids": [E1, E2]})
+    assert decide(Plan(), ME, state, view) == Wait(50.0)
+    known = state.events[E1]
+    assert why_not_approved(Plan(), ME, state, known, view.awaited) == "client 'slow' has not approved it"
+    assert isinstance(decide(Plan(), ME, state, view_of(event_in(900), awaited={"fast": 20.0})), Approve)
+    state.apply({"kind": "client-approved", "client": "slow", "ids": [E1]})
+    assert isinstance(decide(Plan(), ME, state, view), Approve)
+
+
 @given(data=st.data())
 def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
-    """However steps succeed, fail or are interrupted, Approve means that every required step is prepared."""
+    """However steps and clients act, Approve means that every required step is prepared and every awaited client approved."""
     steps = tuple(step_of(f"s{n}", 10, required=data.draw(st.booleans())) for n in range(data.draw(st.integers(0, 4))))
     plan, state = Plan(steps=steps), State()
     listed, to_come, holds = [event_in(900), event_in(700, E2)], [event_in(900, E3), event_in(800, E4)], set[str]()
@@ -173,7 +188,11 @@ def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
         if data.draw(st.integers(0, 5)) == 0:
             listed = to_come[:1] if data.draw(st.booleans()) else []
             to_come = to_come[len(listed) :]
-        action = decide(plan, ME, state, view_of(*listed))
+        chosen = data.draw(st.integers(0, 15))
+        awaited = {name: 5.0 for name, bit in (("c0", 1), ("c1", 2)) if chosen & bit}
+        if chosen & 4:
+            state.apply({"kind": "client-approved", "client": "c0" if chosen & 8 else "c1", "ids": [E1, E3]})
+        action = decide(plan, ME, state, view_of(*listed, awaited=awaited))
         if isinstance(action, Note):
             state.apply(action.record)
         elif isinstance(action, Prepare | Recover):
@@ -188,7 +207,8 @@ def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
         elif isinstance(action, CheckHealth):
             state.apply({"kind": "in-service"} if data.draw(st.booleans()) else {**RED, "tell": []})
         elif isinstance(action, Approve):
-            assert why_not_approved(plan, ME, state, state.events[action.event.id]) == ""
+            assert why_not_approved(plan, ME, state, state.events[action.event.id], awaited) == ""
+            assert set(awaited) <= set(state.client_approvals.get(action.event.id, ()))
             required = [step for step in steps if step.required]
             assert all(step.name in holds for step in required)
             assert list(action.required) == required
