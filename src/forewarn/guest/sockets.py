@@ -6,6 +6,7 @@ step's time. After the deadline only a look-up may go on in the background, with
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -96,6 +97,9 @@ def ask(address: str, line: str, deadline: Deadline, *, max_bytes: int = MAX_ANS
 
 def _open(address: str, deadline: Deadline) -> socket.socket:
     if address.startswith("/"):
-        return _connect_to(socket.AF_UNIX, address, deadline)
+        family = getattr(socket, "AF_UNIX", None)
+        if family is None:
+            raise OSError(errno.EAFNOSUPPORT, "this system has no Unix sockets")
+        return _connect_to(family, address, deadline)
     host, _, port = address.rpartition(":")
     return connect(host.strip("[]"), int(port), deadline)
