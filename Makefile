@@ -50,7 +50,7 @@ soak: setup  ## the long-running tests with ten times the budget, and 50,000 fre
 	scripts/test_tools
 	$(BIN)/python scripts/test_parts.py --soak
 
-interop: setup  ## curl, Python 2.7, C# and Node against a real service
+interop: setup  ## curl, Python 2.7, C# and Node against a real service; the test programs of examples/ against an emulator
 	scripts/interop
 
 agent: setup  ## dist/forewarn-agent.pyz: the agent as one file, for any Python from 3.9

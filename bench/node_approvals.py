@@ -1,7 +1,8 @@
-"""Five hundred machines of one scope say go through three nodes: how long until all are answered and the order is taken.
+"""Five hundred machines of one scope approve through three nodes: how long until all are answered and the order is taken.
 
 `approval = all`: the event starts with the last of them. The order counts as handed over when the database says that an
 executor has taken it; the peer inserts as many rows, each in a transaction of its own, over three connections at once.
+In a scope of four times as many machines, all of them approve too: it should take four times as long, not sixteen times.
 """
 
 import json
@@ -10,7 +11,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -21,13 +22,15 @@ from bench.guests import HEADERS, PATH, address
 from bench.load import IP_BIND_ADDRESS_NO_PORT, RECEIVE_BYTES, Wrong
 from bench.measure import median_ratio
 from bench.node_house import Node, node_on
-from bench.report import Verdict, milliseconds, print_table
+from bench.report import Verdict, at_least, at_most, milliseconds, print_table
 from bench.size import Size
 from forewarn.core.change import Change
 from forewarn.core.model import ApprovalMode, Machine, Scope, ScopeKind
 from forewarn.store.postgres.store import PostgresStore
 
-SCOPE = "everybody"
+SCOPE, LARGE_SCOPE = "everybody", "four-times-as-many"
+MORE = 4
+LEAST_RATIO, MOST_GROWTH = 0.2, 4.5
 PATIENCE_S = 120.0
 MAKE_BARE = "CREATE TABLE approved (event text, machine int, who text, PRIMARY KEY (event, machine))"
 ADD_BARE = "INSERT INTO approved VALUES (%s, %s, 'somebody')"
@@ -119,44 +122,50 @@ def _bare_approvals(connections: Sequence["psycopg.Connection[tuple[object, ...]
     return time.monotonic() - began_s
 
 
-def _fill(database: str, machines: int) -> None:
+def _fill(database: str, scopes: Mapping[str, range]) -> None:
     with closing(PostgresStore(database)) as store:
         now = store.now()
         kind, approval = ScopeKind.AVAILABILITY_SET, ApprovalMode.ALL
         store.apply(
             Change(
                 at=now,
-                scopes=(Scope(name=SCOPE, kind=kind, approval=approval, enabled=True, epoch=1, changed=now),),
+                scopes=tuple(
+                    Scope(name=name, kind=kind, approval=approval, enabled=True, epoch=1, changed=now)
+                    for name in scopes
+                ),
                 machines=tuple(
-                    Machine(scope=SCOPE, name=f"vm-{number:04d}", addresses=(address(number),))
-                    for number in range(machines)
+                    Machine(scope=name, name=f"vm-{number:04d}", addresses=(address(number),))
+                    for name, which in scopes.items()
+                    for number in which
                 ),
             )
         )
 
 
-def _announced(node: Node) -> str:
+def _announced(node: Node, scope: str) -> str:
     """A Redeploy of the whole scope; the id of its one event."""
-    made = node.api("POST", "/v1/maintenances", {"type": "Redeploy", "targets": {"scope": SCOPE}})
+    made = node.api("POST", "/v1/maintenances", {"type": "Redeploy", "targets": {"scope": scope}})
     found: list[dict[str, object]] = node.api("GET", f"/v1/events?maintenance={made['id']}")["items"]  # type: ignore[assignment]
     if len(found) != 1:
         raise RuntimeError(f"the maintenance has {len(found)} events instead of one")
     return str(found[0]["id"])
 
 
-def _all_at_once(nodes: Sequence[Node], approvers: Approvers, watch: Watch, count: int) -> tuple[float, float]:
+def _all_at_once(
+    nodes: Sequence[Node], approvers: Approvers, watch: Watch, scope: str, which: range
+) -> tuple[float, float]:
     """From the first sent until all are answered, and until the order is taken."""
-    event_id = _announced(nodes[0])
+    event_id = _announced(nodes[0], scope)
     began_s = time.monotonic()
     with watch.of(event_id) as taken:
-        _, done_s = approvers.approve(event_id, range(count))
+        _, done_s = approvers.approve(event_id, which)
     nodes[0].api("POST", f"/v1/orders/{event_id}/finish", {})
     return done_s - began_s, taken[0] - began_s
 
 
 def _last_alone(nodes: Sequence[Node], approvers: Approvers, watch: Watch, count: int) -> tuple[float, float]:
-    """All others have said go: from the last one sent until it is answered, and until the order is taken."""
-    event_id = _announced(nodes[0])
+    """All others have approved: from the last one sent until it is answered, and until the order is taken."""
+    event_id = _announced(nodes[0], SCOPE)
     approvers.approve(event_id, range(1, count))
     with watch.of(event_id) as taken:
         sent_s, done_s = approvers.approve(event_id, range(1))
@@ -165,10 +174,10 @@ def _last_alone(nodes: Sequence[Node], approvers: Approvers, watch: Watch, count
 
 
 def measure_approvals(server: Server, folder: Path, size: Size) -> list[Verdict]:
-    """No target: how long it takes, and how much of it is the database's own."""
     database, count = server.address(server.database()), size.node_approvers
-    _fill(database, count)
-    together: list[tuple[float, float]] = []
+    scopes = {SCOPE: range(count), LARGE_SCOPE: range(count, (1 + MORE) * count)}
+    _fill(database, scopes)
+    together: dict[str, list[tuple[float, float]]] = {name: [] for name in scopes}
     alone: list[tuple[float, float]] = []
     bare_s: list[float] = []
     with ExitStack() as stack:
@@ -176,19 +185,22 @@ def measure_approvals(server: Server, folder: Path, size: Size) -> list[Verdict]
             stack.enter_context(node_on(database, folder / f"node-{number}", FOREWARN_EXECUTOR="simulated"))
             for number in range(size.node_count)
         ]
-        approvers = stack.enter_context(closing(Approvers(nodes, count)))
+        approvers = stack.enter_context(closing(Approvers(nodes, (1 + MORE) * count)))
         watch = stack.enter_context(closing(Watch(database)))
         peer = server.address(server.database())
         bare = [stack.enter_context(psycopg.connect(peer, autocommit=True, prepare_threshold=0)) for _ in nodes]
         bare[0].execute(MAKE_BARE)
         for turn in range(size.node_approvals):
-            together.append(_all_at_once(nodes, approvers, watch, count))
+            for name, which in scopes.items():
+                together[name].append(_all_at_once(nodes, approvers, watch, name, which))
             bare_s.append(_bare_approvals(bare, str(turn), count))
             alone.append(_last_alone(nodes, approvers, watch, count))
+    answered, many_answered = ([a for a, _ in together[name]] for name in scopes)
     rows = [
-        _row(f"{count} approvals at once, until all are answered", [a for a, _ in together], bare_s),
-        _row(f"{count} approvals at once, until the order is taken", [t for _, t in together], bare_s),
+        _row(f"{count} approvals at once, until all are answered", answered, bare_s),
+        _row(f"{count} approvals at once, until the order is taken", [t for _, t in together[SCOPE]], bare_s),
         _row(f"{count} bare commits over {size.node_count} connections at once", bare_s, bare_s),
+        _row(f"{MORE * count} approvals at once, until all are answered", many_answered),
         _row("the last approval alone, until it is answered", [a for a, _ in alone]),
         _row("the last approval alone, until the order is taken", [t for _, t in alone]),
     ]
@@ -197,7 +209,14 @@ def measure_approvals(server: Server, folder: Path, size: Size) -> list[Verdict]
         f" {size.node_approvals} times in turns"
     )
     print_table(title, ["what", "median", "most", "bare commits / this"], rows)
-    return []
+    return [
+        at_least(f"{count} bare commits / {count} approvals at once", median_ratio(bare_s, answered), LEAST_RATIO),
+        at_most(
+            f"{MORE * count} approvals at once / {count} approvals at once",
+            median_ratio(many_answered, answered),
+            MOST_GROWTH,
+        ),
+    ]
 
 
 def _row(name: str, values: Sequence[float], bare_s: Sequence[float] = ()) -> list[str]:

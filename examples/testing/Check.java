@@ -19,13 +19,13 @@ public class Check {
         String token = System.getenv("FOREWARN_TOKEN");
         if (token != null) request.header("Authorization", "Bearer " + token);
         HttpResponse<String> response = CLIENT.send(request.build(), HttpResponse.BodyHandlers.ofString());
+        // A failed expectation answers 409, with the reason and the timeline.
         if (response.statusCode() >= 400) throw new AssertionError(response.body());
         return response.body();
     }
 
     static void expect(String what) throws Exception {
-        String verdict = post("/v1/emulator/expect", what);
-        if (!verdict.contains("\"passed\":true")) throw new AssertionError(verdict);
+        post("/v1/emulator/expect", what);
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -37,7 +37,9 @@ public class Check {
         expect("{\"what\": \"seen\", \"event\": \"" + event + "\", \"machine\": \"vm-0\", \"within_s\": 10}");
         post("/v1/clock/advance", "{\"seconds\": 120}");
         expect("{\"what\": \"approval\", \"event\": \"" + event + "\", \"machine\": \"vm-0\", \"times\": 1, \"within_s\": 10}");
+        expect("{\"what\": \"seen\", \"event\": \"" + event + "\", \"machine\": \"vm-0\", \"status\": \"Started\", \"within_s\": 10}");
         post("/v1/orders/" + event + "/finish", "{}");
-        System.out.println("vm-0 saw the Redeploy, prepared, and approved it once");
+        expect("{\"what\": \"no-more\"}");
+        System.out.println("vm-0 saw the Redeploy, approved it once, and saw it start");
     }
 }

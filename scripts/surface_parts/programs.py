@@ -181,7 +181,7 @@ AGENT_KEYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "[rules.when]": ({}, {"type": '["Freeze"]', "source": '["User"]', "max_duration": '"9s"'}),
     "[[steps]]": (
         {"name": '"s"', "command": '{prepare = ["true"], recover = ["true"]}'},
-        {"when": "{}", "timeout": '"1m"', "required": "true", "repeatable": "false"},
+        {"when": "{}", "timeout": '"1m"', "required": "true", "repeatable": "false", "finish": "true"},
     ),
     "[health]": ({"command": '["true"]'}, {"timeout": '"1m"'}),
     "command": ({"prepare": '["true"]', "recover": '["true"]'}, {"verify": '["true"]'}),

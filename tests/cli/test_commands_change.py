@@ -386,6 +386,21 @@ def test_windows_and_no_go_times_are_added_shown_and_removed(cli: CommandLine) -
     assert re.search(r"binds +quiet\n", once)
     weekly = cli.output("no-go", "add", "hours", "--when", "Mon 08:00-18:00", "--reason", "busy")
     assert re.search(r"binds +the whole fleet\n", weekly)
+    by_label = (
+        "no-go",
+        "add",
+        "hours",
+        "--when",
+        "Mon 08:00-18:00",
+        "--reason",
+        "busy",
+        "--label",
+        "!a",
+        "--label",
+        "!b",
+    )
+    assert re.search(r"binds +machines with !a,!b\n", cli.output(*by_label))
+    assert re.search(r"binds +machines with !a,!b of shop\n", cli.output(*by_label, "--scope", "shop"))
     assert [each["name"] for each in cli.json("no-go", "list")["items"]] == ["fair", "hours"]
     assert "the fair" in cli.output("no-go", "list")
     assert cli.run("no-go", "add", "x", "--start", "+1h", "--reason", "r").returncode == USAGE

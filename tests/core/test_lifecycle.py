@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from forewarn.core.errors import Invalid, MachineBusy, Refused, TooManyUserOperations
-from forewarn.core.lifecycle import tick
+from forewarn.core.lifecycle import GuestApproval, approve, tick
 from forewarn.core.model import (
     MAX_OPEN_USER_EVENTS,
+    Actor,
     Approval,
     ApprovalMode,
     EventType,
@@ -250,6 +251,18 @@ def test_an_unpublished_event_cannot_be_approved() -> None:
     with pytest.raises(Invalid):
         world.approve("shop/web-1", second.id)
     assert world.event(second.id).approvals == ()
+
+
+def test_approvals_of_several_machines_are_recorded_in_one_change() -> None:
+    """Each is recorded for its own machine; one that is refused, and one that is repeated, stop no other."""
+    world = World(scope(approval=ApprovalMode.ALL), machines=[machine(f"shop/web-{i}") for i in range(3)])
+    (event,) = world.submit("shop/web-0", "shop/web-1", "shop/web-2")
+    asked = [("web-0", event.id), ("web-1", guid(99)), ("web-2", event.id), ("web-0", event.id)]
+    approvals = [GuestApproval("shop", name, (event_id,), Actor(name, "guest")) for name, event_id in asked]
+    change, errors = approve(world.snapshot(), approvals, now=world.now)
+    assert [(a.machine, a.who) for a in change.approvals] == [("web-0", "web-0"), ("web-2", "web-2")]
+    assert actions(change) == ["web-0: event approved", "web-2: event approved"]
+    assert [type(error) for error in errors] == [type(None), Invalid, type(None), type(None)]
 
 
 def test_approval_all_takes_every_resource() -> None:

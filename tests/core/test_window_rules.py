@@ -8,16 +8,16 @@ import pytest
 
 from forewarn.core import lifecycle
 from forewarn.core.change import Change
-from forewarn.core.draft import Draft
 from forewarn.core.errors import InvariantBroken, NotFound, Refused
 from forewarn.core.fleet import Fleet
-from forewarn.core.fleet_difference import apply_difference, difference
+from forewarn.core.fleet_difference import Difference, apply_difference, changes_labels, difference
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
     ApprovalMode,
     ClockHold,
     EventType,
+    Host,
     HostMode,
     Order,
     Scope,
@@ -27,7 +27,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.needs_operator import needs_operator
-from forewarn.core.window_rules import may_limit, may_wait_elsewhere
+from forewarn.core.window_rules import may_limit
 from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
 
 # The World begins on Tuesday at 12:00.
@@ -149,17 +149,36 @@ def test_what_no_window_binds_starts_at_any_time() -> None:
     assert made.status(emergency.id) is Status.STARTED
 
 
-def test_a_wave_of_several_scopes_may_wait_for_a_window_elsewhere() -> None:
-    """If the fleet has windows, such a wave holds up nothing: a decision about one of its scopes reads no other scope."""
+def tick_in_part(made: World, scope: str) -> None:
+    """Tick with a snapshot about one scope: of the rest of its waves, it has the events and the windows."""
+    whole = made.snapshot()
+    others = {name: row for name, row in whole.scopes.items() if name != scope}
+    part = replace(whole, scopes={scope: whole.scopes[scope]}, other_scopes=others)
+    made.save(lifecycle.tick(part, now=made.now, actor=TICKER, order_timeout_s=0, new_id=lambda: guid(999)))
+
+
+def test_a_wave_of_several_scopes_is_not_overtaken() -> None:
+    """Its other scope has an open window, which a decision about one of its scopes reads."""
     made = world(AFTERNOON)
-    draft = Draft(made.snapshot(), made.now, OPERATOR)
-    assert may_wait_elsewhere(draft, [event(), event(2, scope="desk")])
-    assert not may_wait_elsewhere(draft, [event(), event(2, scope="desk", source=Source.USER)])
-    made.save(Change(at=START, fleet_rules=FleetRules(version=1)))
-    assert not may_wait_elsewhere(Draft(made.snapshot(), made.now, OPERATOR), [event(), event(2, scope="desk")])
+    made.save(Change(at=START, scopes=(replace(made.scope("desk"), windows=("afternoon",)),)))
+    made.now = at(60)
+    (first, other) = made.submit("shop/web-0", "desk/d-0")
+    (busy,) = made.submit("desk/d-0", type=EventType.REDEPLOY, emergency=True)
+    made.now = at(61)
+    (restart,) = made.submit("shop/web-1", source=Source.USER)
+    made.tick_at(80)
+    assert [reason.code for reason in made.waiting_for(first.id)] == ["machine"]
+    tick_in_part(made, "shop")
+    assert [made.status(each.id) for each in (first, other, busy, restart)] == [
+        Status.SCHEDULED,
+        Status.SCHEDULED,
+        Status.STARTED,
+        Status.SCHEDULED,
+    ]
+    assert made.codes(restart.id) == ["queue"]
 
 
-def test_a_user_is_not_held_up_by_a_wave_with_an_unread_scope() -> None:
+def test_a_user_is_not_held_up_by_a_wave_with_a_closed_window_elsewhere() -> None:
     """The platform wave was due first by its notice, and is in a scope with a closed window too."""
     made = world(WEEKEND)
     (first, _) = made.submit("shop/web-0", "desk/d-0")
@@ -167,9 +186,7 @@ def test_a_user_is_not_held_up_by_a_wave_with_an_unread_scope() -> None:
     (restart,) = made.submit("shop/web-0", source=Source.USER)
     made.approve("shop/web-0", restart.id)
     made.now = at(20)
-    whole = made.snapshot()
-    part = replace(whole, scopes={"shop": whole.scopes["shop"]})
-    made.save(lifecycle.tick(part, now=made.now, actor=TICKER, order_timeout_s=0, new_id=lambda: guid(999)))
+    tick_in_part(made, "shop")
     assert made.status(restart.id) is Status.STARTED
     assert made.status(first.id) is Status.SCHEDULED
 
@@ -245,6 +262,75 @@ def test_other_windows_of_a_scope_wake_its_maintenances(settings: dict[str, obje
     assert changed(replace(snapshot.scopes["shop"], approve_user_events=True)).wakes == ()
 
 
+# -- no-go times by labels
+
+RACK = NoGoTime(name="rack", reason="wiring", start=at(0), end=at(90), labels="rack=a3")
+
+
+def labelled(**labels: str) -> World:
+    """Return a world with a no-go time of a rack, in which shop/web-0 has these labels; shop/web-1 inherits those of its host."""
+    made = World(
+        scope(),
+        scope("desk"),
+        machines=[
+            replace(machine("shop/web-0"), labels=labels),
+            machine("shop/web-1", host="kvm-1"),
+            machine("desk/d-0"),
+        ],
+    )
+    made.save(Change(at=START, hosts=(Host(name="kvm-1", labels={"rack": "a3"}),)))
+    made.save(Change(at=START, fleet_rules=FleetRules(no_go_times={"rack": RACK})))
+    return made
+
+
+def test_a_no_go_time_binds_machines_by_their_labels() -> None:
+    """A machine has the labels of its host; one machine of an event is enough."""
+    made = labelled(rack="b1")
+    (free,) = made.submit("shop/web-0")
+    assert made.status(free.id) is Status.SCHEDULED
+    (bound,) = made.submit("shop/web-0", "shop/web-1")
+    (reason,) = made.waiting_for(bound.id)
+    assert (reason.code, reason.until, reason.rules_of) == ("no-go", at(75), (("shop",),))
+    assert made.snapshot().no_go_machines == {"rack": frozenset({("shop", "web-1")})}
+    made.tick_at(75)
+    assert made.event(bound.id).not_before == at(90)
+
+
+def test_an_owner_of_another_scope_does_not_learn_a_no_go_time_by_labels() -> None:
+    """The wave has events of two scopes, and the no-go time binds a machine of one."""
+    made = labelled(rack="a3")
+    (desk, shop) = made.submit("desk/d-0", "shop/web-0")
+    assert {reason.rules_of for each in (desk, shop) for reason in made.waiting_for(each.id)} == {(("shop",),)}
+
+
+def test_a_no_go_time_may_have_scopes_and_labels() -> None:
+    """Both must fit."""
+    made = labelled(rack="a3")
+    rules = replace(made.snapshot().fleet_rules, no_go_times={"rack": replace(RACK, scopes=("desk",))})
+    made.save(Change(at=START, fleet_rules=rules))
+    (free,) = made.submit("shop/web-0")
+    assert made.status(free.id) is Status.SCHEDULED
+
+
+def test_labels_that_change_are_noticed() -> None:
+    """Of machines that exist, of the host that carries them, and of hosts that leave the fleet."""
+    web = replace(machine("shop/web-0", host="kvm-1"), labels={"rack": "a3"})
+    host = Host(name="kvm-1", listed=True, labels={"rack": "a3"})
+    current = Fleet({"shop": scope()}, {web.key: web}, {"kvm-1": host})
+
+    def changed(**parts: Any) -> bool:
+        return changes_labels(current, Difference(**parts))
+
+    assert changed(machines=(replace(web, labels={}),))
+    assert changed(machines=(replace(web, host="kvm-2"),))
+    assert not changed(machines=(replace(web, fault_domain=2), machine("shop/new")))
+    assert changed(hosts=(replace(host, labels={}),))
+    assert changed(hosts=(Host(name="kvm-2", labels={"rack": "b"}),))
+    assert not changed(hosts=(replace(host, fault_domain=2), Host(name="kvm-2")))
+    assert changed(removed_hosts=(host,))
+    assert not changed(removed_hosts=(Host(name="kvm-2"),))
+
+
 # -- the invariant
 
 
@@ -278,6 +364,9 @@ def test_the_invariant_refuses_a_start_outside_a_window() -> None:
     with pytest.raises(InvariantBroken, match="outside its window"):
         start_at(at(20), made)
     start_at(at(20), made, source=Source.USER)
+    with pytest.raises(InvariantBroken, match="in a no-go time"):
+        start_at(at(20), labelled(rack="a3"))
+    start_at(at(20), labelled(rack="b1"))
 
 
 def test_in_place_work_on_machines_without_a_common_window_is_refused() -> None:

@@ -54,4 +54,4 @@ def test_the_page_lists_every_claim() -> None:
 def test_the_page_lists_every_placeholder() -> None:
     """The table has exactly the placeholders that are replaced in a command."""
     listed = re.findall(r"^\| `\{(\w+)\}`", CONFORM, re.MULTILINE)
-    assert set(listed) == placeholders("http://127.0.0.1:8169", Path("/tmp")).keys()
+    assert set(listed) == placeholders("http://127.0.0.1:8169", "vm-0", Path("/tmp")).keys()

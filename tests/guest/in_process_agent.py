@@ -46,9 +46,10 @@ class AgentHarness:
         *,
         endpoint: FakeEndpoint | None = None,
         boot: str = "boot-1",
+        on_change: Callable[[Agent], None] = lambda _: None,
         **command: Callable[..., object],
     ) -> None:
-        self.folder, self.toml = folder, toml
+        self.folder, self.toml, self.on_change = folder, toml, on_change
         self.handlers = {**HANDLERS, "command": SimpleNamespace(**{**vars(HANDLERS["command"]), **command})}
         self.endpoint = endpoint or FakeEndpoint(ManualTime())
         self.clock = self.endpoint.time
@@ -60,7 +61,14 @@ class AgentHarness:
         self.client = Client("10.0.0.1", transport=self.endpoint.transport, time=self.clock)
         self.journal = Journal(self.folder / "state", self.clock)
         self.agent = Agent(
-            config.plan, self.client, self.journal, boot=boot, time=self.clock, dry_run=dry, handlers=self.handlers
+            config.plan,
+            self.client,
+            self.journal,
+            boot=boot,
+            time=self.clock,
+            dry_run=dry,
+            handlers=self.handlers,
+            on_change=self.on_change,
         )
         self.wait_s: float | None = None
 

@@ -1,9 +1,10 @@
 """Runs agents that are killed at a boundary of their journal: `python -m tests.guest.killed_agent` reads commands from stdin.
 
-A command is a line `FOLDER BOUNDARY REBOOTS`. For each line the program forks a process that runs an agent on FOLDER until it has
+A command is a line `FOLDER BOUNDARY STORY`. For each line the program forks a process that runs an agent on FOLDER until it has
 nothing left to do (exit code 0) or reaches the boundary, where SIGKILL ends it. A boundary lies before each record, in the middle
-of its line, and after it. The endpoint is a file, so that it outlives the agent; sleeping takes no time. With REBOOTS 1 the
-machine is in another boot from the approval on. The answer is a line with the exit status and the number of boundaries passed.
+of its line, and after it. The endpoint is a file, so that it outlives the agent; sleeping takes no time. In the story
+`reboots` the machine is in another boot from the approval on. In the story `cancelled` the event is cancelled while a step's
+program runs, which would run for ten minutes. The answer is a line with the exit status and the number of boundaries passed.
 """
 
 import json
@@ -17,6 +18,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
+from forewarn.guest import client, steps
 from forewarn.guest.agent import Agent
 from forewarn.guest.client import Client
 from forewarn.guest.clock import Time
@@ -51,6 +53,23 @@ log = { file = "told" }
 [health]
 command = ["/bin/sh", "-c", "echo health >> did"]
 """
+INTERRUPTED_PLAN = """
+[[steps]]
+name = "verified"
+required = true
+[steps.command]
+prepare = ["/bin/sh", "-c", "echo prepare verified >> did; touch flag"]
+verify = ["test", "-e", "flag"]
+recover = ["/bin/sh", "-c", "echo recover verified >> did; rm -f flag"]
+[[steps]]
+name = "slow"
+required = true
+[steps.command]
+prepare = ["/bin/sh", "-c", "echo $$ >> pids; echo prepare slow >> did; exec sleep 600"]
+recover = ["/bin/sh", "-c", "echo recover slow >> did"]
+[health]
+command = ["/bin/sh", "-c", "echo health >> did"]
+"""
 
 
 class NoSleepTime(Time):
@@ -67,7 +86,14 @@ class NoSleepTime(Time):
 
 
 class FileTransport(Transport):
-    """An event that is Scheduled until approved, Started for two requests, then gone; its state is in files."""
+    """An event that is Scheduled until approved, Started for two requests, then gone; its state is in files.
+
+    In the story `cancelled` it is gone once the journal has the program of the step `slow`.
+    """
+
+    def __init__(self, story: str) -> None:
+        super().__init__()
+        self._story = story
 
     def request(
         self,
@@ -88,6 +114,8 @@ class FileTransport(Transport):
         return Response(200, {"date": formatdate(usegmt=True)}, self._document())
 
     def _document(self) -> bytes:
+        if self._story == "cancelled" and b'"kind":"child","step":"slow"' in Path("state/journal.jsonl").read_bytes():
+            return document(incarnation=4)
         if not Path("approvals").exists():
             due = Path("due")
             if not due.exists():
@@ -122,40 +150,42 @@ class DyingJournal(Journal):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def live(folder: str, die_at: int, *, reboots: bool) -> int:
+def live(folder: str, die_at: int, story: str) -> int:
     """Run an agent to its end, or two with a reboot between them; return the number of boundaries passed."""
     os.chdir(folder)
-    agent, journal = born(die_at, 0, reboots=reboots)
+    if story == "cancelled":  # a program runs in real time: poll often meanwhile
+        steps.POLL_ENDPOINT_S = client.MIN_BETWEEN_S = client.POLL_EVERY_S = 0.02
+    agent, journal = born(die_at, 0, story)
     while agent.document is None or agent.document.events or not agent.state.quiet:
-        if agent.state.boot != boot(reboots=reboots):
+        if agent.state.boot != boot(story):
             journal.close()
-            agent, journal = born(die_at, journal.passed, reboots=reboots)
+            agent, journal = born(die_at, journal.passed, story)
         agent.poll(1.0)
         agent.turn()
     return journal.passed
 
 
-def born(die_at: int, passed: int, *, reboots: bool) -> tuple[Agent, DyingJournal]:
+def born(die_at: int, passed: int, story: str) -> tuple[Agent, DyingJournal]:
     clock = NoSleepTime()
     journal = DyingJournal(Path("state"), clock, die_at, passed)
-    client = Client("10.0.0.1", transport=FileTransport(), time=clock)
-    plan = parse(tomllib.loads(PLAN), {}).plan
-    return Agent(plan, client, journal, boot=boot(reboots=reboots), time=clock), journal
+    endpoint = Client("10.0.0.1", transport=FileTransport(story), time=clock, poll_every_s=client.POLL_EVERY_S)
+    plan = parse(tomllib.loads(INTERRUPTED_PLAN if story == "cancelled" else PLAN), {}).plan
+    return Agent(plan, endpoint, journal, boot=boot(story), time=clock), journal
 
 
-def boot(*, reboots: bool) -> str:
-    return "boot-2" if reboots and Path("approvals").exists() else "boot-1"
+def boot(story: str) -> str:
+    return "boot-2" if story == "reboots" and Path("approvals").exists() else "boot-1"
 
 
 def main() -> None:
     for line in sys.stdin:
-        folder, die_at, reboots = line.split()
+        folder, die_at, story = line.split()
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                os.write(writing, b"%d" % live(folder, int(die_at), reboots=reboots == "1"))
+                os.write(writing, b"%d" % live(folder, int(die_at), story))
                 code = 0
             finally:
                 os._exit(code)

@@ -3,17 +3,20 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from email.utils import format_datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from forewarn.guest.actions import Prepare
+from forewarn.guest.agent import Agent
 from forewarn.guest.decide import why_not_approved
 from forewarn.guest.errors import NotReady
 from forewarn.guest.handlers import command
+from forewarn.guest.status import describe
 from forewarn.guest.steps import Run
 from tests.guest.in_process_agent import AgentHarness, step
 from tests.support.fake_endpoint import E1, E2, FakeEndpoint, ManualTime, Reply
@@ -63,6 +66,100 @@ def test_a_cancelled_event_is_undone(tmp_path: Path) -> None:
     assert harness.actions[2:] == ["recover two", "recover one"]
     assert harness.endpoint.approved == []
     assert '"how":"cancelled"' in harness.journal.path.read_text()
+
+
+def drain_for(seconds: float, did: list[str]) -> Callable[[command.Spec, Run], None]:
+    """Return a `prepare` that drains for so long and then takes the machine out."""
+
+    def prepare(spec: command.Spec, run: Run) -> None:
+        did.append("drain")
+        end_s = run.left_s() - seconds
+        while run.left_s() > end_s:
+            run.pause(0.2)
+        did.append("take out")
+
+    return prepare
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_a_cancel_interrupts_the_running_step(tmp_path: Path, finish: bool) -> None:
+    """It ends within about a second and is undone like a prepared one; `finish = true` lets it end by itself."""
+    did: list[str] = []
+    shown: list[tuple[str, str, str]] = []
+
+    def show(agent: Agent) -> None:
+        shown.extend((agent.activity, event["status"], event["over"]) for event in describe(agent)["events"])
+
+    toml = step(tmp_path, "first") + step(tmp_path, "slow", more=f"required = true\nfinish = {str(finish).lower()}")
+
+    def prepare(spec: command.Spec, run: Run) -> None:
+        (drain_for(40, did) if run.step == "slow" else command.prepare)(spec, run)
+
+    harness = AgentHarness(tmp_path, toml, on_change=show, prepare=prepare)
+    harness.endpoint.announce()
+    harness.endpoint.at(10, harness.endpoint.end)
+    began_s = harness.clock.now_s
+    harness.run(lambda: bool(harness.agent.state.steps) and harness.in_service(), for_s=60)
+    took_s = harness.clock.now_s - began_s
+    assert did == (["drain", "take out"] if finish else ["drain"])
+    assert (40 if finish else 10) <= took_s <= (45 if finish else 13)
+    assert harness.actions == ["prepare first", "recover slow", "recover first"]
+    assert harness.endpoint.approved == []
+    assert ("prepare 'slow'", "over", "cancelled") in shown, "the status was right while the step still ran"
+    assert harness.agent.state.tally.step_failures == 0
+    assert harness.agent.state.quiet
+    ends = [record for record in harness.journal.records if record["kind"] == "end" and record["step"] == "slow"]
+    assert [(each["phase"], each["ok"], each.get("interrupted", False)) for each in ends] == [
+        ("prepare", finish, not finish),
+        ("recover", True, False),
+    ]
+
+
+def test_a_step_that_another_event_needs_is_not_interrupted(tmp_path: Path) -> None:
+    """Only a step that no open event needs any more is."""
+    did: list[str] = []
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"), prepare=drain_for(20, did))
+    harness.endpoint.announce()
+    harness.endpoint.announce(E2, in_s=950)
+    harness.endpoint.at(5, harness.endpoint.end)
+    harness.run(for_s=30)
+    assert did == ["drain", "take out"]
+    assert harness.endpoint.approved == [E2]
+
+
+def test_a_step_goes_on_when_its_event_starts(tmp_path: Path) -> None:
+    """It may end within its time, also if the start comes under another id."""
+    did: list[str] = []
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"), prepare=drain_for(20, did))
+
+    def start_as_another() -> None:
+        harness.endpoint.end()
+        harness.endpoint.announce(E2)
+        harness.endpoint.start(E2)
+
+    harness.endpoint.announce()
+    harness.endpoint.at(5, harness.endpoint.start)
+    harness.endpoint.at(10, start_as_another)
+    harness.run(for_s=30)
+    assert did == ["drain", "take out"]
+    assert harness.actions == []
+
+
+def test_a_cancel_while_the_steps_are_verified(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The event is not approved, and nothing is logged as a failure."""
+
+    def verify(spec: command.Spec, run: Run) -> bool:
+        if run.phase == "approve":
+            harness.endpoint.end()
+            run.pause(2.0)
+        return True
+
+    harness = AgentHarness(tmp_path, flagged(tmp_path), verify=verify)
+    harness.endpoint.announce()
+    harness.run(lambda: "over" in harness.kinds and harness.in_service(), for_s=10)
+    assert harness.endpoint.approved == []
+    assert "refused" not in harness.kinds
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_an_event_first_seen_started(tmp_path: Path) -> None:
@@ -491,15 +588,18 @@ def test_an_event_that_is_no_longer_ours(tmp_path: Path) -> None:
     assert harness.agent.state.quiet
 
 
+@pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("recover", ["true", "false"])
-def test_an_event_that_goes_and_returns(tmp_path: Path, recover: str) -> None:
-    """An event that returns while health or undoing fails is new: it is prepared and approved again."""
+def test_an_event_that_goes_and_returns(tmp_path: Path, recover: str, restarted: bool) -> None:
+    """An event that returns while health or undoing fails is new: it is prepared and approved again, and at once."""
     toml = step(tmp_path, "one", more="required = true", recover=recover)
     harness = AgentHarness(tmp_path, toml + '[health]\ncommand = ["false"]\n')
     harness.endpoint.announce()
     harness.run(for_s=2)
     harness.endpoint.end()
     harness.run(for_s=3)
+    if restarted:
+        harness.restart()
     harness.endpoint.announce()
     harness.run(for_s=3)
     assert harness.actions.count("prepare one") == 2
@@ -664,6 +764,74 @@ def test_an_approval_that_fails_is_tried_again(tmp_path: Path) -> None:
     assert harness.endpoint.approved == [E1]
     assert harness.actions == ["prepare one"]
     assert harness.kinds.count("refused") == 2
+
+
+LOWER = "0000abcd-0000-4000-8000-00000000000f"
+
+
+def test_an_endpoint_that_compares_ids_exactly(tmp_path: Path) -> None:
+    """The agent sends the id as received, and starts no second event when its journal has the id in upper case."""
+    harness = AgentHarness(tmp_path, two_steps(tmp_path))
+    harness.endpoint.on_approve = lambda event_id: harness.endpoint.start(event_id)
+    harness.endpoint.announce(LOWER)
+    harness.run(for_s=5)
+    assert harness.endpoint.approved == [LOWER]
+    assert harness.known(LOWER.upper()).started
+    harness.endpoint.end(LOWER)
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one", "prepare two", "recover two", "recover one"]
+    assert harness.in_service()
+
+
+def test_a_journal_of_an_agent_that_knew_only_upper_case(tmp_path: Path) -> None:
+    """An event that an earlier version recorded in upper case is the same event: nothing is prepared twice."""
+    harness = AgentHarness(tmp_path, 'approve = "never"\n' + two_steps(tmp_path))
+    harness.endpoint.announce(LOWER)
+    harness.run(for_s=5)
+    harness.journal.close()
+    path = harness.journal.path
+    path.write_text(path.read_text().replace(LOWER, LOWER.upper()))
+    assert LOWER not in path.read_text()
+    harness.toml = harness.toml.replace("never", "when-ready")
+    harness.start()
+    harness.run(for_s=5)
+    assert harness.actions == ["prepare one", "prepare two"]
+    assert harness.kinds.count("seen") == 1
+    assert harness.endpoint.approved == [LOWER]
+
+
+def test_an_approved_event_that_stays_scheduled_is_approved_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After 60 s, then with pauses that double to 15 minutes, also across a restart; one repeat is logged."""
+    caplog.set_level("INFO")
+    harness = AgentHarness(tmp_path, flagged(tmp_path))
+    moments_s: list[float] = []
+    harness.endpoint.on_approve = lambda _: moments_s.append(harness.clock.now_s)
+    harness.endpoint.announce(in_s=20_000)
+    harness.run(lambda: len(moments_s) == 4, for_s=1_000)
+    harness.restart()
+    harness.run(lambda: len(moments_s) == 7, for_s=5_000)
+    pauses_s = [round(after - before) for before, after in pairwise(moments_s)]
+    assert pauses_s == [60, 120, 240, 480, 900, 900]
+    assert sum("again, because it is still Scheduled" in record.getMessage() for record in caplog.records) == 1
+    assert harness.agent.state.tally.approvals == 1
+    assert harness.agent.state.tally.lead_time_s > 19_990
+    harness.endpoint.start()
+    harness.run(for_s=4_000)
+    assert len(moments_s) == 7, "a started event is not approved"
+
+
+def test_a_repeated_approval_verifies_the_steps_again(tmp_path: Path) -> None:
+    """A step that a person undid meanwhile is prepared before the approval is repeated."""
+    harness = AgentHarness(tmp_path, flagged(tmp_path))
+    ready = ready_at_approval(harness)
+    harness.endpoint.announce(in_s=900)
+    harness.run(for_s=30)
+    (tmp_path / "flag").unlink()
+    harness.run(for_s=60)
+    assert ready == [True, True]
+    assert harness.actions == ["prepare flag", "prepare flag"]
 
 
 def test_a_dry_run_does_nothing(tmp_path: Path) -> None:

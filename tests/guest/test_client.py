@@ -34,6 +34,7 @@ from tests.support.fake_endpoint import (
 from tests.support.waiting import PATIENCE_S
 
 STRANGE = "0000FFFF-0000-4000-8000-000000000000"
+MIXED = "0000aBcD-0000-4000-8000-000000000000"
 
 
 def client_of(endpoint: FakeEndpoint) -> Client:
@@ -197,6 +198,18 @@ def test_approving_sends_each_id_once_and_a_hundred_at_a_time() -> None:
     refusing = Client("10.0.0.1", transport=ScriptedTransport(lambda *_: answer(b"", status=400)), time=ManualTime())
     with pytest.raises(Refused):
         refusing.approve(E1)
+
+
+def test_an_id_is_sent_back_as_received() -> None:
+    """An endpoint may compare ids exactly; an id that the document does not list is sent as it was given."""
+    scripted = ScriptedTransport(lambda *_: answer(document(event(MIXED)) if not scripted.approvals else b""))
+    client = Client("10.0.0.1", transport=scripted, time=ManualTime())
+    (seen,) = client.document().events
+    assert (seen.id, seen.key) == (MIXED, MIXED.upper())
+    client.approve(seen, MIXED.upper())
+    client.approve(MIXED.lower())
+    client.approve("other-Id")
+    assert scripted.approvals == [MIXED, MIXED, "other-Id"]
 
 
 def test_this_machines_name() -> None:

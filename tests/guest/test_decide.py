@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.guest.actions import Approve, Note, Prepare, View, Wait
 from forewarn.guest.budget import limit_s
-from forewarn.guest.decide import decide, why_not_approved
+from forewarn.guest.decide import decide, is_needed, record_document, why_not_approved
 from forewarn.guest.document import Document, Event
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Rule, Step, When
@@ -15,6 +15,7 @@ from tests.support.fake_endpoint import E1, E2
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ME = Me("web-0")
+E3, E4 = E1[:-1] + "3", E1[:-1] + "4"
 
 
 def event_in(seconds: float, event_id: str = E1, **more: object) -> Event:
@@ -134,6 +135,22 @@ def test_the_urgent_event_is_approved_before_the_next_is_prepared() -> None:
     _, action = first_choice(plan, view_of(event_in(900, E2, type="Redeploy"), event_in(700)))
     assert isinstance(action, Approve)
     assert action.event.id == E1
+
+
+def test_a_step_is_needed_by_open_events_only() -> None:
+    """A step is needed from the first event that wants it to the end of the last one; its type and the rules count."""
+    step = Step("a", "command", None, When(types=("Reboot",)))
+    plan = Plan(approve="never", rules=(Rule(When(sources=("User",)), "ignore"),), steps=(step,))
+    state = State()
+    for events, needed in [
+        ((event_in(900, type="Freeze"), event_in(900, E2, source="User")), False),
+        ((event_in(900, E3), event_in(900, E4)), True),
+        ((event_in(900, E3, status="Started"),), True),
+        ((event_in(900, E4, type="Freeze"),), False),
+    ]:
+        while (note := record_document(plan, ME, state, view_of(*events))) is not None:
+            state.apply(note.record)
+        assert is_needed(plan, state, step) is needed
 
 
 def test_without_a_document_nothing_is_decided_about_events() -> None:

@@ -7,10 +7,9 @@ from forewarn.guest.actions import Approve, CheckHealth, Note, Prepare, Recover
 from forewarn.guest.decide import decide, lapsed_record, why_not_approved
 from forewarn.guest.plan import Plan
 from forewarn.guest.state import State
-from tests.guest.test_decide import ME, event_in, step_of, view_of
-from tests.support.fake_endpoint import E1, E2
+from tests.guest.test_decide import E3, E4, ME, event_in, step_of, view_of
+from tests.support.fake_endpoint import E2
 
-E3, E4 = E1[:-1] + "3", E1[:-1] + "4"
 RED = {"kind": "health", "ok": False, "reason": "red"}
 
 

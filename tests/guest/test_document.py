@@ -63,6 +63,14 @@ def test_unknown_fields_and_values_are_tolerated() -> None:
     assert (odd.resources, odd.not_before, odd.duration_s) == ((), None, -1)
 
 
+def test_ids_are_compared_in_any_case() -> None:
+    """The id stays as received; `key` and `Document.event` do not depend on its case; a second spelling is a duplicate."""
+    read = parse_document(document(event("0000abcd"), event("0000ABCD"), event("0000Abce")))
+    assert [(each.id, each.key) for each in read.events] == [("0000abcd", "0000ABCD"), ("0000Abce", "0000ABCE")]
+    assert read.event("0000aBCD") is read.events[0]
+    assert event_json(read.events[1])["EventId"] == "0000Abce"
+
+
 @pytest.mark.parametrize("incarnation", [1, "1", 17, "text"])
 def test_an_incarnation_is_a_number_or_a_text(incarnation: object) -> None:
     """It is compared as text."""

@@ -99,6 +99,18 @@ def test_a_process_is_stopped_and_confirmed_gone_then_started_and_confirmed_up(t
     os.kill(pid, 9)
 
 
+def test_a_signalled_process_is_awaited_after_a_cancel(tmp_path: Path) -> None:
+    """The signal cannot be taken back: otherwise undoing would find the process alive, and it would end afterwards."""
+    spec = process.parse({"pid_file": str(tmp_path / "pid")}, "here")
+    slow = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), sys.exit(0)))"
+    run = Run(step="one", phase="prepare", event=event(), share_s=PATIENCE_S, time=Time(), needed=lambda: False)
+    with running(tmp_path, slow) as child:
+        process.prepare(spec, run)
+        assert not alive(child.pid)
+        assert child.stdout is not None
+        child.stdout.close()
+
+
 def test_a_program_that_makes_a_daemon_of_itself(tmp_path: Path) -> None:
     """It counts as up when its own pid file names a live process."""
     daemon = f"sleep 60 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"

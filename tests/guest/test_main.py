@@ -2,24 +2,29 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import time
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from forewarn.guest.journal import read
-from forewarn.guest.main import _parser
-from forewarn.guest.processes import start_ticks
+from forewarn.guest.main import _parser, log_formatter
+from forewarn.guest.processes import alive, start_ticks
+from tests.addresses import own_loopback_address
 from tests.support.fake_endpoint import E1, document, event, http_server, respond
 from tests.support.guest_service import WEB_0, serving
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
+HOST = socket.gethostname().partition(".")[0]
 STEPS = """
 [[steps]]
 name = "touch"
@@ -159,10 +164,54 @@ def test_check_changes_nothing(tmp_path: Path) -> None:
 
 def test_check_without_an_endpoint_ends_with_3(tmp_path: Path) -> None:
     """The configuration is correct, but the endpoint does not answer."""
-    configure(tmp_path, 'endpoint = "http://127.0.0.1:9"\n' + STEPS)
-    ended = run(tmp_path, "check", *AT)
+    for name in ("", 'name = "here"\n'):
+        configure(tmp_path, f'endpoint = "http://127.0.0.1:9"\n{name}' + STEPS)
+        ended = run(tmp_path, "check", *AT)
+        assert ended.returncode == 3
+        assert "WRONG http://127.0.0.1:9 does not answer: no connection" in ended.stdout
+
+
+def test_check_of_an_endpoint_that_does_not_know_the_machine_ends_with_3(tmp_path: Path) -> None:
+    """The service answers 404 to every request from such an address."""
+    with serving() as service:
+        configure(
+            tmp_path, f'endpoint = "http://127.0.0.1:{service.port}"\nsource_address = "{own_loopback_address()}"\n'
+        )
+        ended = run(tmp_path, "check", *AT)
     assert ended.returncode == 3
-    assert "WRONG http://127.0.0.1:9 does not say which machine this is" in ended.stdout
+    assert "has no events for this machine: 404: Not found" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "name, instance, sentence",
+    [
+        ("", b'{"name":"web-0"}', "answers: this machine is web-0"),
+        ("here", b'{"name":"here"}', "answers: this machine is here, as configured"),
+        ("here", b'{"name":"web-0"}', "answers: this machine is here, as configured; the endpoint calls it web-0"),
+        ("here", b"", "answers: this machine is here, as configured"),
+        ("", b"", f"answers, and does not say which machine this is: by its host name it is {HOST};"),
+    ],
+)
+def test_check_says_which_machine_this_is(tmp_path: Path, name: str, instance: bytes, sentence: str) -> None:
+    """`run` works without an instance document, so `check` succeeds; it names no version and so enables nothing."""
+
+    def reply(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+        if handler.path.startswith("/metadata/instance"):
+            respond(handler, 200 if instance else 404, instance)
+        else:
+            respond(handler, 400 if handler.path == "/metadata/scheduledevents" else 200)
+
+    with http_server(reply) as url:
+        configure(tmp_path, f'endpoint = "{url}"\n' + (f'name = "{name}"\n' if name else ""))
+        checked = run(tmp_path, "check", *AT)
+    assert checked.returncode == 0, checked.stdout
+    assert f"ok    {url} {sentence}\n" in checked.stdout
+
+
+def test_output_on_a_terminal() -> None:
+    """Each line of it is marked, and a control character in it is shown as an escape."""
+    record = logging.makeLogRecord({"msg": "output of sh", "output": "one\n\x1b[31mtwo"})
+    assert log_formatter(terminal=True).format(record).split("\n")[1:] == ["  | one", "  | \\x1b[31mtwo"]
 
 
 def test_simulate_prepares_and_undoes(tmp_path: Path) -> None:
@@ -254,6 +303,89 @@ def test_run_status_and_history(tmp_path: Path) -> None:
     assert 'end phase="prepare" step="touch"' in history
     lines = run(tmp_path, "history", "--json", *AT).stdout.splitlines()
     assert [json.loads(line)["kind"] for line in lines][:3] == ["start", "seen", "begin"]
+
+
+def test_a_cancel_ends_the_running_program(tmp_path: Path) -> None:
+    """The program is ended, its step is undone, and the machine is back in service long before the program would have ended."""
+    not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
+    documents = [document(event(NotBefore=not_before, Resources=["here"]))]
+    slow = "echo $$ > new; mv new pid; exec sleep 600"
+    step = f"command = {{ prepare = ['/bin/sh', '-c', '{slow}'], recover = ['touch', 'undone'] }}"
+    with http_server(lambda handler, _: respond(handler, 200, documents[-1])) as url:
+        configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n[[steps]]\nname = "slow"\ntimeout = "5m"\n{step}\n')
+        agent = subprocess.Popen(
+            command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        try:
+            until((tmp_path / "pid").exists)
+            documents.append(document(incarnation=2))
+            until((tmp_path / "undone").exists)
+            assert not alive(int((tmp_path / "pid").read_text()))
+            until(lambda: json.loads((tmp_path / "state" / "status.json").read_text())["in_service"])
+        finally:
+            agent.terminate()
+            _, output = agent.communicate(timeout=PATIENCE_S)
+    assert "prepare 'slow' was interrupted" in output
+
+
+def test_the_log_stays_json_whatever_programs_print(tmp_path: Path) -> None:
+    """The output of steps and of the health check is a field of a line, and nothing else goes to stdout or stderr."""
+    not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
+    documents = [document(event(NotBefore=not_before, Resources=["here"]))]
+    noisy = "\n".join(
+        [
+            "[[steps]]",
+            'name = "noisy"',
+            """command = { prepare = ["/bin/sh", "-c", "echo one; echo two >&2"], recover = ["echo", "back"] }""",
+            "[health]",
+            """command = ["echo", "healthy"]""",
+        ]
+    )
+    with http_server(lambda handler, _: respond(handler, 200, documents[-1])) as url:
+        configure(tmp_path, f'endpoint = "{url}"\nname = "here"\napprove = "never"\n{noisy}\n')
+        agent = subprocess.Popen(
+            command("run", *AT),
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        journal = tmp_path / "state" / "journal.jsonl"
+        try:
+            until(lambda: journal.exists() and b'"kind":"end"' in journal.read_bytes())
+            documents.append(document(incarnation=2))
+            until(lambda: b'"kind":"in-service"' in journal.read_bytes())
+        finally:
+            agent.terminate()
+            printed, output = agent.communicate(timeout=PATIENCE_S)
+    assert printed == ""
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert [(line["message"], line["output"]) for line in lines if "output" in line] == [
+        ("output of sh (prepare 'noisy')", "one\ntwo"),
+        ("output of echo (recover 'noisy')", "back"),
+        ("output of echo (health 'health')", "healthy"),
+    ]
+
+
+def test_a_journal_that_cannot_be_written_is_logged_as_json(tmp_path: Path) -> None:
+    """The agent ends with 1."""
+    configure(tmp_path, STEPS)
+    limited = ["/bin/sh", "-c", 'ulimit -f 0; trap "" XFSZ; exec "$@"', "sh", *command("run", *AT)]
+    ended = subprocess.run(
+        limited, capture_output=True, text=True, cwd=tmp_path, env=environment(), check=False, timeout=PATIENCE_S
+    )
+    assert ended.returncode == 1
+    assert [json.loads(line)["message"] for line in ended.stderr.splitlines()] == [
+        "state/journal.jsonl cannot be written: File too large"
+    ]
+
+
+def test_simulate_shows_the_output_of_programs(tmp_path: Path) -> None:
+    """It is in the log on stderr."""
+    configure(tmp_path, STEPS.replace('["rm", "flag"]', '["rm", "-v", "flag"]'))
+    done = run(tmp_path, "simulate", "Preempt", *AT)
+    assert [json.loads(line)["output"] for line in done.stderr.splitlines()] == ["removed 'flag'"]
 
 
 def test_an_unwritable_metrics_file_is_logged_once(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.clock import Time
-from forewarn.guest.errors import OutOfTime, StepFailed
+from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
+from forewarn.guest.output import MAX_LOGGED_BYTES, ProgramOutput
 from forewarn.guest.processes import GRACE_S, alive, children, start_ticks
 from forewarn.guest.steps import Run, await_orphan
 from forewarn.service.settings import load
@@ -42,6 +43,62 @@ def test_a_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> N
     assert variables["FOREWARN_RESOURCES"] == "web-0"
     assert variables["FOREWARN_PHASE"] == "prepare"
     assert variables["FOREWARN_TIME_LEFT_S"] == "10"
+
+
+def outputs(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    records = [record for record in caplog.records if record.name == "forewarn.guest.output"]
+    return [(record.levelname, vars(record)["output"]) for record in records]
+
+
+def test_the_output_of_a_program_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """As a warning if the program failed, and once if it writes the same again; silence is not logged."""
+    caplog.set_level("INFO")
+    run = new_run()
+    run.command(["true"])
+    run.command(["echo", "fine"])
+    with pytest.raises(StepFailed):
+        run.command(["/bin/sh", "-c", "printf 'a\\377b'; exit 3"])
+    for _ in range(3):
+        run.command(["/bin/sh", "-c", "echo unhealthy >&2; exit 1"], checked=False)
+    assert outputs(caplog) == [("INFO", "fine"), ("WARNING", "a\ufffdb"), ("INFO", "unhealthy")]
+
+
+def test_the_output_of_a_program_is_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is logged, however much there was; a file that is rewound in time never fills up."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr("forewarn.guest.output.MAX_FILE_BYTES", 300_000)
+    monkeypatch.setattr("forewarn.guest.output.REWIND_BYTES", 100_000)
+    monkeypatch.setattr("forewarn.guest.steps.POLL_ENDPOINT_S", 0.02)
+    more = tmp_path / "more"
+    part = "head -c 200000 /dev/zero | tr '\\0' x"
+    waits = f"while [ ! -e {more} ]; do sleep 0.02; done"
+    rewind = ProgramOutput.rewind_if_large
+
+    def touch_after_rewinding(output: ProgramOutput) -> None:
+        large = os.lseek(output.fileno(), 0, os.SEEK_CUR) > 100_000
+        rewind(output)
+        if large:
+            more.touch()
+
+    monkeypatch.setattr(ProgramOutput, "rewind_if_large", touch_after_rewinding)
+    new_run().command(["/bin/sh", "-c", f"{part}; {waits}; {part}; echo the end"])
+    ((_, logged),) = outputs(caplog)
+    assert more.exists()
+    assert logged.endswith("x" * 4_000 + "the end")
+    assert len(logged) <= MAX_LOGGED_BYTES
+    with pytest.raises(StepFailed):
+        new_run().command(["/bin/sh", "-c", "head -c 400000 /dev/zero"])
+
+
+def test_a_program_that_stays_behind_may_go_on_writing(tmp_path: Path) -> None:
+    """Its output is no pipe: writing neither ends nor blocks it when the agent has gone on."""
+    go, done = tmp_path / "go", tmp_path / "done"
+    behind = f"(while [ ! -e {go} ]; do sleep 0.02; done; echo more; touch {done}) &"
+    new_run().command(["/bin/sh", "-c", behind])
+    go.touch()
+    until(done.exists)
 
 
 def test_a_step_may_call_forewarn_itself() -> None:
@@ -92,6 +149,29 @@ def test_a_hanging_step_is_ended_with_its_children(tmp_path: Path) -> None:
     with pytest.raises(OutOfTime, match="sh did not end in time and was ended"):
         run_that_ends_once(tmp_path / "pid", StepTime()).command(["/bin/sh", "-c", shell])
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+def test_a_program_that_no_event_needs_is_ended(tmp_path: Path) -> None:
+    """It is ended with its children as at the end of its time; a step that is to finish goes on."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    shell = f"sleep 600 & echo $! > {begun}.new; mv {begun}.new {begun}; wait"
+    with pytest.raises(Interrupted, match="no event needs it any more"):
+        new_run(needed=lambda: not begun.exists()).command(["/bin/sh", "-c", shell])
+    until(lambda: not alive(int(begun.read_text())))
+    waits = f"while [ ! -e {go} ]; do sleep 0.02; done; exit 7"
+    finishing = new_run(needed=lambda: False, finish=True, poll=go.touch)
+    assert finishing.command(["/bin/sh", "-c", waits], checked=False) == 7
+    finishing.pause(0.01)
+
+
+def test_a_wait_that_no_event_needs_ends_at_once() -> None:
+    """No condition is checked after the poll that showed it."""
+    checks = iter(range(10))
+    polls = iter([True, True, False])
+    run = new_run(needed=lambda: next(polls))
+    with pytest.raises(Interrupted):
+        run.require(lambda: (next(checks) == 9, "not yet"), 0.01)
+    assert next(checks) == 3
 
 
 def test_children_of_a_program_get_the_same_grace(tmp_path: Path) -> None:
@@ -159,6 +239,10 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
         with pytest.raises(OutOfTime):
             await_orphan((hanging.pid, start_ticks(hanging.pid)), new_run(share_s=0.2), Time())
         assert hanging.wait(PATIENCE_S) == -signal.SIGTERM
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as unneeded:
+        with pytest.raises(Interrupted):
+            await_orphan((unneeded.pid, start_ticks(unneeded.pid)), new_run(needed=lambda: False), Time())
+        assert unneeded.wait(PATIENCE_S) == -signal.SIGTERM
     await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), new_run(share_s=0.1), Time())
     await_orphan((0, 0), new_run(share_s=0.1), Time())
 

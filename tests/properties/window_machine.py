@@ -63,12 +63,23 @@ class WindowMachine(HostMachine):
     def remove_a_window(self, name: str) -> None:
         self.do(self.control.remove_window, name, OPERATOR)
 
-    @rule(scopes=st.sampled_from([(), ("any",), ("all", "pool")]), later_s=LATER_S, lasts_s=LATER_S)
-    def add_a_no_go_time(self, scopes: tuple[str, ...], later_s: int, lasts_s: int) -> None:
+    @rule(
+        scopes=st.sampled_from([(), ("any",), ("all", "pool")]),
+        labels=st.sampled_from(["", "rack=r0", "!rack"]),
+        later_s=LATER_S,
+        lasts_s=LATER_S,
+    )
+    def add_a_no_go_time(self, scopes: tuple[str, ...], labels: str, later_s: int, lasts_s: int) -> None:
         start = self.clock.now() + timedelta(seconds=later_s)
         end = start + timedelta(seconds=lasts_s + 1)
-        no_go = NoGoTime(name="drawn", reason="drawn", start=start, end=end, scopes=scopes)
+        no_go = NoGoTime(name="drawn", reason="drawn", start=start, end=end, scopes=scopes, labels=labels)
         self.do(self.control.put_no_go_time, no_go, OPERATOR)
+
+    @rule(scope=st.sampled_from(SCOPES), rack=st.sampled_from([{}, {"rack": "r0"}, {"rack": "r1"}]))
+    def label_a_machine(self, scope: str, rack: dict[str, str]) -> None:
+        known = self.store.inventory().machines.get((scope, "m-0"))
+        if known is not None:
+            self.do(self.control.put_machine, replace(known, labels=rack), OPERATOR)
 
     @rule()
     def remove_the_no_go_time(self) -> None:

@@ -970,6 +970,49 @@ def test_the_rules_of_the_fleet_come_with_a_snapshot_that_decides_about_waves(st
         store.apply(replace(change(), fleet_rules=rules))
 
 
+def test_a_snapshot_names_the_machines_that_no_go_times_bind_by_labels(store: Store) -> None:
+    """Those that are read, and those of events that have not started; a label of the machine comes before that of its host."""
+    machines = [
+        replace(machine("web-0"), labels={"rack": "a3"}),
+        replace(machine("web-1"), host="kvm-1"),
+        replace(machine("web-2"), host="kvm-1", labels={"rack": "b1"}),
+        replace(machine("web-3"), labels={"rack": "a3"}),
+        replace(machine("web-4"), labels={"rack": "a3"}),
+    ]
+    hosts = (Host(name="kvm-1", labels={"rack": "a3"}),)
+    store.apply(replace(change(scopes=[scope("shop")], machines=machines), hosts=hosts))
+    waiting = event("E1", resources=("gone", "web-0", "web-1", "web-2"))
+    started = event("E2", position=1, status=Status.STARTED, resources=("web-3",), started=at(1))
+    store.apply(change(maintenances=[maintenance("M1")], events=[waiting, started], expect=[("shop", 1)]))
+    focus = Focus(maintenances=("M1",))
+    assert store.snapshot(focus).no_go_machines == {}
+    rules = FleetRules(no_go_times={"year-end": YEAR_END, "racks": replace(YEAR_END, name="racks", labels="rack=a3")})
+    store.apply(replace(change(), fleet_rules=rules))
+    bound = {("shop", "web-0"), ("shop", "web-1")}
+    assert store.snapshot(focus).no_go_machines == {"racks": bound}
+    assert store.snapshot(replace(focus, current_waves=True)).no_go_machines == {"racks": bound}
+    assert store.snapshot(replace(focus, machines=(("shop", "web-4"),))).no_go_machines == {
+        "racks": bound | {("shop", "web-4")}
+    }
+    assert store.snapshot(replace(focus, whole_maintenances=False)).no_go_machines == {}
+
+
+def test_a_snapshot_has_the_other_scopes_of_waves_if_there_are_windows(store: Store) -> None:
+    """A wave may wait for the window of a scope that the decision is not about."""
+    store.apply(change(scopes=[scope("shop"), scope("blog"), scope("desk")]))
+    events = [event("E1"), event("E2", scope="blog", position=1), event("E3", scope="desk", position=2, ended=at(1))]
+    events[2] = replace(events[2], status=Status.CANCELLED)
+    expect = [(name, 1) for name in ("blog", "desk", "shop")]
+    store.apply(change(maintenances=[maintenance("M1")], events=events, expect=expect))
+    focus = Focus(scopes=("shop",))
+    assert store.snapshot(focus).other_scopes == {}
+    store.apply(replace(change(), fleet_rules=FleetRules(windows={"nights": NIGHTS})))
+    found = store.snapshot(focus)
+    assert found.scopes.keys() == {"shop"}
+    assert found.other_scopes == {"blog": saved_scope(store, "blog")}
+    assert store.snapshot(replace(focus, whole_maintenances=False)).other_scopes == {}
+
+
 def test_only_one_of_two_reservations_is_saved(store: Store) -> None:
     """A wave published under a limit of the fleet relies on the number of reservations before it."""
     store.apply(replace(change(), reservations=0))

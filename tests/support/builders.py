@@ -11,6 +11,7 @@ from typing import Any
 
 from forewarn.core import host_verbs, lifecycle, order_verbs
 from forewarn.core.change import Change, Snapshot
+from forewarn.core.lifecycle import GuestApproval
 from forewarn.core.model import (
     Actor,
     Event,
@@ -183,12 +184,11 @@ class World:
 
     def approve(self, who: str, *event_ids: str) -> Change:
         """Approve events as a guest; `who` is scope/name."""
-        scope, name = key(who)
-        return self.save(
-            lifecycle.approve(
-                self.snapshot(), event_ids, scope=scope, machine=name, now=self.now, actor=Actor(who, "guest")
-            )
-        )
+        approval = GuestApproval(*key(who), event_ids, Actor(who, "guest"))
+        change, (error,) = lifecycle.approve(self.snapshot(), [approval], now=self.now)
+        if error is not None:
+            raise error
+        return self.save(change)
 
     def approve_as_operator(self, event_id: str) -> Change:
         return self.save(lifecycle.approve_as_operator(self.snapshot(), event_id, now=self.now, actor=OPERATOR))

@@ -215,3 +215,87 @@ def test_a_scenario_continues_when_its_output_is_closed() -> None:
         assert [event["type"] for event in completed] == ["Reboot"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
+
+
+# -- `forewarn emulate -- COMMAND`
+
+POLL_AND_FAIL = """
+echo "$FOREWARN_TOKEN"
+curl -sf "$FOREWARN_SERVER/readyz" >/dev/null || exit 9
+curl -s -H Metadata:true "$FOREWARN_ENDPOINT/metadata/scheduledevents?api-version=2020-07-01"
+exit 3
+"""
+COUNT_INTERRUPTS = """
+import signal, sys
+numbers = signal.SIGINT, signal.SIGTERM
+signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+print("waiting", flush=True)
+interrupts = 0
+while signal.sigwait(numbers) == signal.SIGINT:
+    interrupts += 1
+    print("interrupted", flush=True)
+sys.exit(10 + interrupts)
+"""
+
+
+def test_a_command_finds_the_emulator_and_its_exit_code_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator is ready when the command starts, the output is the command's alone, and a failure shows the timeline."""
+    monkeypatch.setenv("FOREWARN_TOKEN", "the token of another server")
+    failing = command("emulate", "--", "sh", "-c", POLL_AND_FAIL)
+    done = subprocess.run(failing, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout) == (3, '\n{"DocumentIncarnation":1,"Events":[]}')
+    assert done.stderr.startswith("forewarn: sh ended with 3; timeline")
+    assert "#1 vm-0 GET /metadata/scheduledevents" in done.stderr
+    clock = 'curl -s "$FOREWARN_SERVER/v1/clock"'
+    passing = command(
+        "emulate", "--machines", "2", "sh", "-c", clock, "--port"
+    )  # options after the command are its own
+    done = subprocess.run(passing, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"kind":"manual"' in done.stdout
+
+
+def test_a_command_that_cannot_be_started() -> None:
+    """The exit code is 2, and the message names the command."""
+    done = subprocess.run(
+        command("emulate", "--", "./no-such"), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "forewarn: ./no-such: cannot be started: No such file or directory\n")
+
+
+def test_signals_are_passed_on_to_the_command() -> None:
+    """A command that a signal ends gives 128 + its number; a command that handles the signal gives its own exit code."""
+    for program, number, code in (
+        (["sh", "-c", "echo waiting; exec sleep 600"], signal.SIGTERM, 128 + signal.SIGTERM),
+        (["sh", "-c", "echo waiting; exec sleep 600"], signal.SIGHUP, 128 + signal.SIGHUP),
+        ([sys.executable, "-c", COUNT_INTERRUPTS], signal.SIGTERM, 10),
+    ):
+        with subprocess.Popen(
+            command("emulate", "--", *program), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "waiting\n"
+            process.send_signal(number)
+            assert process.wait(PATIENCE_S) == code
+
+
+def test_a_terminal_interrupts_the_command_once() -> None:
+    """Ctrl-C reaches the command from the terminal, so the emulator does not send it again; `kill -INT` it passes on."""
+    terminal, side = os.openpty()
+    program = command("emulate", "--", sys.executable, "-c", COUNT_INTERRUPTS)
+    with subprocess.Popen(["setsid", "--ctty", *program], stdin=side, stdout=side, stderr=side) as process:
+        os.close(side)
+        read_until(terminal, b"waiting")
+        os.write(terminal, b"\x03")
+        read_until(terminal, b"interrupted")
+        process.send_signal(signal.SIGINT)
+        read_until(terminal, b"interrupted")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 12
+    os.close(terminal)
+
+
+def read_until(terminal: int, text: bytes) -> None:
+    shown = b""
+    while text not in shown:
+        shown += os.read(terminal, 1_000)

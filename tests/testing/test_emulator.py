@@ -1,21 +1,29 @@
 """The emulator in this process: the real service with a movable clock."""
 
+import asyncio
+import inspect
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from forewarn.app.server import running
 from forewarn.app.service import Service
-from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, Refused
+from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, NotFound, Refused
+from forewarn.core.model import UNFINISHED, EventType, HostMode, MaintenanceRequest, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
+from forewarn.store import MaintenanceQuery
 from forewarn.testing.default_machines import default_fleet
+from forewarn.testing.durations import Duration
 from forewarn.testing.emulator import OPERATOR, Emulator
-from forewarn.testing.emulator_settings import START
+from forewarn.testing.emulator_settings import ARGUMENTS, START
 from tests.support.waiting import PATIENCE_S, until
 from tests.testing.http_guest import DOCUMENT, METADATA, approve, send, send_raw
 
@@ -308,7 +316,8 @@ def test_the_operators_port_is_the_next_one() -> None:
         ({"clock": "sundial"}, "clock: .*sundial"),
         ({"store": "sqlite:x"}, "store: an emulator has its own"),
         ({"token_free": False}, "token_free: an emulator has its own"),
-        ({"no_such": 1}, "no-such: unknown setting"),
+        ({"machine": 1}, "machine: an emulator has no such argument: use machines, fleet, clock, .*, rate_limit"),
+        ({"disable_after": -1}, "disable_after: -1 is not a duration"),
         ({"faults": [{"fault": "flood"}]}, "fault 1: fault: 'flood' is not one of"),
     ],
 )
@@ -353,9 +362,229 @@ def send_until_closed(endpoint: str, headers: dict[str, str]) -> None:
         send(endpoint, headers={**METADATA, **headers}, timeout_s=60)
 
 
-def test_unknown_types_and_sources_are_refused(emulator: Emulator) -> None:
-    """The message lists the known ones."""
+def test_types_and_sources_may_be_in_any_case(emulator: Emulator) -> None:
+    """Unknown ones are refused, and the message lists the known ones."""
+    emulator.cancel(emulator.schedule("reDEPLOY", "vm-0", source="user", on_failure="HOLD"))
+    event = emulator.schedule("reboot", "vm-0")
+    shown = send(emulator.endpoint).json["Events"][0]
+    assert (shown["EventId"], shown["EventType"], shown["EventSource"]) == (event.id, "Reboot", "Platform")
+    emulator.wait_seen(event, status="scheduled", within_s=0)
+    with pytest.raises(Invalid, match="status: 'seen' is not one of Planned, Scheduled"):
+        emulator.wait_seen(event, status="seen", within_s=0)
     with pytest.raises(Invalid, match="type: 'Explode' is not one of Freeze, Reboot"):
         emulator.schedule("Explode", "vm-0")
     with pytest.raises(Invalid, match="source: 'Martian'"):
         emulator.schedule("Reboot", "vm-0", source="Martian")
+
+
+@pytest.mark.parametrize("two_hours", ["2h", 7_200, 7_200.0, timedelta(hours=2)])
+def test_durations_may_have_any_form(two_hours: Duration) -> None:
+    """Text, a number of seconds and a timedelta mean the same in every call, setting and fault."""
+    with Emulator(seed=1, disable_after=two_hours, faults=[{"fault": "cut", "after": two_hours}]) as emulator:
+        assert emulator.service.settings.disable_after_s == 7_200
+        assert emulator.faults[0].after_s == 7_200
+        event = emulator.schedule("Reboot", "vm-0", not_before=two_hours, earliest=two_hours, duration_s=two_hours)
+        shown = send(emulator.endpoint).json["Events"][0]
+        assert (shown["NotBefore"], shown["DurationInSeconds"]) == ("Tue, 01 Jan 2030 02:00:00 GMT", 7_200)
+        emulator.wait_seen(event, within_s=two_hours)
+        emulator.expect_poll(since=0, within_s=two_hours)
+        approve(emulator.endpoint, event.id)
+        emulator.expect_approval(event, within_s=two_hours)
+        assert emulator.advance(two_hours) == START + timedelta(hours=2)
+        assert emulator.status(event) == "Started"
+
+
+@pytest.mark.parametrize("wrong", ["soon", -1, True, None, timedelta(seconds=-1), "5"])
+def test_wrong_durations_are_refused(emulator: Emulator, wrong: Any) -> None:
+    """The message has the argument and the forms that a duration may have."""
+    event = emulator.schedule("Reboot", "vm-0")
+    for name, call in (
+        ("advance", emulator.advance),
+        ("within_s", partial(emulator.expect_approval, event)),
+    ):
+        with pytest.raises(Invalid, match=rf'{name}: .* is not a duration: write it like "15m"'):
+            call(wrong)
+
+
+def test_not_before_cannot_shorten_the_notice(emulator: Emulator) -> None:
+    """The message says how much notice there is, and how to get less. Nothing is scheduled."""
+    for not_before in ("5m", START + timedelta(minutes=5)):
+        with pytest.raises(Invalid, match=r'5m from now, but .* get 15m of notice before a Reboot.* write notice="5m"'):
+            emulator.schedule("Reboot", "vm-0", not_before=not_before)
+    assert send(emulator.endpoint).events == {}
+    emulator.schedule("Reboot", "vm-0", not_before="15m")
+    with Emulator(enabled=False) as unpolled:  # the minimum notice is promised only to machines that poll
+        unpolled.schedule("Reboot", "vm-0", not_before="5m")
+
+
+def test_notice_may_be_short(emulator: Emulator) -> None:
+    """`notice` is the time until NotBefore, for this maintenance alone."""
+    event = emulator.schedule("Reboot", "vm-0", notice="90s")
+    shown = send(emulator.endpoint)
+    assert shown.json["Events"][0]["NotBefore"] == "Tue, 01 Jan 2030 00:01:30 GMT"
+    assert shown.json["DocumentIncarnation"] == 2
+    emulator.advance("89s")
+    assert emulator.status(event) == "Scheduled"
+    emulator.advance("1s")
+    assert emulator.status(event) == "Started"
+    emulator.finish(event)
+    emulator.schedule("Reboot", "vm-0")
+    assert send(emulator.endpoint).json["Events"][0]["NotBefore"] == "Tue, 01 Jan 2030 00:16:30 GMT"
+
+
+def test_an_emulator_is_used_while_it_runs() -> None:
+    """Before and after that a call says so. The log can still be read."""
+    emulator = Emulator()
+    with pytest.raises(Refused, match="has not started: use it inside `with Emulator"):
+        emulator.schedule("Reboot", "vm-0")
+    with emulator:
+        event = emulator.schedule("Reboot", "vm-0")
+        send(emulator.endpoint)
+    uses: list[Callable[[], object]] = [
+        lambda: emulator.endpoint,
+        lambda: emulator.environment,
+        lambda: emulator.advance("1m"),
+        lambda: emulator.status(event),
+        lambda: emulator.expect_poll(since=0),
+        lambda: emulator.set_faults([]),
+        emulator.reset,
+    ]
+    for use in uses:
+        with pytest.raises(Refused, match="the emulator has ended"):
+            use()
+    assert len(emulator.requests()) == 1
+    assert "event published" in emulator.timeline()
+
+
+def test_waiting_in_an_event_loop_is_refused(emulator: Emulator) -> None:
+    """The message shows how to wait in a thread. Without a wait an expectation is checked at once."""
+    event = emulator.schedule("Reboot", "vm-0")
+
+    async def check() -> None:
+        for name in ("wait_seen", "expect_approval", "expect_poll"):
+            with pytest.raises(Refused, match=rf"`await asyncio\.to_thread\(scheduled_events\.{name}, …\)`"):
+                getattr(emulator, name)(event) if name != "expect_poll" else emulator.expect_poll()
+        with pytest.raises(Refused, match="expect_no_approval waits"):
+            emulator.expect_no_approval(event, "1s")
+        emulator.expect_no_approval(event)
+        guest = asyncio.create_task(asyncio.to_thread(send, emulator.endpoint))
+        await asyncio.to_thread(emulator.wait_seen, event, by="vm-0")
+        await guest
+
+    asyncio.run(check())
+
+
+# -- a URL for each machine
+
+
+def test_each_machine_has_a_url_of_its_own() -> None:
+    """A caller at that URL is that machine, from whatever address it comes. A removed machine is unknown there."""
+    with Emulator(3, seed=1) as emulator:
+        path = "/metadata/instance/compute/name?api-version=2020-07-01&format=text"
+        for name in ("vm-0", "vm-1", "emulated/vm-2"):
+            assert send(emulator.endpoint_of(name), path=path).raw.decode() == name.rpartition("/")[2]
+        assert send(emulator.endpoint_of("vm-1"), path=path, source="127.0.0.77").raw == b"vm-1"
+        assert emulator.endpoint_of("vm-0") == emulator.endpoint
+        event = emulator.schedule("Terminate", "vm-2")
+        assert approve(emulator.endpoint_of("vm-2"), event.id).status == 200
+        emulator.expect_approval(event, by="vm-2", within_s=0)
+        emulator.finish(event)
+        assert send(f"http://127.0.0.3:{urlsplit(emulator.endpoints['emulated/vm-2']).port}").status == 404
+        with pytest.raises(NotFound, match="there is no machine 'vm-9': there are emulated/vm-0"):
+            emulator.endpoint_of("vm-9")
+    with Emulator() as alone:
+        assert alone.endpoint_of("vm-0") == alone.endpoint
+
+
+def test_urls_of_machines_use_the_given_port() -> None:
+    """With a port, vm-1 is at its own address and that port; without loopback addresses or with `guest` there are no URLs."""
+    for _ in range(20):  # a port may be in use
+        with Emulator() as other:
+            port = int(other.endpoint.rpartition(":")[2])
+        try:
+            with Emulator(2, port=port) as emulator:
+                assert emulator.endpoint_of("vm-1") == f"http://127.0.0.2:{port}"
+                break
+        except InvalidSettings:
+            continue
+    else:
+        pytest.fail("no two consecutive free ports in twenty tries")
+    with (
+        Emulator(2, guest="127.0.0.1:0") as emulator,
+        pytest.raises(Refused, match="emulated/vm-1 has no URL of its own"),
+    ):
+        emulator.endpoint_of("vm-1")
+
+
+# -- reset
+
+
+def test_a_reset_ends_everything_and_keeps_guests_connected() -> None:
+    """Events end, machines, faults and rules are those of the start, and the log is empty. A long poll stays in the log."""
+    with Emulator(2, seed=1, faults=[{"fault": "status", "status": 410, "requests": 1, "machine": "vm-1"}]) as emulator:
+        assert send(emulator.endpoint_of("vm-1")).status == 410
+        events = [emulator.schedule(type_, "vm-0") for type_ in ("Reboot", "Freeze")]
+        emulator.approve(events[0])
+        emulator.fail(events[0])
+        removed = emulator.schedule("Terminate", "vm-1")
+        emulator.approve(removed)
+        emulator.finish(removed)
+        control = emulator.service.control
+        control.cordon_host("host-0", OPERATOR)
+        control.set_budget(OPERATOR, max_machines_down=1)
+        emulator.set_faults([])
+        emulator.on_approval(lambda _: 503)
+        emulator.advance("1h")
+        tag = send(emulator.endpoint).headers["etag"]
+
+        emulator.reset()
+        assert [emulator.status(event) for event in events] == ["Completed", "Cancelled"]
+        assert emulator.machine_names() == ["emulated/vm-0", "emulated/vm-1"]
+        assert emulator.requests() == []
+        assert emulator.clock.now() == START + timedelta(hours=1)
+        assert not emulator.service.store.fleet_rules().max_machines_down
+        assert all(host.cordoned is None for host in emulator.service.store.hosts().values())
+        assert send(emulator.endpoint_of("vm-1")).status == 410, "the faults of the start begin again"
+        reply = send(emulator.endpoint)
+        assert reply.events == {}
+        assert reply.headers["etag"] != tag
+
+        headers = {**METADATA, "If-None-Match": reply.headers["etag"], "Prefer": "wait=60"}
+        guest = threading.Thread(target=send, args=[emulator.endpoint], kwargs={"headers": headers})
+        guest.start()
+        until(lambda: any(r.status is None for r in emulator.requests()))
+        emulator.reset()
+        event = emulator.schedule("Reboot", "vm-0")
+        emulator.wait_seen(event, by="vm-0")
+        guest.join(PATIENCE_S)
+        assert approve(emulator.endpoint, event.id).status == 200, "the callback is gone"
+
+
+def test_a_reset_ends_work_on_hosts() -> None:
+    """Planned and running work on hosts ends too, in every mode."""
+    with Emulator(4, seed=1) as emulator:
+        control = emulator.service.control
+        for mode, hosts in ((HostMode.EVACUATE, ("host-0", "host-1")), (HostMode.IN_PLACE, ("host-2", "host-3"))):
+            type_ = EventType.FREEZE if mode is HostMode.EVACUATE else EventType.REBOOT
+            request = MaintenanceRequest(type=type_, targets=Targets(hosts=hosts), host_mode=mode)
+            control.submit(request, OPERATOR)
+        emulator.advance("20m")
+        emulator.reset()
+        assert emulator.service.store.maintenances(MaintenanceQuery(statuses=UNFINISHED, limit=9)) == []
+        assert emulator.machine_names() == [f"emulated/vm-{number}" for number in range(4)]
+
+
+def test_a_reset_raises_the_failure_of_a_callback(emulator: Emulator) -> None:
+    """It is not lost, and the emulator is reset all the same."""
+    event = emulator.schedule("Reboot", "vm-0")
+    emulator.on_approval(lambda _: pytest.fail("not drained"))
+    assert approve(emulator.endpoint, event.id).status == 500
+    with pytest.raises(pytest.fail.Exception, match="not drained"):
+        emulator.reset()
+    assert emulator.requests() == []
+
+
+def test_the_arguments_are_listed() -> None:
+    """The message about an unknown argument names each argument of an emulator."""
+    names = inspect.signature(Emulator).parameters
+    assert [name for name in names if name != "settings"] == list(ARGUMENTS)

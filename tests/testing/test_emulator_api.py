@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.operator.api.calls import CALLS
 from forewarn.testing.emulator import Emulator
-from forewarn.testing.emulator_api import MAX_WAITING
+from forewarn.testing.emulator_api import MAX_WAITING, emulator_calls
 from forewarn.testing.expectations import Expectations
 from forewarn.testing.request_log import MAX_REQUESTS, RequestLog
 from tests.support.waiting import PATIENCE_S, until
@@ -27,7 +27,7 @@ def call(emulator: Emulator, method: str, path: str, body: object = None) -> Rep
 
 def expect(emulator: Emulator, **expectation: object) -> Any:
     reply = call(emulator, "POST", "/v1/emulator/expect", expectation)
-    assert reply.status == 200, reply.raw
+    assert reply.status == (200 if reply.json["passed"] else 409), reply.raw
     return reply.json
 
 
@@ -49,7 +49,7 @@ def test_a_whole_test_needs_only_http(emulator: Emulator) -> None:
 
 
 def test_a_failed_expectation_has_a_message_and_the_timeline(emulator: Emulator) -> None:
-    """`passed` is false."""
+    """It answers 409, and `passed` is false."""
     event = emulator.schedule("Reboot", "vm-0")
     send(emulator.endpoint)
     for expectation in (
@@ -134,8 +134,9 @@ def test_faults_can_be_set_and_ended(emulator: Emulator) -> None:
 def test_the_openapi_document_has_the_emulators_calls(emulator: Emulator) -> None:
     """It also has all calls of the service, and the service has no call of the emulator."""
     described = call(emulator, "GET", "/v1/openapi.json").json["paths"]
-    emulator_paths = {"/v1/emulator/requests", "/v1/emulator/expect", "/v1/emulator/faults"}
-    assert emulator_paths <= described.keys()
+    expected = described["/v1/emulator/expect"]["post"]["responses"]
+    assert expected["409"]["content"] == expected["200"]["content"], "a failed expectation has the same body"
+    assert {c.path for c in emulator_calls(emulator)} <= described.keys()
     assert {c.path for c in CALLS} <= described.keys()
     assert not any("emulator" in c.path for c in CALLS)
 
@@ -198,9 +199,55 @@ def test_waiting_expectations_do_not_block_other_calls(emulator: Emulator) -> No
         thread.join(0.01)
     assert call(emulator, "POST", "/v1/clock/advance", {"seconds": 60}).status == 200
     until(lambda: len(replies) >= 30)
-    assert [reply.status for reply in replies] == [409] * 30
-    assert f"{MAX_WAITING} expectations are waiting already" in replies[0].json["error"]["message"]
+    assert [reply.status for reply in replies] == [503] * 30
+    assert f"{MAX_WAITING} calls are waiting already" in replies[0].json["error"]["message"]
     send(emulator.endpoint)
     for thread in waiting:
         thread.join(PATIENCE_S)
     assert [reply.json["passed"] for reply in replies[30:]] == [True] * MAX_WAITING
+
+
+def test_approvals_are_held_until_the_test_answers(emulator: Emulator) -> None:
+    """A long poll returns the held approval. The test lets it pass or answers with an error, and gets the answered request."""
+    event = emulator.schedule("Reboot", "vm-0")
+    assert call(emulator, "GET", "/v1/emulator/approvals?within_s=0").status == 409
+    assert call(emulator, "PUT", "/v1/emulator/approvals", {"hold": True}).json == {"hold": True}
+    assert call(emulator, "GET", "/v1/emulator/approvals?within_s=0").json == {"items": []}
+    for answer, status, event_status in (({"status": 503}, 503, "Scheduled"), ({}, 200, "Started")):
+        guest = threading.Thread(target=approve, args=[emulator.endpoint, event.id])
+        guest.start()
+        (held,) = call(emulator, "GET", "/v1/emulator/approvals?within_s=60").json["items"]
+        assert (held["machine"], held["approves"], held["status"]) == ("vm-0", [event.id], None)
+        assert emulator.service.control.event(event.id)[0].status == "Scheduled"
+        path = f"/v1/emulator/approvals/{held['number']}"
+        assert call(emulator, "POST", path, answer).json["status"] == status
+        guest.join(PATIENCE_S)
+        assert emulator.service.control.event(event.id)[0].status == event_status
+        assert call(emulator, "POST", path, {}).status == 404
+    assert call(emulator, "PUT", "/v1/emulator/approvals", {"hold": False}).json == {"hold": False}
+    assert approve(emulator.endpoint, event.id).status == 200
+    for path, body, status in (("1", {"status": 200}, 422), ("x", {}, 404), ("99", {}, 404)):
+        assert call(emulator, "POST", f"/v1/emulator/approvals/{path}", body).status == status
+
+
+def test_a_guest_that_hangs_up_is_no_longer_held(emulator: Emulator) -> None:
+    """Its approval is not listed any more."""
+    event = emulator.schedule("Reboot", "vm-0")
+    call(emulator, "PUT", "/v1/emulator/approvals", {"hold": True})
+    with pytest.raises(TimeoutError):
+        send(emulator.endpoint, "POST", body={"StartRequests": [{"EventId": event.id}]}, timeout_s=0.2)
+    until(lambda: call(emulator, "GET", "/v1/emulator/approvals?within_s=0").json == {"items": []})
+    assert emulator.requests(method="POST")[0].left
+
+
+def test_machines_have_urls_and_a_reset_is_a_call() -> None:
+    """A test in any language finds the URL of each machine, and brings the emulator back to its start."""
+    with Emulator(2, seed=1) as emulator:
+        items = call(emulator, "GET", "/v1/emulator/endpoints").json["items"]
+        assert [item["machine"] for item in items] == ["emulated/vm-0", "emulated/vm-1"]
+        event = emulator.schedule("Reboot", "vm-1")
+        assert approve(items[1]["url"], event.id).status == 200
+        assert expect(emulator, what="approval", event=event.id, machine="vm-1")["passed"]
+        assert call(emulator, "POST", "/v1/emulator/reset").json == {"since": 1}
+        assert send(emulator.endpoint).events == {}
+        assert [r.number for r in emulator.requests()] == [2]

@@ -70,7 +70,7 @@ def test_a_file_of_faults_is_parsed(tmp_path: Path) -> None:
         ({"fault": "status"}, "status: missing"),
         ({"fault": "status", "status": 418}, "status: 418 is not one of 404, 410, 429, 500, 503"),
         ({"fault": "status", "status": "503"}, "status: '503' is not one of"),
-        ({"fault": "slow", "delay": 3}, 'delay: 3 is not a duration: write it like "200ms"'),
+        ({"fault": "slow", "delay": -3}, 'delay: -3 is not a duration: write it like "15m", "1h30m" or "200ms"'),
         ({"fault": "slow", "delay": "soon"}, "delay: 'soon'"),
         ({"fault": "skew", "by": "five"}, "by: 'five' is not a duration"),
         ({"fault": "cut", "requests": 0}, "requests: 0 is not a range of requests"),
@@ -79,7 +79,8 @@ def test_a_file_of_faults_is_parsed(tmp_path: Path) -> None:
         ({"fault": "cut", "requests": 1.5}, "requests: 1.5"),
         ({"fault": "cut", "machine": 3}, "machine: 3 is not a name"),
         ({"fault": "cut", "method": "PUT"}, "method: 'PUT' is not one of GET, HEAD, POST"),
-        ({"fault": "cut", "after": 5}, "after: 5 is not a duration"),
+        ({"fault": "cut", "after": True}, "after: True is not a duration"),
+        ({"fault": "skew", "by": True}, "by: True is not a duration"),
         ({"fault": "cut", "for": "5"}, "for: '5' is not a duration"),
         ({"fault": "cut", "probability": 2}, "probability: 2 is not a number from 0 to 1"),
         ({"fault": "cut", "probability": True}, "probability: True"),
@@ -264,6 +265,16 @@ def test_bad_json_does_not_change_an_empty_answer() -> None:
         for times in (1, 2):
             assert (approve(emulator.endpoint, event.id).status, emulator.requests()[-1].lost) == (200, False)
             emulator.expect_approval(event, within_s=0, times=times)
+
+
+def test_lower_ids_changes_only_the_ids() -> None:
+    """The ids are in lower case, and an approval in that case counts for the event."""
+    with emulated({"fault": "lower-ids"}) as emulator:
+        event = emulator.schedule("Reboot", "vm-0", description="ABC")
+        (shown,) = send(emulator.endpoint).json["Events"]
+        assert (shown["EventId"], shown["Description"]) == (event.id.lower(), "ABC")
+        assert approve(emulator.endpoint, shown["EventId"]).status == 200
+        emulator.expect_approval(event)
 
 
 def test_newer_adds_unknown_content() -> None:

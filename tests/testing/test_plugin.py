@@ -255,3 +255,102 @@ def test_failed(scheduled_events):
     assert "1 failed, 1 passed, 1 error" in done.stdout, done.stdout
     assert done.stdout.count("by the end it was approved twice") == 1, done.stdout
     assert "emulator.py" not in done.stdout, "frames of the emulator are hidden"
+
+
+def test_a_failed_callback_fails_the_test(tmp_path: Path) -> None:
+    """The test fails, not its end, although it waits for nothing. Another failure also shows the callback's."""
+    text = """
+import threading
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+def approve(emulator):
+    event = emulator.schedule("Reboot", "vm-0")
+    url = emulator.endpoint + "/metadata/scheduledevents?api-version=2020-07-01"
+    body = b'{"StartRequests": [{"EventId": "%s"}]}' % event.id.encode()
+    try:
+        urlopen(Request(url, body, {"Metadata": "true"})).read()
+    except HTTPError as error:
+        assert error.code == 500
+    return event
+
+def check(request):
+    ready = False
+    assert ready, "nothing was saved"
+
+def test_waits_for_nothing(scheduled_events):
+    scheduled_events.on_approval(check)
+    approve(scheduled_events)
+
+def test_waits(scheduled_events):
+    scheduled_events.on_approval(check)
+    scheduled_events.expect_approval(approve(scheduled_events))
+
+def test_fails_otherwise(scheduled_events):
+    scheduled_events.on_approval(check)
+    approve(scheduled_events)
+    assert False, "something else"
+
+def test_passes(scheduled_events):
+    scheduled_events.on_approval(lambda request: None)
+    scheduled_events.expect_approval(approve(scheduled_events))
+"""
+    done = pytest_run(tmp_path, test_it=text)
+    assert "3 failed, 1 passed" in done.stdout, done.stdout
+    assert "error" not in done.stdout.splitlines()[-1]
+    assert done.stdout.count("E       AssertionError: nothing was saved") == 2, done.stdout
+    assert done.stdout.count("E       AssertionError: something else") == 1
+    assert done.stdout.count("scheduled_events: on_approval ---") == 1
+    assert "forewarn/testing/" not in done.stdout, "frames of the emulator are hidden"
+
+
+def test_a_marker_may_name_a_scenario(tmp_path: Path) -> None:
+    """It begins with the first poll, its events have its names, and its steps are in the timeline. An error in it is shown."""
+    (tmp_path / "wrong.txt").write_text(
+        "fleet\nscope s availability-set\nmachine s/vm-0\n\nenable s\n\nuntil E9 Started\n", "utf-8"
+    )
+    text = """
+import pytest
+from forewarn.guest import Client
+
+@pytest.mark.scheduled_events(scenario="user-reboot", machines=2, seed=3)
+def test_scenario(scheduled_events):
+    assert len(scheduled_events.machine_names()) == 2
+    client = Client()
+    while not (events := client.poll().events):
+        scheduled_events.advance("10s")
+    scheduled_events.wait_seen("E1", by="vm-0", within_s=0)
+    client.approve(events[0])
+    scheduled_events.expect_approval("E1", times=1)
+    assert scheduled_events.status("E1") == "Started"
+    assert "restart emulated/vm-0" in scheduled_events.timeline()
+    scheduled_events.advance("1h")
+    assert scheduled_events.scenario.ended.is_set()
+
+@pytest.mark.scheduled_events(scenario="wrong.txt")
+def test_wrong_step(scheduled_events):
+    Client().poll()
+    scheduled_events.advance("1s")
+
+@pytest.mark.scheduled_events(scenario="user-reboot", fleet="fleet.toml")
+def test_both(scheduled_events):
+    pass
+
+@pytest.mark.scheduled_events(scenario="nowhere")
+def test_unknown(scheduled_events):
+    pass
+
+@pytest.mark.scheduled_events(machine=3)
+def test_argument(scheduled_events):
+    pass
+"""
+    done = pytest_run(tmp_path, test_it=text)
+    assert "2 passed, 4 errors" in done.stdout, done.stdout
+    for message in (
+        "scenario: the scenario defines the machines and the events: leave out fleet",
+        "there is no scenario 'nowhere': asleep-for-a-day",
+        "scheduled_events: machine: an emulator has no such argument: use machines, fleet, ",
+        ", scenario, or one of the settings",
+        "wrong.txt: line 7: ",
+    ):
+        assert message in done.stdout, message

@@ -12,9 +12,10 @@ from forewarn.testing.emulator import Emulator
 from forewarn.testing.faults import Fault
 from forewarn.testing.recording_file import read_recording
 from tests.addresses import own_loopback_address
+from tests.support.fake_endpoint import http_server, respond
 from tests.support.waiting import PATIENCE_S
 from tests.testing.http_guest import send
-from tests.testing.recordings import recording, start_forewarn
+from tests.testing.recordings import document, recording, start_forewarn
 
 
 def test_failures_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +43,16 @@ def test_failures_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (bad_json.status, bad_json.raw[-1:]) == (200, b",")
             emulator.set_faults(())
             assert next_line().raw == b'{"DocumentIncarnation":1,"Events":[]}'
+
+
+@pytest.mark.parametrize("headers", [{"Connection": "close"}, {"Connection": "keep-alive"}])
+def test_a_closed_connection_is_recorded(headers: dict[str, str]) -> None:
+    """Other values of the header are not."""
+    with (
+        http_server(lambda handler, _: respond(handler, 200, document(1).encode(), **headers)) as endpoint,
+        recording(endpoint, io.BytesIO()) as next_line,
+    ):
+        assert next_line().closes == (headers["Connection"] == "close")
 
 
 def test_a_kill_loses_no_line(tmp_path: Path) -> None:

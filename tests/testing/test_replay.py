@@ -126,6 +126,19 @@ def test_a_replay_has_tags_long_polls_and_checks(tmp_path: Path) -> None:
         assert send(endpoint, "PUT").status == 405
 
 
+def test_a_replay_closes_connections_and_names_no_machine_if_the_endpoint_did(tmp_path: Path) -> None:
+    """Without a recorded machine `/metadata/instance` is 404, after the usual checks."""
+    closing = answer(0, document(1))
+    closing["headers"]["Connection"] = "close"
+    with Emulator(replay=write_recording(tmp_path, closing, answer(60, document(2)))) as emulator:
+        assert send(emulator.endpoint).headers["connection"] == "close"
+        instance = "/metadata/instance/compute?api-version=2017-08-01"
+        assert send(emulator.endpoint, path=instance).status == 404
+        assert send(emulator.endpoint, path=instance, headers={}).status == 400
+        emulator.advance(60)
+        assert "connection" not in send(emulator.endpoint).headers
+
+
 def test_another_version_is_refused(tmp_path: Path) -> None:
     """A recording has only the recorded api-version, and the error names it."""
     path = write_recording(tmp_path, answer(0, document(1)), head={"api_version": "2019-08-01"})

@@ -22,7 +22,7 @@ from forewarn.app.health import Health
 from forewarn.app.hook_transport import HttpTransport
 from forewarn.app.node import REAL, Node, Times, follow
 from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, LargeRemoval, Refused, ServiceError
-from forewarn.core.fleet import MAX_FILE_BYTES, parse_fleet
+from forewarn.core.fleet import MAX_FILE_BYTES, Fleet, parse_fleet
 from forewarn.core.fleet_difference import Difference
 from forewarn.core.model import Actor
 from forewarn.core.store_hold import replaced
@@ -166,7 +166,7 @@ class Service:
         )
 
     def apply_fleet_file(self, path: Path) -> Difference:
-        fleet = parse_fleet(_read_fleet(path), str(path))
+        fleet = read_fleet_file(path)
         try:
             return self.control.apply_fleet(
                 fleet, Actor("fleet file", str(path)), prune=self.settings.prune, large_removal_ok=False
@@ -268,6 +268,11 @@ def _clock_of(settings: Settings, floor: datetime | None) -> Clock:
 def _pause(tried: int) -> None:
     """Sleep for a random time after a conflict, so that two writers do not meet again at once."""
     time.sleep(random.uniform(0.0, min(PAUSE_S * 2**tried, MAX_PAUSE_S)))  # noqa: S311 - no secret
+
+
+def read_fleet_file(path: Path) -> Fleet:
+    """Read a fleet file; raise InvalidFleet if it is wrong."""
+    return parse_fleet(_read_fleet(path), str(path))
 
 
 def _read_fleet(path: Path) -> str:

@@ -181,8 +181,9 @@ def _add(app: StrictTyper, word: str) -> None:
     elif word == "status":
         command(app, word)(module.status)
     else:
-        # All arguments after the program that `conform` tests belong to that program.
-        app.command(context_settings={"allow_interspersed_args": word != "conform"})(getattr(module, word))
+        # All arguments after the program that `conform` or `emulate` runs belong to that program.
+        takes_program = word in ("conform", "emulate")
+        app.command(context_settings={"allow_interspersed_args": not takes_program})(getattr(module, word))
 
 
 def run() -> None:

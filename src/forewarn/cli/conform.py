@@ -14,6 +14,9 @@ from forewarn.core.errors import Invalid
 if TYPE_CHECKING:
     from forewarn.testing.conform.report import Report
 
+# The latest entries of the emulator's timeline; the JSON file has more.
+MAX_TIMELINE_LINES = 25
+
 
 def conform(
     command: Annotated[
@@ -31,7 +34,35 @@ def conform(
         list[str] | None,
         typer.Option(metavar="NAME", help="Test only this behaviour; may be repeated.", show_default=False),
     ] = None,
-    parallel: Annotated[int, typer.Option(help="How many behaviours to test at once.")] = 4,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="A kind of event that the agent handles, like type=Terminate,source=User or type=Freeze,duration=5s; may be"
+            " repeated. Without it the run finds out.",
+            show_default=False,
+        ),
+    ] = None,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME", help="The name of the agent's machine, such as vmss_3.")
+    ] = "vm-0",
+    restarts: Annotated[
+        bool,
+        typer.Option(
+            "--restarts", help="Let the agent end: it is started again, as by a supervisor.", show_default=False
+        ),
+    ] = False,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The address at which every emulator listens, for an agent with a built-in address: 169.254.169.254:80. Run"
+            " the command in a network namespace that has this address. To create one, and to use a port below 1024, takes"
+            " root (CAP_SYS_ADMIN and CAP_NET_ADMIN, CAP_NET_BIND_SERVICE) or `unshare --map-root-user --net`.",
+            show_default=False,
+        ),
+    ] = "",
+    parallel: Annotated[int, typer.Option(help="How many behaviours to test at once; with --listen always one.")] = 4,
     real_time: Annotated[
         bool,
         typer.Option(
@@ -56,7 +87,8 @@ def conform(
 ) -> None:
     """Test an agent, in any language, against the behaviours that keep a machine safe.
 
-    The exit code is 1 if the agent lacks a behaviour that it claims.
+    The exit code is 0 if the agent has every behaviour that it claims, 1 if it lacks one, 4 if one was not reached, and 5 if one
+    was not shown.
     """
     from forewarn.testing import conform as kit
 
@@ -73,6 +105,10 @@ def conform(
             command or [],
             without=claims,
             only=only or [],
+            events=event or [],
+            machine=machine,
+            listen=listen,
+            restarts=restarts,
             parallel=parallel,
             patience_s=seconds("--patience", patience),
             delays=kit.REAL_TIME if real_time else kit.SHORTENED,
@@ -83,7 +119,7 @@ def conform(
     _print_report(out, report)
     _write(json_file, json.dumps(report.json(), indent=2).encode() + b"\n")
     _write(junit_file, report.junit())
-    raise typer.Exit(0 if report.ok else 1)
+    raise typer.Exit(report.exit_code)
 
 
 def _list_behaviours(out: Output) -> None:
@@ -97,8 +133,12 @@ def _list_behaviours(out: Output) -> None:
 
 
 def _print_report(out: Output, report: "Report") -> None:
-    from forewarn.testing.conform.report import FAILED, NOT_REACHED
+    from forewarn.testing.conform.outcomes import FAILED, NOT_REACHED
 
+    if report.events:
+        events = [(each.kind, each.approved, each.prepared, each.reason) for each in report.events]
+        out.table(("event of its own", "approved", "prepared", "what was missing"), events)
+        out.say("")
     table = [(row.behaviour.name, row.outcome, f"{row.seconds:.1f}", row.reason) for row in report.rows]
     out.table(("behaviour", "outcome", "seconds", "what was seen"), table)
     failed = [row for row in report.rows if row.outcome == FAILED]
@@ -108,6 +148,8 @@ def _print_report(out: Output, report: "Report") -> None:
         out.say(f"It {row.behaviour.checks}: {row.behaviour.why}.")
         for line in row.output.splitlines():
             out.say(f"  | {line}")
+        for line in row.timeline[-MAX_TIMELINE_LINES:]:
+            out.say(f"  {line}")
     out.heading(str(report))
 
 

@@ -44,8 +44,12 @@ def add(
         list[str] | None,
         typer.Option(help="Bind this scope; may be repeated.", autocompletion=completion.scopes),
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Bind machines with these labels, like rack=a3,!gpu; may be repeated.", metavar="SELECTOR"),
+    ] = None,
 ) -> None:
-    """Add a no-go time, or change one. Without --scope it binds the whole fleet."""
+    """Add a no-go time, or change one. Without --scope and --label it binds the whole fleet."""
     if bool(times) == bool(start and end) or bool(start) != bool(end):
         raise usage("say when: --start and --end for one time, or --when for a time of every week")
     now = session.now() if start else ""
@@ -56,6 +60,7 @@ def add(
         "when": times or [],
         "zone": zone,
         "scopes": scope or [],
+        "labels": ",".join(label or ()),
     }
     found = session.api.put(path_of("no-go-times", name), body).json()
     session.out.facts(found, list(zip(COLUMNS, _row(found), strict=True)))
@@ -71,5 +76,8 @@ def remove(session: Session, name: Name) -> None:
 def _row(no_go: Json) -> tuple[object, ...]:
     once = f"{full_time(no_go['start'])} to {full_time(no_go['end'])}" if no_go["start"] else ""
     weekly = f"{', '.join(no_go['when'])} {no_go['zone']}"
-    binds = ", ".join(no_go["scopes"]) or "the whole fleet"
+    scopes = ", ".join(no_go["scopes"])
+    binds = scopes or "the whole fleet"
+    if no_go["labels"]:
+        binds = f"machines with {no_go['labels']}" + (f" of {scopes}" if scopes else "")
     return no_go["name"], once or weekly, binds, "yes" if no_go["active"] else "no", no_go["reason"]

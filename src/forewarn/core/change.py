@@ -49,7 +49,9 @@ class Snapshot:
     `fleet_rules` are present if whole maintenances are. So are the `machine_counts` of the scopes that limit a share of
     their machines, and the `fleet_use` if the fleet has a budget. `target_hosts` are the hosts that evacuated
     machines may be sent to, if the caller requested them. Of a maintenance in `unread`, only the visible events are
-    present, and those of the first wave that has planned events.
+    present, and those of the first wave that has planned events. With the `fleet_rules` come, for each no-go time with
+    labels, the machines that it binds (`no_go_machines`): of those present, and of those in events that have not started.
+    If the fleet has windows, `other_scopes` are the rest of the scopes of the events: only their windows count.
     """
 
     scopes: Mapping[str, Scope] = field(default_factory=dict)
@@ -67,6 +69,8 @@ class Snapshot:
     fleet_rules: FleetRules = field(default_factory=FleetRules)
     machine_counts: Mapping[str, int] = field(default_factory=dict)
     fleet_use: FleetUse = field(default_factory=FleetUse)
+    no_go_machines: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    other_scopes: Mapping[str, Scope] = field(default_factory=dict)
     target_hosts: Hosts | None = None
 
 

@@ -49,6 +49,7 @@ class Draft:
         self.orders = dict(snapshot.orders)
         self._removed_machines: list[tuple[str, str]] = []
         self._approvals: list[Approval] = []
+        self._approvers: dict[str, set[str]] = {}
         self._audit: list[AuditEntry] = []
         self._refreshed: set[str] = set()
         self._woken: set[str] = set()
@@ -82,6 +83,12 @@ class Draft:
     def events_of(self, maintenance_id: str) -> list[Event]:
         """Return all events of a maintenance, including the ended ones; of an unread maintenance those that were read."""
         return [self.events[i] for i in self._ids_of_maintenance[maintenance_id]]
+
+    def approvers(self, event: Event) -> set[str]:
+        """Return the machines that approved an event."""
+        if event.id not in self._approvers:
+            self._approvers[event.id] = {approval.machine for approval in event.approvals}
+        return self._approvers[event.id]
 
     def unavailable_in(self, scope: str) -> set[str]:
         """Return the machines of a scope in events that guests see: they are down, or may be drained."""
@@ -173,6 +180,7 @@ class Draft:
 
     def approve(self, event: Event, approval: Approval) -> None:
         self._approvals.append(approval)
+        self.approvers(event).add(approval.machine)
         self.put(replace(event, approvals=(*event.approvals, approval)))
 
     def note(
@@ -221,6 +229,8 @@ class Draft:
             fleet_rules=self.before.fleet_rules,
             machine_counts=self.before.machine_counts,
             fleet_use=self.before.fleet_use,
+            no_go_machines=self.before.no_go_machines,
+            other_scopes=self.before.other_scopes,
         )
         check_invariants(self.before, after, self.now)
         orders = _changed(self.before.orders, self.orders)

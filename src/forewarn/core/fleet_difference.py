@@ -106,6 +106,17 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
     return replace(diff, warnings=(*diff.warnings, _removal_warning(diff))) if diff.large_removal else diff
 
 
+def changes_labels(current: Fleet, diff: Difference) -> bool:
+    """Whether a machine that exists has other labels after the difference, or other labels of its host."""
+    moved = any(
+        (known.labels, known.host) != (machine.labels, machine.host)
+        for machine in diff.machines
+        if (known := current.machines.get(machine.key)) is not None
+    )
+    labelled = any(host.labels != current.hosts.get(host.name, Host(name=host.name)).labels for host in diff.hosts)
+    return moved or labelled or any(host.labels for host in diff.removed_hosts)
+
+
 def _unlisted(host: Host) -> Host:
     """Return the host as it is after it left the fleet while it was cordoned: work on it may still need its connection."""
     return replace(host, listed=False, fault_domain=0, labels={})

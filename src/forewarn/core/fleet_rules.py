@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from forewarn.core.model import check_name, check_text, require
+from forewarn.core.selectors import parse_selector
 from forewarn.core.weekly_times import parse_span, zone_named
 
 MAX_WINDOWS = 200
@@ -41,7 +42,8 @@ class Window:
 class NoGoTime:
     """A time at which no maintenance starts: once, from `start` to `end`, or every week in `spans` on the clocks of `zone`.
 
-    It binds the machines of `scopes`, or the whole fleet without them.
+    It binds the machines of `scopes` that the selector `labels` chooses. Without scopes it binds machines of every scope, and
+    without labels all of them.
     """
 
     name: str
@@ -51,6 +53,7 @@ class NoGoTime:
     spans: tuple[str, ...] = ()
     zone: str = "UTC"
     scopes: tuple[str, ...] = ()
+    labels: str = ""
 
     def __post_init__(self) -> None:
         check_name("no-go time", self.name)
@@ -68,6 +71,7 @@ class NoGoTime:
             len(self.spans) <= MAX_SPANS, f"no-go time {self.name} has {len(self.spans)} spans: use at most {MAX_SPANS}"
         )
         _check_times(self.spans, self.zone)
+        parse_selector(self.labels)
 
 
 def _check_times(spans: tuple[str, ...], zone: str) -> None:

@@ -341,7 +341,8 @@ def _check_windows(after: Snapshot, started: Iterable[Event]) -> None:
 
 def _limits(after: Snapshot, event: Event) -> StartLimits:
     """Return the windows and no-go times of one event, whatever the rest of its wave."""
-    rules, scope = after.fleet_rules, after.scopes.get(event.scope)
+    rules, scope = after.fleet_rules, after.scopes.get(event.scope) or after.other_scopes.get(event.scope)
+    machines = {(event.scope, name) for name in event.resources}
     opened = scope is None or (scope.approval_opens_window and _is_approved(event))
     choices = (
         () if scope is None or opened else scope.windows,
@@ -349,7 +350,12 @@ def _limits(after: Snapshot, event: Event) -> StartLimits:
     )
     return StartLimits(
         tuple(tuple(rules.windows[name] for name in names if name in rules.windows) for names in choices if names),
-        tuple(n for n in rules.no_go_times.values() if not n.scopes or event.scope in n.scopes),
+        tuple(
+            no_go
+            for no_go in rules.no_go_times.values()
+            if (not no_go.scopes or event.scope in no_go.scopes)
+            and (not no_go.labels or not machines.isdisjoint(after.no_go_machines.get(no_go.name, ())))
+        ),
     )
 
 
@@ -588,9 +594,6 @@ def _certainly_due(
     if maintenance.not_after is not None and maintenance.not_after <= max(moments):
         return False  # a later tick cancels it
     candidates = [e for e in events if e.status is not Status.PLANNED or e.born_approved]
-    # A decision about one scope of a wave does not read the windows of its other scopes.
-    if after.fleet_rules.windows and len({e.scope for e in candidates if e.one_domain_at_a_time}) > 1:
-        return False
     return all(
         e.status is Status.SCHEDULED
         and _certainly_in_window(after, e, moments)

@@ -7,7 +7,7 @@ The verbs of executors are in `order_verbs`, those on single hosts in `host_verb
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from forewarn.core.advance import advance, cancel_rest, refresh, wake_if_startable
@@ -15,7 +15,7 @@ from forewarn.core.cancelling import cancel
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.drills import is_drill, refuse_beside_others
-from forewarn.core.errors import IllegalTransition, Invalid, MachineBusy, Refused, TooManyUserOperations
+from forewarn.core.errors import IllegalTransition, Invalid, MachineBusy, Refused, RequestError, TooManyUserOperations
 from forewarn.core.formatting import full_time
 from forewarn.core.host_orders import current_host, is_read, machines_on
 from forewarn.core.host_verbs import retry_host
@@ -112,27 +112,48 @@ def _refuse_too_many(draft: Draft, events: Iterable[Event]) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class GuestApproval:
+    """The StartRequests of one machine: all of them are recorded, or none if one id is not an event of its scope."""
+
+    scope: str
+    machine: str
+    event_ids: tuple[str, ...]
+    actor: Actor
+
+
 def approve(
-    snapshot: Snapshot, event_ids: Iterable[str], *, scope: str, machine: str, now: datetime, actor: Actor
-) -> Change:
-    """Record a guest's approvals: all of them, or none if one id is not an event of its scope."""
-    draft = Draft(snapshot, now, actor)
+    snapshot: Snapshot, approvals: Iterable[GuestApproval], *, now: datetime
+) -> tuple[Change, list[RequestError | None]]:
+    """Record the approvals of some machines; return for each why it is refused, or None. One error stops no other."""
+    draft, errors = Draft(snapshot, now, Actor("service")), list[RequestError | None]()
+    for approval in approvals:
+        draft.actor = approval.actor
+        try:
+            _approve(draft, approval)
+        except RequestError as error:
+            errors.append(error)
+        else:
+            errors.append(None)
+    return draft.change(), errors
+
+
+def _approve(draft: Draft, approval: GuestApproval) -> None:
     events = []
-    for event_id in dict.fromkeys(event_ids):
+    for event_id in dict.fromkeys(approval.event_ids):
         event = draft.events.get(event_id)
-        if event is None or event.scope != scope or event.published is None:
+        if event is None or event.scope != approval.scope or event.published is None:
             raise Invalid(f"Bad request. EventId {event_id} is not an event of this machine's scope")
         require_legal(event, Verb.APPROVE)
         events.append(event)
     for event in events:
-        if event.status is Status.SCHEDULED and _has_effect(event, machine):
-            _record_approval(draft, event, machine)
-    return draft.change()
+        if event.status is Status.SCHEDULED and _has_effect(draft, event, approval.machine):
+            _record_approval(draft, event, approval.machine)
 
 
-def _has_effect(event: Event, machine: str) -> bool:
+def _has_effect(draft: Draft, event: Event, machine: str) -> bool:
     """Whether this machine's approval changes anything. Any other machine's request is accepted but has no effect."""
-    approved_by = {a.machine for a in event.approvals}
+    approved_by = draft.approvers(event)
     if event.approval_mode is ApprovalMode.ALL:
         return machine in event.resources and machine not in approved_by
     return event.approval_mode is ApprovalMode.ANY and not approved_by

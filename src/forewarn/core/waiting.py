@@ -35,7 +35,6 @@ from forewarn.core.model import (
 )
 from forewarn.core.reason import MAX_NAMED, Waiting, clock_held
 from forewarn.core.requested_start import announcement
-from forewarn.core.window_rules import may_wait_elsewhere
 
 
 def waiting_for(snapshot: Snapshot, event_id: str, now: datetime) -> tuple[Waiting, ...]:
@@ -331,7 +330,7 @@ def listed(names: Sequence[str]) -> str:
 def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Event]:
     """Return the first due wave of another maintenance that shares a scope and is earlier in the queue.
 
-    An emergency does not queue: it starts at once. A wave that may wait for a window holds up nothing.
+    An emergency does not queue: it starts at once.
     """
     if maintenance.emergency:
         return []
@@ -345,8 +344,6 @@ def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     ahead = []
     for rival in (draft.maintenances[i] for i in rivals):
         rival_wave = current_wave(draft, rival)
-        if may_wait_elsewhere(draft, rival_wave):
-            continue
         if due(draft, rival, rival_wave) and queue_key(rival, rival_wave) < key and _share_scope(wave, rival_wave):
             ahead.append((queue_key(rival, rival_wave), rival_wave))
     return min(ahead, key=lambda row: row[0])[1] if ahead else []

@@ -5,7 +5,7 @@ that it must give, so that guests prepare no earlier than needed. It starts only
 first, the wave is cancelled and planned again (see `advance`).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from forewarn.core.approvals import approved
@@ -28,7 +28,7 @@ def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> 
     bound = [event for event in wave if event.one_domain_at_a_time]
     rules = draft.before.fleet_rules
     choices = _choices(draft, maintenance, bound)
-    no_go_times = tuple(n for n in rules.no_go_times.values() if any(_binds(n, e) for e in bound))
+    no_go_times = tuple(n for n in rules.no_go_times.values() if any(_binds(draft, n, e) for e in bound))
     if not choices and not no_go_times:
         return None
     return StartLimits(tuple(_windows(rules, names) for names in choices), no_go_times)
@@ -39,7 +39,8 @@ def _choices(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> d
     choices: dict[tuple[str, ...], set[str]] = {}
     bound = [event for event in wave if event.one_domain_at_a_time]
     for event in bound:
-        if names := _windows_of(draft.scopes.get(event.scope), event):
+        scope = draft.scopes.get(event.scope) or draft.before.other_scopes.get(event.scope)
+        if names := _windows_of(scope, event):
             choices.setdefault(names, set()).add(event.scope)
     if bound and maintenance.strategy.windows:
         choices.setdefault(maintenance.strategy.windows, set()).update(event.scope for event in bound)
@@ -58,9 +59,12 @@ def _windows(rules: FleetRules, names: Iterable[str]) -> tuple[Window, ...]:
     return tuple(rules.windows[name] for name in names if name in rules.windows)
 
 
-def _binds(no_go: NoGoTime, event: Event) -> bool:
-    """Whether the no-go time concerns the event."""
-    return not no_go.scopes or event.scope in no_go.scopes
+def _binds(draft: Draft, no_go: NoGoTime, event: Event) -> bool:
+    """Whether the no-go time concerns a machine of the event."""
+    if no_go.scopes and event.scope not in no_go.scopes:
+        return False
+    bound = draft.before.no_go_machines.get(no_go.name, frozenset())
+    return not no_go.labels or any((event.scope, name) in bound for name in event.resources)
 
 
 def may_limit(rules: FleetRules, maintenance: Maintenance, scopes: Collection[Scope] | None, now: datetime) -> bool:
@@ -76,11 +80,6 @@ def may_limit(rules: FleetRules, maintenance: Maintenance, scopes: Collection[Sc
     return not maintenance.emergency and bool(windows or bound)
 
 
-def may_wait_elsewhere(draft: Draft, wave: Iterable[Event]) -> bool:
-    """Whether the wave may wait for a window of another scope, which a decision about one of its scopes does not read."""
-    return bool(draft.before.fleet_rules.windows) and len({e.scope for e in wave if e.one_domain_at_a_time}) > 1
-
-
 def window_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Hold back a planned wave until its window begins within the notice that it must give. A held clock announces nothing."""
     limits = limits_of(draft, maintenance, wave)
@@ -92,7 +91,7 @@ def window_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[
     until = found[0] - notice if found is not None else now + HORIZON
     if until <= max(draft.trusted_in(event.scope) for event in wave):
         return []
-    wait = _reason(limits, _choices(draft, maintenance, wave), wanted, None, found)
+    wait = _reason(draft, maintenance, wave, limits, wanted, None, found)
     return wait_until(wait, until, now, draft.before.hold)
 
 
@@ -116,8 +115,8 @@ def window_start_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]
     now = _latest_now(draft, wave)
     found = limits.first_after(now, now)
     until = found[0] if found is not None else now + HORIZON
-    choices, until_then = _choices(draft, maintenance, wave), until if until > now else None
-    return [_reason(limits, choices, closed[-1], until_then, found, is_published=True)]
+    until_then = until if until > now else None
+    return [_reason(draft, maintenance, wave, limits, closed[-1], until_then, found, is_published=True)]
 
 
 def first_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
@@ -163,8 +162,10 @@ def _wanted(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> dateti
 
 
 def _reason(
+    draft: Draft,
+    maintenance: Maintenance,
+    wave: list[Event],
     limits: StartLimits,
-    choices: Mapping[tuple[str, ...], set[str]],
     moment: datetime,
     until: datetime | None,
     found: Interval | None,
@@ -176,10 +177,10 @@ def _reason(
     if no_go_times:
         named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times)
         message = f"nothing may start during a no-go time: {named}{never}"
-        rules_of = tuple(no_go.scopes for no_go in no_go_times if no_go.scopes)
+        rules_of = tuple(scopes for no_go in no_go_times if (scopes := _scopes_of(draft, no_go, wave)))
         return Waiting(code="no-go", message=message, until=until, rules_of=rules_of)
     windows = " and ".join(" or ".join(w.name for w in choice) or "a removed window" for choice in limits.windows)
-    rules_of = tuple(tuple(sorted(scopes)) for scopes in choices.values())
+    rules_of = tuple(tuple(sorted(scopes)) for scopes in _choices(draft, maintenance, wave).values())
     # The time until which it waits follows the message.
     opens = ", which is closed" if until is not None else ""
     if found is not None and not is_published:
@@ -187,3 +188,10 @@ def _reason(
     return Waiting(
         code="window", message=f"it waits for its window ({windows}){never or opens}", until=until, rules_of=rules_of
     )
+
+
+def _scopes_of(draft: Draft, no_go: NoGoTime, wave: Iterable[Event]) -> tuple[str, ...]:
+    """Return the scopes whose owners may learn the no-go time; none if it binds the whole fleet."""
+    if not no_go.labels:
+        return no_go.scopes
+    return tuple(sorted({event.scope for event in wave if _binds(draft, no_go, event)}))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor as Writer
 from typing import Protocol
 
+from forewarn.endpoint.approvals import ApprovalQueue
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.document_state import DocumentState, Moment, ScopeView, Waiter
 from forewarn.endpoint.documents import Documents
@@ -76,6 +77,7 @@ class EndpointState:
         self.callers_by_address = documents.callers.by_address if by_address_alone else {}
         self.control = control
         self.writer = writer
+        self.approvals = ApprovalQueue(writer, control.approve_together)
         self.loop = loop
         self.limits = limits
         self.trust = trust

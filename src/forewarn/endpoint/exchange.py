@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from forewarn.core.errors import ForewarnError, NotFound, RequestError
+from forewarn.core.lifecycle import GuestApproval
 from forewarn.core.model import Actor, ScopeKind
 from forewarn.endpoint import protocol
 from forewarn.endpoint.callers import Caller
@@ -206,14 +207,18 @@ class Exchange:
             else:
                 self._answer_poll(decision)
         else:
-            ids, caller, actor = decision.event_ids, self._caller, self._actor()
-            self._in_writer_thread(
-                lambda: self._endpoint.control.approve(caller.scope, caller.name, ids, actor),
+            approval = GuestApproval(self._caller.scope, self._caller.name, decision.event_ids, self._actor())
+            self._answer_after(
+                self._endpoint.approvals.submit(approval),
                 lambda: self._connection.respond(Response(200), self._request),
             )
 
     def _in_writer_thread(self, write: Callable[[], None], answer: Callable[[], None]) -> None:
-        """Call `write` in the writer's thread, then `answer`; the connection answers nothing else meanwhile.
+        """Call `write` in the writer's thread, then `answer`."""
+        self._answer_after(self._endpoint.writer.submit(write), answer)
+
+    def _answer_after(self, written: "Future[None]", answer: Callable[[], None]) -> None:
+        """Call `answer` when the write is done; the connection answers nothing else meanwhile.
 
         A write that does not start in time is cancelled: a queue that does not move must not grow.
         """
@@ -236,7 +241,6 @@ class Exchange:
             self._connection.exchange_finished()
 
         loop = self._endpoint.loop
-        written = self._endpoint.writer.submit(write)
         written.add_done_callback(lambda future: loop.call_from_thread(lambda: finish(future)))
         if not written.done():
             limit = loop.call_later(self._endpoint.max_queued_s, written.cancel)

@@ -86,6 +86,11 @@ class GuestSocket:
         self._unsent = b""
         self._when_sent: Callable[[], None] | None = None  # how to end the connection once all is sent
 
+    @property
+    def local_host(self) -> str:
+        """The address that the guest connected to."""
+        return str(self._socket.getsockname()[0])
+
     def start(self) -> None:
         self.ready(IN)
         fd = self._socket.fileno()

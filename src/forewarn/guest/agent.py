@@ -13,18 +13,20 @@ from forewarn.guest.actions import Approve, CheckHealth, Note, Notify, Prepare, 
 from forewarn.guest.budget import limit_s
 from forewarn.guest.client import LONG_POLL_S, Client
 from forewarn.guest.clock import Time
-from forewarn.guest.decide import decide, lapsed_record, notifiers_of
+from forewarn.guest.decide import decide, is_needed, lapsed_record, notifiers_of, record_document
 from forewarn.guest.document import MAX_TEXT_CHARS, Document, Event, event_json
-from forewarn.guest.errors import EndpointError, Refused, StepFailed
+from forewarn.guest.errors import EndpointError, Interrupted, Refused, StepFailed
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.journal import Journal, MemoryJournal
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Step
-from forewarn.guest.state import State, StepState, fold_records, state_record
-from forewarn.guest.steps import HEALTH_TIMEOUT_S, Run, await_orphan
+from forewarn.guest.state import EventState, State, StepState, fold_records, state_record
+from forewarn.guest.steps import HEALTH_TIMEOUT_S, Run, await_orphan, end_orphan
 
 BRIEF_POLL_TIMEOUT_S = 2.0
 RETRY_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+# After so long an approved event that is still Scheduled is approved again.
+APPROVE_AGAIN_S = (60.0, 120.0, 240.0, 480.0, 900.0)
 NOTIFY_WITHIN_S = 5.0
 IDENTIFY_EVERY_S = 30.0
 # More actions than any turn needs. A turn that goes on beyond this has a fault, and must not use up the machine.
@@ -62,6 +64,8 @@ class Agent:
         self._retries: Dict[str, Tuple[int, float]] = {}
         self._identified_s = self._last_document_s = self.time.monotonic()
         self._delay_s = 0.0
+        for known in self.state.events.values():
+            self._set_next_approval(known)
         self._record({"kind": "start", "boot": boot, **({} if records else {"new": True})})
 
     # -- the loop
@@ -138,6 +142,8 @@ class Agent:
             event = record.get("event")
             fields = {**record, **(event if isinstance(event, dict) else self._event_fields(record.get("id")))}
             log.log(line[0], line[1].format_map(_Fields(fields)))
+        if record["kind"] in ("started", "over"):
+            self._retries.pop(f"approve {record['id']}", None)
         self._record(record)
 
     def _event_fields(self, event_id: Any) -> Mapping[str, Any]:
@@ -166,6 +172,8 @@ class Agent:
     def _recover(self, action: Recover) -> None:
         step, step_state = action.step, self.state.step(action.step.name)
         interrupted, child = step_state.under_way == "recover", step_state.child
+        if step_state.under_way == "prepare" and not step.finish:
+            end_orphan(child, self.time)
         verified = step_state.verified
         if not interrupted:
             verified, _ = self._verify(step, "recover", action.event, step.timeout_s)
@@ -200,9 +208,11 @@ class Agent:
 
     def _begin(self, step: Step, phase: str, event: Optional[Event], share_s: float, **more: Optional[bool]) -> None:
         self.activity = f"{phase} {step.name!r}"
-        event_id = event.id if event is not None else ""
-        log.info("%s %r for %s, at most %.0f s", phase, step.name, event_id or "no event", share_s)
-        begin = {"kind": "begin", "phase": phase, "step": step.name, "event": event_id, "share_s": round(share_s, 3)}
+        event_key = event.key if event is not None else ""
+        log.info(
+            "%s %r for %s, at most %.0f s", phase, step.name, event.id if event is not None else "no event", share_s
+        )
+        begin = {"kind": "begin", "phase": phase, "step": step.name, "event": event_key, "share_s": round(share_s, 3)}
         # Keeps a program of an earlier agent known until it is gone.
         self._record({**begin, **more, "child": list(self.state.step(step.name).child)})
         self._show()
@@ -220,7 +230,10 @@ class Agent:
         began_s = self.time.monotonic()
         reason = self._attempt(work, self._run(step.name, phase, event, share_s, limited=limited))
         took_s = self.time.monotonic() - began_s
-        if reason:
+        interrupted = bool(reason) and phase == "prepare" and not is_needed(self.plan, self.state, step)
+        if interrupted:
+            log.info("%s %r was interrupted after %.1f s: %s", phase, step.name, took_s, reason)
+        elif reason:
             log.warning("%s %r failed after %.1f s: %s", phase, step.name, took_s, reason)
         else:
             log.info("%s %r done in %.1f s", phase, step.name, took_s)
@@ -230,10 +243,11 @@ class Agent:
                 "kind": "end",
                 "phase": phase,
                 "step": step.name,
-                "event": event.id if event is not None else "",
+                "event": event.key if event is not None else "",
                 "ok": not reason,
                 "reason": reason,
                 "took_s": round(took_s, 3),
+                **({"interrupted": True} if interrupted else {}),
             }
         )
         return not reason
@@ -244,7 +258,7 @@ class Agent:
             return ""
         try:
             work(run)
-        except StepFailed as error:
+        except (StepFailed, Interrupted) as error:
             return str(error)[:MAX_TEXT_CHARS]
         except OSError as error:
             return f"{type(error).__name__}: {error.strerror}"
@@ -254,7 +268,9 @@ class Agent:
         return ""
 
     def _run(self, step: str, phase: str, event: Optional[Event], share_s: float, *, limited: bool) -> Run:
-        health = self.plan.health
+        health, configured = self.plan.health, self.plan.step(step)
+        # Undoing a step is not interrupted: the machine must come back into service.
+        interruptible = configured is not None and phase in ("prepare", "approve")
         return Run(
             step=step,
             phase=phase,
@@ -263,7 +279,9 @@ class Agent:
             time=self.time,
             # Verifying before an approval may use the reserve of its own event, but must not delay another event.
             limit_s=(lambda: self._limit_s(event if phase == "prepare" else None)) if limited else (lambda: None),
-            poll=self._poll_briefly,
+            poll=self._poll_and_record if interruptible else self._poll_briefly,
+            needed=lambda: configured is None or not interruptible or is_needed(self.plan, self.state, configured),
+            finish=configured is not None and configured.finish,
             record_child=lambda pid, ticks: self._record_child(step, phase, pid, ticks),
             kept=self.state.steps.get(step, StepState()).kept,
             record_kept=lambda kept: self._record({"kind": "kept", "step": step, "kept": kept}),
@@ -272,8 +290,8 @@ class Agent:
         )
 
     def _limit_s(self, event: Optional[Event]) -> Optional[float]:
-        event_id = event.id if event is not None else ""
-        return limit_s(self.plan, self.me or Me(""), self.state, self.view(), event_id)
+        event_key = event.key if event is not None else ""
+        return limit_s(self.plan, self.me or Me(""), self.state, self.view(), event_key)
 
     def _record_child(self, step: str, phase: str, pid: int, ticks: int) -> None:
         if phase in ("prepare", "recover"):
@@ -284,23 +302,48 @@ class Agent:
         if self.client.due_in_s() == 0.0:
             self.poll(0.0, BRIEF_POLL_TIMEOUT_S)
 
+    def _poll_and_record(self) -> None:
+        """Poll briefly, and record what the document says: it may no longer need the step, and `status` shows it at once."""
+        before = self.document
+        self._poll_briefly()
+        if self.document is before:
+            return
+        for _ in range(MAX_ACTIONS):
+            note = record_document(self.plan, self.me or Me(""), self.state, self.view())
+            if note is None:
+                break
+            self._note(note)
+        self._show()
+
     def _approve(self, action: Approve) -> None:
         event = action.event
-        known = self.state.events[event.id]
+        known = self.state.events[event.key]
         if not self._still_prepared(action):
             return
-        self._record({"kind": "approving", "ids": [event.id]})
+        self._record({"kind": "approving", "ids": [event.key]})
         try:
             if not self.dry_run:
                 self.client.approve(event)
         except (Refused, EndpointError) as error:
             self._not_approved(event, f"the endpoint refused it: {error}")
             return
-        left_s = round(action.left_s, 3) if action.left_s is not None else None
-        log.info("approved %s %s%s", event.type, event.id, " (dry run: not sent)" if self.dry_run else "")
-        tell = notifiers_of(self.plan, event, known.do)
-        self._record({"kind": "approved", "ids": [event.id], "left_s": left_s, "tell": tell})
-        self._set_retry(f"approve {event.id}", True)
+        again = " again, because it is still Scheduled" if known.approved else ""
+        dry = " (dry run: not sent)" if self.dry_run else ""
+        log.log(
+            logging.DEBUG if known.repeats else logging.INFO, "approved %s %s%s%s", event.type, event.id, again, dry
+        )
+        record: Dict[str, Any] = {"kind": "approved", "ids": [event.key]}
+        if not again:
+            record["left_s"] = round(action.left_s, 3) if action.left_s is not None else None
+            record["tell"] = notifiers_of(self.plan, event, known.do)
+        self._record(record)
+        self._set_next_approval(known)
+
+    def _set_next_approval(self, known: EventState) -> None:
+        """Delay the next approval of an approved event; the pauses grow with each approval, also across restarts."""
+        if known.approved and known.open:
+            pause_s = APPROVE_AGAIN_S[min(known.repeats, len(APPROVE_AGAIN_S) - 1)]
+            self._retries[f"approve {known.event.key}"] = (0, self.time.monotonic() + pause_s)
 
     def _still_prepared(self, action: Approve) -> bool:
         """Verify each required step once more: a person or program may have undone it since."""
@@ -310,6 +353,8 @@ class Agent:
             share_s = min(step.timeout_s, self.view().left_s(event) or step.timeout_s)
             prepared, reason = self._verify(step, "approve", event, share_s)
             self.activity = ""
+            if not is_needed(self.plan, self.state, step):
+                return False
             if reason:
                 self._not_approved(event, f"step {step.name!r} cannot be verified: {reason}")
                 return False
@@ -323,8 +368,8 @@ class Agent:
 
     def _not_approved(self, event: Event, reason: str) -> None:
         log.warning("%s is not approved: %s; the agent tries again", event.id, reason)
-        self._record({"kind": "refused", "ids": [event.id], "reason": reason})
-        self._set_retry(f"approve {event.id}", False)
+        self._record({"kind": "refused", "ids": [event.key], "reason": reason})
+        self._set_retry(f"approve {event.key}", False)
 
     def _check_health(self, action: CheckHealth) -> None:
         health = self.plan.health

@@ -33,14 +33,14 @@ def budget_left_s(known: EventState, view: View) -> Optional[float]:
 
 def is_new(state: State, event: Event) -> bool:
     """Return whether the event was never seen, or is listed again after it was gone."""
-    return event.id not in state.events or state.events[event.id].gone
+    return event.key not in state.events or state.events[event.key].gone
 
 
 def pending_steps(plan: Plan, state: State, known: EventState) -> Iterator[Step]:
     """Yield the steps of this event that are neither prepared nor have failed or been skipped for it."""
     for step in plan.preparing(known.event):
         step_state = state.step(step.name)
-        ended = known.event.id in step_state.outcomes or (step_state.prepared and not step.each_event)
+        ended = known.event.key in step_state.outcomes or (step_state.prepared and not step.each_event)
         if step_state.under_way == "prepare" or not ended:
             yield step
 
@@ -62,7 +62,7 @@ def step_share_s(plan: Plan, state: State, known: EventState, step: Step, view: 
     return 0.0, f"it may take {step.timeout_s:.0f} s, and {max(0.0, budget_s - required_s):.0f} s are left for it"
 
 
-def limit_s(plan: Plan, me: Me, state: State, view: View, event_id: str = "") -> Optional[float]:
+def limit_s(plan: Plan, me: Me, state: State, view: View, event_key: str = "") -> Optional[float]:
     """Return how long the current step for this event may go on.
 
     The limit is the smallest of the event's own budget and the budgets of all events that still have pending steps and
@@ -78,6 +78,6 @@ def limit_s(plan: Plan, me: Me, state: State, view: View, event_id: str = "") ->
     for known in open_events:
         budget_s = budget_left_s(known, view) if known.prepares else None
         pending = any(True for _ in pending_steps(plan, state, known))
-        if budget_s is not None and (known.event.id == event_id or (budget_s > 0 and pending)):
+        if budget_s is not None and (known.event.key == event_key or (budget_s > 0 and pending)):
             limits_s.append(budget_s)
     return min(limits_s, default=None)

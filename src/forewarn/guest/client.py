@@ -7,6 +7,7 @@ first occurs and when it changes, not each time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -189,9 +190,18 @@ class Client:
 
     def approve(self, *events: Union[Event, str]) -> None:
         """Approve these events; repeating it is safe. Raise Refused when an id does not belong to this scope."""
-        ids = list(dict.fromkeys(each.id if isinstance(each, Event) else each.upper() for each in events))
+        by_key: Dict[str, str] = {}
+        for event in events:
+            received = self._received_id(event)
+            by_key.setdefault(received.upper(), received)
+        ids = list(by_key.values())
         for first in range(0, len(ids), MAX_IDS):
             self._approve(ids[first : first + MAX_IDS])
+
+    def _received_id(self, event: Union[Event, str]) -> str:
+        """Return the id as the endpoint wrote it: an endpoint may compare ids exactly."""
+        listed = self._last.event(event) if isinstance(event, str) and self._last is not None else event
+        return listed.id if isinstance(listed, Event) else str(event)
 
     def _approve(self, ids: List[str]) -> None:
         body = json.dumps({"StartRequests": [{"EventId": each} for each in ids]}).encode()
@@ -205,22 +215,29 @@ class Client:
         if self._name:
             return Me(self._name, "configured")
         try:
-            answer = self._request(
-                "GET", "/metadata/instance/compute", version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S
-            )
+            return self.instance()
+        except (EndpointError, Refused) as error:
+            log.debug("the endpoint does not give this machine's name (%s): the host name is used", error)
+            return Me(socket.gethostname().partition(".")[0], "hostname")
+
+    def instance(self) -> Me:
+        """Return this machine as `/metadata/instance` names it; raise BadDocument or another error if it does not."""
+        path = "/metadata/instance/compute"
+        answer = self._request("GET", path, version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S)
+        try:
             compute = json.loads(answer.body.decode("utf-8-sig"), parse_int=whole_number)
             name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
-        except (EndpointError, Refused, ValueError, AttributeError, RecursionError) as error:
-            log.debug("the endpoint does not give this machine's name (%s): the host name is used", error)
+        except (ValueError, AttributeError, RecursionError):
             name = scale_set = None
-        if isinstance(name, str) and name:
-            scale_set = scale_set if isinstance(scale_set, str) else ""
-            return Me(writable(name)[:MAX_NAME_CHARS], "instance", writable(scale_set)[:MAX_NAME_CHARS])
-        return Me(socket.gethostname().partition(".")[0], "hostname")
+        if not isinstance(name, str) or not name:
+            raise BadDocument(f"{path} has no name")
+        scale_set = scale_set if isinstance(scale_set, str) else ""
+        return Me(writable(name)[:MAX_NAME_CHARS], "instance", writable(scale_set)[:MAX_NAME_CHARS])
 
-    def versions(self) -> None:
-        """Request something that enables nothing, to see whether the endpoint answers."""
-        self._request("GET", "/metadata/versions", version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S)
+    def check_events(self) -> None:
+        """Raise EndpointError unless the endpoint has events for this machine; without a version it enables nothing."""
+        with contextlib.suppress(Refused):  # the missing version
+            self._request("GET", PATH, version="", timeout_s=INSTANCE_TIMEOUT_S)
 
     # -- one request
 
@@ -231,14 +248,15 @@ class Client:
         *,
         headers: Optional[Mapping[str, str]] = None,
         body: bytes = b"",
-        version: str = "",
+        version: Optional[str] = None,
         timeout_s: float,
     ) -> Response:
+        version = self._version if version is None else version
         try:
             answer = self._transport.request(
                 method,
                 self.endpoint,
-                f"{path}?api-version={version or self._version}",
+                f"{path}?api-version={version}" if version else path,
                 headers={"Metadata": "true", **(headers or {})},
                 body=body,
                 timeout_s=timeout_s,

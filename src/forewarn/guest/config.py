@@ -156,7 +156,7 @@ def _steps(values: List[Any]) -> Tuple[Step, ...]:
 
 
 def _step(value: Any, where: str) -> Step:
-    check_keys(value, ("name", "when", "timeout", "required", "repeatable", *HANDLERS), where)
+    check_keys(value, ("name", "when", "timeout", "required", "repeatable", "finish", *HANDLERS), where)
     name = text(value.get("name"), f"{where}.name")
     where = f'{where} "{name}"'
     handlers = [handler for handler in HANDLERS if handler in value]
@@ -176,6 +176,7 @@ def _step(value: Any, where: str) -> Step:
         timeout_s=timeout_s,
         required=flag(value.get("required", False), f"{where}.required"),
         repeatable=flag(value.get("repeatable", True), f"{where}.repeatable"),
+        finish=flag(value.get("finish", False), f"{where}.finish"),
     )
     if step.notifies and step.required:
         raise ConfigError(

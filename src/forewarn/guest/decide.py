@@ -8,10 +8,12 @@ The rules, in the order in which they apply:
    (`budget`), and not earlier than `prepare_within` before NotBefore. Begin nothing for an event that has Started. Begin no
    step that would still run when a more urgent event may take the machine down.
 4. Approve an event when each of its steps has ended and each required step is prepared and verified. The agent verifies the
-   required steps once more right before it approves; a step that no longer holds is prepared again.
-5. Undo the steps that no open event needs any more, in reverse order. Then health must pass. Then the machine is in service.
+   required steps once more right before it approves; a step that no longer holds is prepared again. An approved event that
+   stays Scheduled is approved again after a while (`View.not_before_s`): the endpoint may have lost the approval.
+5. Undo the steps that no open event needs any more, in reverse order; the agent first interrupts one that runs. Then health
+   must pass. Then the machine is in service.
 
-Invariant: `decide` never returns Approve for an event while `why_not_approved` gives a reason.
+Invariant: `decide` never returns Approve for an event while `why_not_ready` gives a reason.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ REBOOTING = ("Reboot", "Redeploy")
 def decide(plan: Plan, me: Me, state: State, view: View) -> Action:
     """Return the one thing to do now."""
     for choose in (
-        _record_document,
+        record_document,
         _notify_unless_urgent,
         _prepare_or_approve,
         _notify,
@@ -61,7 +63,8 @@ def _wait(plan: Plan, state: State, view: View) -> Wait:
 # -- 1. record what the document says
 
 
-def _record_document(plan: Plan, me: Me, state: State, view: View) -> Optional[Action]:
+def record_document(plan: Plan, me: Me, state: State, view: View) -> Optional[Note]:
+    """Return the next record of what the document says, or None when all of it is recorded; also while a step runs."""
     if view.document is None:
         return None
     for event in view.document.events:
@@ -71,7 +74,7 @@ def _record_document(plan: Plan, me: Me, state: State, view: View) -> Optional[A
             if record is not None:
                 return Note(record)
     for known in state.events.values():
-        if not known.gone and _is_gone(me, known, view.document.event(known.event.id)):
+        if not known.gone and _is_gone(me, known, view.document.event(known.event.key)):
             return Note(_over_record(plan, known, _outcome(known, view)))
     return None
 
@@ -99,12 +102,12 @@ def _seen_record(plan: Plan, event: Event, view: View) -> Dict[str, Any]:
 
 
 def _change_record(plan: Plan, event: Event, state: State, view: View) -> Optional[Dict[str, Any]]:
-    known = state.events[event.id]
+    known = state.events[event.key]
     if event.started and not known.started:
         missed = known.event.started
         return {
             "kind": "started",
-            "id": event.id,
+            "id": event.key,
             "missed": missed and known.do != "ignore",
             "tell": notifiers_of(plan, event, known.do),
         }
@@ -120,7 +123,7 @@ def _change_record(plan: Plan, event: Event, state: State, view: View) -> Option
     if known.boot == state.boot:
         return None
     if not event.started:
-        return {"kind": "still", "id": event.id}
+        return {"kind": "still", "id": event.key}
     if event.type in REBOOTING:
         return _over_record(plan, known, REBOOTED)
     return None
@@ -133,7 +136,7 @@ def _compared_fields(event: Event) -> Tuple[Any, ...]:
 
 
 def _over_record(plan: Plan, known: EventState, how: str) -> Dict[str, Any]:
-    return {"kind": "over", "id": known.event.id, "how": how, "tell": notifiers_of(plan, known.event, known.do)}
+    return {"kind": "over", "id": known.event.key, "how": how, "tell": notifiers_of(plan, known.event, known.do)}
 
 
 def _outcome(known: EventState, view: View) -> str:
@@ -205,7 +208,7 @@ def _by_urgency(state: State, view: View) -> List[EventState]:
 def _prepare_or_skip(plan: Plan, state: State, known: EventState, step: Step, view: View) -> Optional[Action]:
     share_s, reason = step_share_s(plan, state, known, step, view)
     if reason:
-        return Note({"kind": "skip", "step": step.name, "event": known.event.id, "reason": reason})
+        return Note({"kind": "skip", "step": step.name, "event": known.event.key, "reason": reason})
     lefts_s = [view.left_s(other.event) for other in _interrupting_events(state) if other is not known]
     if any(left_s is not None and 0 < left_s < share_s for left_s in lefts_s):
         return None  # wait until the other event has started, or is overdue
@@ -223,9 +226,11 @@ def _interrupting_events(state: State) -> List[EventState]:
 
 
 def _approve(plan: Plan, me: Me, state: State, known: EventState, view: View) -> Optional[Action]:
-    if view.document is None or why_not_approved(plan, me, state, known) or not view.due(f"approve {known.event.id}"):
+    # An approved event is approved again only at a moment that the agent has set.
+    at_s = view.not_before_s.get(f"approve {known.event.key}", float("inf") if known.approved else 0.0)
+    if view.document is None or why_not_ready(plan, me, state, known) or at_s > view.now_s:
         return None
-    event = view.document.event(known.event.id)
+    event = view.document.event(known.event.key)
     if event is None or event.status != SCHEDULED or not me.is_in(event):
         return None
     steps = plan.preparing(known.event) if known.do == "prepare" else ()
@@ -236,13 +241,16 @@ def lapsed_record(state: State, step: Step, event: Event) -> Dict[str, Any]:
     """Return the record of a required step that is no longer prepared; it is prepared again MAX_LAPSES times."""
     again = state.step(step.name).lapses < MAX_LAPSES
     reason = "it was prepared, and " + ("no longer is" if again else "does not stay so")
-    return {"kind": "lapsed", "step": step.name, "event": event.id, "again": again, "reason": reason}
+    return {"kind": "lapsed", "step": step.name, "event": event.key, "again": again, "reason": reason}
 
 
 def why_not_approved(plan: Plan, me: Me, state: State, known: EventState) -> str:
     """Return the reason not to approve, for people, or "" when there is none."""
-    if known.approved:
-        return "it is approved"
+    return "it is approved" if known.approved else why_not_ready(plan, me, state, known)
+
+
+def why_not_ready(plan: Plan, me: Me, state: State, known: EventState) -> str:
+    """Return the reason not to approve now, whether or not it was approved before; "" when there is none."""
     if known.started:
         return "it has started"
     if known.over:
@@ -263,7 +271,7 @@ def _why_not_prepared(plan: Plan, state: State, known: EventState) -> str:
     for step in plan.preparing(known.event):
         step_state = state.step(step.name)
         if step.required and not step_state.prepared:
-            _, reason = step_state.outcomes.get(known.event.id, (False, ""))
+            _, reason = step_state.outcomes.get(known.event.key, (False, ""))
             return f"required step {step.name!r} is not prepared: {reason}"
     return ""
 
@@ -278,13 +286,17 @@ def _may_return(state: State, view: View) -> bool:
     return view.document is not None and not any(known.do != "ignore" for known in state.events.values())
 
 
+def is_needed(plan: Plan, state: State, step: Step) -> bool:
+    """Return whether an open event needs the step. If none does, a step that runs is interrupted, and a dirty one is undone."""
+    return any(step in plan.preparing(known.event) for known in state.events.values() if known.prepares)
+
+
 def _recover_unneeded_step(plan: Plan, _: Me, state: State, view: View) -> Optional[Action]:
     if view.document is None and not _may_return(state, view):
         return None
-    needed = {step.name for known in state.events.values() if known.prepares for step in plan.preparing(known.event)}
     for step in reversed(plan.steps):
         step_state = state.steps.get(step.name)
-        if step_state is not None and step_state.dirty and step.name not in needed:
+        if step_state is not None and step_state.dirty and not is_needed(plan, state, step):
             # In reverse order: the steps before this one wait until it is undone.
             return (
                 Recover(step, _last_ended_event(state))

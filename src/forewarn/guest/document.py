@@ -39,7 +39,7 @@ log = logging.getLogger("forewarn.guest.document")
 
 @dataclass(frozen=True)
 class Event:
-    """One event; `raw` is the entry as received, with unknown fields."""
+    """One event; `id` is as received, and `raw` is the entry as received, with unknown fields."""
 
     id: str
     status: str
@@ -52,6 +52,11 @@ class Event:
     # -1 means unknown, as in the protocol; a version without the field gives -1 too.
     duration_s: int = -1
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def key(self) -> str:
+        """The id in upper case, by which events are compared and the journal names them."""
+        return self.id.upper()
 
     @property
     def started(self) -> bool:
@@ -70,7 +75,7 @@ class Document:
 
     def event(self, event_id: str) -> Optional[Event]:
         wanted = event_id.upper()
-        return next((event for event in self.events if event.id == wanted), None)
+        return next((event for event in self.events if event.key == wanted), None)
 
     def differs(self, other: Optional[Document]) -> bool:
         """Return whether incarnation or content differ: in a new epoch the same number may have other content."""
@@ -128,9 +133,9 @@ def _readable_events(entries: List[Any]) -> Tuple[Event, ...]:
     for entry in entries:
         try:
             event = parse_event(entry)
-            if event.id in events:
+            if event.key in events:
                 raise BadDocument("two events have the same EventId")
-            events[event.id] = event
+            events[event.key] = event
         except Exception as error:  # no content of the endpoint may stop the agent
             errors.append(str(error) or type(error).__name__)
     if errors:
@@ -143,8 +148,8 @@ def parse_event(data: Any) -> Event:
     """Parse one entry of Events; only EventId and EventStatus are required."""
     if not isinstance(data, dict) or not all(isinstance(data.get(key), str) for key in ("EventId", "EventStatus")):
         raise BadDocument("an event has no EventId or no EventStatus")
-    event_id = writable(data["EventId"]).upper()
-    if len(event_id) > MAX_ID_CHARS:
+    event_id = writable(data["EventId"])
+    if len(event_id.upper()) > MAX_ID_CHARS:
         raise BadDocument(f"an EventId has more than {MAX_ID_CHARS} characters")
     return Event(
         id=event_id,

@@ -13,6 +13,7 @@ GuestError
   StepFailed               a step failed; the text goes into journal and status
     Unanswered             a server that the step called does not answer; it may later
     OutOfTime              the step did not end within its share of the budget
+  Interrupted              no event needs the step any more; no StepFailed, so that no handler takes it for a failure
 
 JournalError               the journal cannot be written; the agent ends with exit code 1
 """
@@ -88,6 +89,10 @@ class Unanswered(StepFailed):
 
 class OutOfTime(StepFailed):
     """A step was stopped at the end of its share of the budget."""
+
+
+class Interrupted(GuestError):
+    """No event needs the step any more, as after a cancel; what it began is undone."""
 
 
 class JournalError(SystemExit):

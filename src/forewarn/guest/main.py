@@ -17,7 +17,17 @@ from forewarn.guest import journal as journals
 from forewarn.guest.client import Client
 from forewarn.guest.clock import Time, boot_id, format_time
 from forewarn.guest.config_values import did_you_mean, seconds
-from forewarn.guest.errors import ConfigError, EndpointError, GuestError, JournalInUse, Refused
+from forewarn.guest.errors import (
+    ConfigError,
+    CutShort,
+    EndpointError,
+    GuestError,
+    JournalError,
+    JournalInUse,
+    NoAnswer,
+    Refused,
+    Unreachable,
+)
 from forewarn.guest.plan import Plan
 from forewarn.guest.printable import MAX_LINE_CHARS, printable, word
 from forewarn.guest.system import system
@@ -175,21 +185,31 @@ def _writable(folder: Path) -> bool:
 
 
 def _endpoint_answers(config: configuration.Config) -> bool:
-    """Print and return whether the endpoint knows this machine; the request enables nothing."""
+    """Print and return whether the endpoint answers as `run` needs it; the requests enable nothing."""
     client = _client(config)
-    me = client.me()
-    if me.origin == "instance" or (config.name and _reachable(client)):
-        print(f"ok    {client.endpoint} answers: this machine is {printable(me.name)}")
-        return True
-    print(f"WRONG {client.endpoint} does not say which machine this is; by its host name it is {me.name}")
-    return False
-
-
-def _reachable(client: Client) -> bool:
+    given = ""
     try:
-        client.versions()
-    except (EndpointError, Refused):
+        given = client.instance().name
+    except (Unreachable, NoAnswer, CutShort) as error:
+        print(f"WRONG {client.endpoint} does not answer: {error}")
         return False
+    except (EndpointError, Refused):  # an endpoint without instance documents, or one that does not know this machine
+        try:
+            client.check_events()
+        except EndpointError as error:
+            print(f"WRONG {client.endpoint} has no events for this machine: {printable(str(error))}")
+            return False
+    if config.name:
+        other = f"; the endpoint calls it {printable(given)}" if given not in ("", config.name) else ""
+        print(f"ok    {client.endpoint} answers: this machine is {printable(config.name)}, as configured{other}")
+    elif given:
+        print(f"ok    {client.endpoint} answers: this machine is {printable(given)}")
+    else:
+        name = printable(client.me().name)
+        print(
+            f"ok    {client.endpoint} answers, and does not say which machine this is: by its host name it is {name};"
+        )
+        print("      set `name` if the Resources of events have another name for it")
     return True
 
 
@@ -251,13 +271,17 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
                 logging.getLogger("forewarn.guest").error("status or metrics cannot be written: %s", error)
                 failed.append(True)
 
-    agent = Agent(
-        config.plan, _client(config), journal, boot=boot_id(config.boot_id_file), dry_run=dry_run, on_change=show
-    )
-    logging.getLogger("forewarn.guest").info(
-        "watching %s%s", agent.client.endpoint, "; a dry run: nothing is done, nothing is approved" if dry_run else ""
-    )
-    agent.run()
+    log = logging.getLogger("forewarn.guest")
+    try:
+        agent = Agent(
+            config.plan, _client(config), journal, boot=boot_id(config.boot_id_file), dry_run=dry_run, on_change=show
+        )
+        dry = "; a dry run: nothing is done, nothing is approved" if dry_run else ""
+        log.info("watching %s%s", agent.client.endpoint, dry)
+        agent.run()
+    except JournalError as error:
+        log.error("%s", error)
+        return 1
     return 0
 
 
@@ -290,6 +314,8 @@ class _JsonLines(logging.Formatter):
         line = {"at": format_time(record.created), "level": record.levelname.lower(), "message": message}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
+        if hasattr(record, "output"):
+            line["output"] = record.output
         return json.dumps(line)
 
 
@@ -298,7 +324,8 @@ class _PlainLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name in `logging`)
         record.message = printable(record.message)
-        return super().formatMessage(record)
+        output = "".join(f"\n  | {printable(line)}" for line in getattr(record, "output", "").splitlines())
+        return super().formatMessage(record) + output
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return "\n".join(printable(line) for line in super().formatException(ei).split("\n"))
@@ -335,6 +362,7 @@ def _simulate(options: argparse.Namespace) -> int:
             print("forewarn-agent: an event is under way: simulate when it is over", file=sys.stderr)
             return 1
         _set_up_log("warning")
+        logging.getLogger("forewarn.guest.output").setLevel(logging.INFO)
         return 0 if simulate(config, options.type, notice_s, lambda line: print(line, flush=True)) else 1
     finally:
         journal.close()

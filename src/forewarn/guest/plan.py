@@ -49,6 +49,8 @@ class Step:
     timeout_s: float = 60.0
     required: bool = False
     repeatable: bool = True
+    # It goes on to its end even if no event needs it any more.
+    finish: bool = False
 
     @property
     def notifies(self) -> bool:

@@ -1,7 +1,8 @@
 """What the agent remembers: the state that the journal's records add up to.
 
 Pure: the same records give the same state on any machine. A record is a dict with a `kind`; KINDS below maps each kind to the
-function that applies it. Nothing else changes the state, so an agent that was killed finds everything in its journal.
+function that applies it. Nothing else changes the state, so an agent that was killed finds everything in its journal. Records
+name an event by its `key`, the id in upper case.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class EventState:
     # It was first seen Started: there was no notice.
     missed: bool = False
     approved: bool = False
+    # How often it was approved again, because it stayed Scheduled.
+    repeats: int = 0
     refused: str = ""
     # How it ended; "" while it is open.
     over: str = ""
@@ -89,7 +92,7 @@ class Message:
     @property
     def key(self) -> Dict[str, str]:
         """Return the fields by which journal records name this message."""
-        return {"step": self.step, "id": self.event.id, "change": self.change}
+        return {"step": self.step, "id": self.event.key, "change": self.change}
 
 
 @dataclass
@@ -163,9 +166,9 @@ def _start(state: State, record: Record) -> None:
 
 def _seen(state: State, record: Record) -> None:
     event = parse_event(record["event"])
-    if event.id in state.events:
-        _forget(state, event.id)
-    state.events[event.id] = EventState(event, record["do"], float(record["reserve_s"]), state.boot)
+    if event.key in state.events:
+        _forget(state, event.key)
+    state.events[event.key] = EventState(event, record["do"], float(record["reserve_s"]), state.boot)
     state.tally.events += 1
     state.tally.detection_delay_s = float(record.get("delay_s") or 0.0)
     state.add_messages(record, event, "scheduled" if not event.started else "started")
@@ -174,12 +177,12 @@ def _seen(state: State, record: Record) -> None:
 def _changed(state: State, record: Record) -> None:
     """Allow skipped steps again: a new NotBefore is a new budget."""
     event = parse_event(record["event"])
-    known = state.events[event.id]
+    known = state.events[event.key]
     known.event, known.do, known.reserve_s = event, record["do"], float(record["reserve_s"])
     for step in state.steps.values():
-        if event.id in step.skipped:
-            step.skipped.discard(event.id)
-            step.outcomes.pop(event.id, None)
+        if event.key in step.skipped:
+            step.skipped.discard(event.key)
+            step.outcomes.pop(event.key, None)
 
 
 def _still(state: State, record: Record) -> None:
@@ -219,7 +222,7 @@ def _kept(state: State, record: Record) -> None:
 def _end(state: State, record: Record) -> None:
     step, ok, phase = state.step(record["step"]), bool(record["ok"]), record["phase"]
     state.tally.step_s[(record["step"], phase)] = float(record["took_s"])
-    state.tally.step_failures += not ok
+    state.tally.step_failures += not ok and not record.get("interrupted")
     step.under_way, step.child = "", (0, 0)
     if phase == "prepare":
         step.prepared, step.doubtful = ok, False
@@ -251,7 +254,9 @@ def _skip(state: State, record: Record) -> None:
 def _approved(state: State, record: Record) -> None:
     for each in record["ids"]:
         known = state.events.get(each)
-        if known is not None and not known.approved:
+        if known is not None and known.approved:
+            known.repeats += 1
+        elif known is not None:
             known.approved, known.refused = True, ""
             state.tally.approvals += 1
             state.add_messages(record, known.event, "approved")
@@ -273,7 +278,7 @@ def _over(state: State, record: Record) -> None:
         known.over = record["how"]
         state.add_messages(record, known.event, record["how"])
     if known.gone and not state.out_of_service:
-        _forget(state, known.event.id)
+        _forget(state, known.event.key)
     ended = [event_id for event_id, each in state.events.items() if each.gone]
     for event_id in ended[:-MAX_ENDED_EVENTS]:
         _forget(state, event_id)
@@ -295,7 +300,7 @@ def _in_service(state: State, record: Record) -> None:
         known.back = True
     for known in list(state.events.values()):
         if known.gone:
-            _forget(state, known.event.id)
+            _forget(state, known.event.key)
 
 
 def _notifying(state: State, record: Record) -> None:
@@ -339,7 +344,7 @@ def _state(state: State, record: Record) -> None:
     events = [_of(EventState, each, event=parse_event(each["event"])) for each in record["events"]]
     state.boot, state.new = str(record["boot"]), bool(record["new"])
     state.out_of_service, state.last_health = bool(record["out_of_service"]), str(record["last_health"])
-    state.events = {known.event.id: known for known in events}
+    state.events = {known.event.key: known for known in events}
     state.steps = {name: _step_state(stored) for name, stored in record["steps"].items()}
     state.messages = [_of(Message, each, event=parse_event(each["event"])) for each in record["messages"]]
     step_s = {(step, phase): seconds for step, phase, seconds in record["tally"]["step_s"]}

@@ -54,6 +54,7 @@ def _event(agent: Agent, known: EventState, wall_s: float) -> Dict[str, Any]:
         "starts_at": _at(wall_s, left_s),
         "budget_ends_at": _at(wall_s, budget_s),
         "approved": known.approved,
+        "approved_again": known.repeats,
         "why_not_approved": "" if known.approved else why,
         "over": known.over,
         "missed_notice": known.missed,
@@ -97,6 +98,7 @@ def terminal_lines(status: Mapping[str, Any], now_s: float, running: bool) -> Li
         lines.append(f"event      {names}: {event['do']}{_left(event, now_s)}")
         lines.append(
             "           approved"
+            + (f", and {event['approved_again']} more time(s)" if event.get("approved_again") else "")
             if event["approved"]
             else f"           not approved: {event['why_not_approved']}"
             + (" (there was no notice)" if event["missed_notice"] else "")

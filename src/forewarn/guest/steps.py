@@ -6,7 +6,9 @@ So the next agent knows every program that outlived this one, and waits for it i
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import subprocess
 import tempfile
@@ -14,9 +16,12 @@ from pathlib import Path
 from typing import IO, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from forewarn.guest.clock import Time
-from forewarn.guest.errors import OutOfTime, StepFailed
+from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
+from forewarn.guest.output import ProgramOutput
 from forewarn.guest.processes import POLL_S, discard, end_group, exit_waiter, release, start_held, start_ticks
 from forewarn.guest.programs import checked_program
+
+output_log = logging.getLogger("forewarn.guest.output")
 
 # How often the endpoint is polled while a program runs: a more urgent event may come.
 POLL_ENDPOINT_S = 1.0
@@ -36,6 +41,9 @@ class Run:
     """What a handler may use: the event, the time left, and ways to run programs, to pause and to remember.
 
     `kept` holds what earlier phases of this step remembered, also in earlier agents, until the step is undone.
+
+    When no event needs the step any more, the next pause raises Interrupted, and a program is ended first. With `finish` the
+    step goes on to its end. A handler sets it after something that it can neither take back nor leave half done.
     """
 
     def __init__(
@@ -48,6 +56,8 @@ class Run:
         time: Time,
         limit_s: Callable[[], Optional[float]] = lambda: None,
         poll: Callable[[], None] = lambda: None,
+        needed: Callable[[], bool] = lambda: True,
+        finish: bool = False,
         record_child: Callable[[int, int], None] = lambda _pid, _ticks: None,
         kept: Optional[Mapping[str, Any]] = None,
         record_kept: Callable[[Mapping[str, Any]], None] = lambda _kept: None,
@@ -59,11 +69,18 @@ class Run:
         self._time = time
         self._deadline_s = time.monotonic() + share_s
         self._limit_s = limit_s
-        self._poll = poll
+        self._poll, self._needed = poll, needed
+        self.finish = finish
         self._record_child = record_child
         self.kept: Dict[str, Any] = dict(kept or {})
         self._record_kept = record_kept
         self._health, self._health_timeout_s = health, health_timeout_s
+        self._logged_output = ""
+
+    @property
+    def event_key(self) -> str:
+        """The id of the event in upper case, for comparing."""
+        return str(self.event.get("EventId", "")).upper()
 
     def wall_s(self) -> float:
         """Return the wall-clock time, which file times use."""
@@ -87,9 +104,14 @@ class Run:
         return max(0.1, min(most_s, self.left_s()))
 
     def pause(self, seconds: float) -> None:
-        """Sleep, or raise OutOfTime."""
+        """Sleep; raise OutOfTime, or Interrupted when no event needs the step any more."""
         self._time.sleep(self.time_for(seconds))
+        self._poll_and_check()
+
+    def _poll_and_check(self) -> None:
         self._poll()
+        if not self.finish and not self._needed():
+            raise Interrupted("no event needs it any more")
 
     def wait_until(self, condition: Condition, every_s: float) -> str:
         """Check until the condition holds and return ""; at the end of the time return what was seen instead."""
@@ -125,9 +147,16 @@ class Run:
     ) -> int:
         """Run the program to its end with the event on stdin and in variables, and return its exit code.
 
-        `more` adds variables. Raises StepFailed, or OutOfTime after ending the program when its time or `within_s` is over.
+        `more` adds variables. Raises StepFailed, or OutOfTime after ending the program when its time or `within_s` is over, or
+        Interrupted after ending it when no event needs the step any more.
         """
-        code = self._wait_for(self._spawn(argv, more or {}), argv, self._time.monotonic() + within_s)
+        code: Optional[int] = None
+        with contextlib.closing(ProgramOutput()) as output:
+            try:
+                child = self._spawn(argv, more or {}, output)
+                code = self._wait_for(child, argv, self._time.monotonic() + within_s, output)
+            finally:
+                self._log_output(argv, output.text(), failed=checked and code != 0)
         if code in (126, 127):
             raise StepFailed(f"{_program_name(argv)} cannot be run")
         if checked and code != 0:
@@ -138,18 +167,33 @@ class Run:
             )
         return code
 
-    def _wait_for(self, child: subprocess.Popen[bytes], argv: Sequence[str], until_s: float) -> int:
-        """Return the exit code; poll the endpoint meanwhile."""
+    def _log_output(self, argv: Sequence[str], text: str, *, failed: bool) -> None:
+        """Log the output of a program, unless the program has just written the same."""
+        if text and self._logged_output != text:
+            self._logged_output = text
+            level = logging.WARNING if failed else logging.INFO
+            output_log.log(
+                level, "output of %s (%s %r)", _program_name(argv), self.phase, self.step, extra={"output": text}
+            )
+
+    def _wait_for(
+        self, child: subprocess.Popen[bytes], argv: Sequence[str], until_s: float, output: ProgramOutput
+    ) -> int:
+        """Return the exit code; poll the endpoint meanwhile. End the program before raising OutOfTime or Interrupted."""
         with exit_waiter(child) as wait_for_exit:
-            while True:
-                left_s = min(self.left_s(), until_s - self._time.monotonic())
-                if left_s <= 0:
-                    end_group(child.pid, self._time, child=child)
-                    raise OutOfTime(f"{_program_name(argv)} did not end in time and was ended")
-                code = wait_for_exit(min(left_s, POLL_ENDPOINT_S))
-                if code is not None:
-                    return code
-                self._poll()
+            try:
+                while True:
+                    left_s = min(self.left_s(), until_s - self._time.monotonic())
+                    if left_s <= 0:
+                        raise OutOfTime(f"{_program_name(argv)} did not end in time and was ended")
+                    code = wait_for_exit(min(left_s, POLL_ENDPOINT_S))
+                    if code is not None:
+                        return code
+                    output.rewind_if_large()
+                    self._poll_and_check()
+            except (OutOfTime, Interrupted):
+                end_group(child.pid, self._time, child=child)
+                raise
 
     def keep(self, **values: Any) -> None:
         """Store values in the journal and in `kept` until the step is undone; never secrets."""
@@ -170,13 +214,14 @@ class Run:
         except OutOfTime:
             return False
 
-    def _spawn(self, argv: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, argv: Sequence[str], more: Mapping[str, str], output: ProgramOutput) -> subprocess.Popen[bytes]:
         argv = checked_program(argv)
         try:
             with _anonymous_file() as file:
                 file.write(json.dumps(self.event).encode() + b"\n")
                 file.seek(0)
-                child = start_held(argv, file, env={**os.environ, **self.variables(), **more})
+                environment = {**os.environ, **self.variables(), **more}
+                child = start_held(argv, file, env=environment, stdout=output.fileno(), stderr=subprocess.STDOUT)
         except OSError as error:
             raise StepFailed(f"{_program_name(argv)} cannot be run: {error.strerror}") from None
         try:
@@ -226,11 +271,21 @@ def _program_name(argv: Sequence[str]) -> str:
 
 
 def await_orphan(child: Tuple[int, int], run: Run, time: Time) -> None:
-    """Wait for a program that an earlier agent started; end it when its time is over."""
-    pid, ticks = child
+    """Wait for a program that an earlier agent started; end it when its time is over, or when no event needs it any more."""
     try:
-        while pid and ticks and start_ticks(pid) == ticks:
+        while _lives(child):
             run.pause(POLL_S)
-    except OutOfTime:
-        end_group(pid, time)
+    except (OutOfTime, Interrupted):
+        end_group(child[0], time)
         raise
+
+
+def end_orphan(child: Tuple[int, int], time: Time) -> None:
+    """End a program that an earlier agent started."""
+    if _lives(child):
+        end_group(child[0], time)
+
+
+def _lives(child: Tuple[int, int]) -> bool:
+    pid, ticks = child
+    return bool(pid and ticks) and start_ticks(pid) == ticks

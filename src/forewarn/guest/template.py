@@ -55,6 +55,7 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # timeout = "2m"                  # the most time it gets; less when the notice is short
 # required = true                 # if it fails, the event is not approved
 # repeatable = true               # false: not repeated after an interruption
+# finish = false                  # true: not interrupted when its event is cancelled
 # command = { prepare = ["/usr/local/bin/drain"], verify = ["/usr/local/bin/is-drained"], recover = ["/usr/local/bin/undrain"] }
 
 # [[steps]]

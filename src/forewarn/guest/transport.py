@@ -94,8 +94,8 @@ class Transport:
             with _shut_after(self._left_s(deadline_s), connection.sock):
                 connection.sock.settimeout(self._left_s(deadline_s))
                 connection.request(method, path, body=body or None, headers=dict(headers))
-                response = connection.getresponse()
-                body_bytes = _read(response)
+                with connection.getresponse() as response:
+                    body_bytes = _read(response)
         except socket.timeout:
             self.close()
             raise NoAnswer("no answer in time") from None
@@ -105,10 +105,11 @@ class Transport:
         except BaseException:  # a signal in the middle: the rest of this response must not be read as the next one
             self.close()
             raise
-        result = Response(response.status, {name.lower(): value for name, value in response.getheaders()}, body_bytes)
+        received = {name.lower(): value for name, value in response.getheaders()}
         if response.will_close:
+            received["connection"] = "close"  # as HTTP/1.0 means without saying so
             self.close()
-        return result
+        return Response(response.status, received, body_bytes)
 
     def _left_s(self, deadline_s: float) -> float:
         left_s = deadline_s - self._time.monotonic()

@@ -14,11 +14,12 @@ from forewarn.core import host_verbs, lifecycle, order_verbs, rescheduling
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
-from forewarn.core.errors import NotFound, Refused
+from forewarn.core.errors import NotFound, Refused, RequestError
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.hosts import known_host
+from forewarn.core.lifecycle import GuestApproval
 from forewarn.core.model import (
     LABEL_GROUP,
     UNFINISHED,
@@ -284,10 +285,17 @@ class Control(FleetUseCases, WindowUseCases, HookUseCases):
 
     def approve(self, scope: str, machine: str, event_ids: Iterable[str], actor: Actor) -> None:
         """Record a machine's StartRequests, all or none."""
-        ids = tuple(event_ids)
-        self._decide(
+        (error,) = self.approve_together([GuestApproval(scope, machine, tuple(event_ids), actor)])
+        if error is not None:
+            raise error
+
+    def approve_together(self, approvals: Sequence[GuestApproval]) -> list[RequestError | None]:
+        """Record the StartRequests of some machines in one commit; return for each why it is refused, or None."""
+        ids = tuple(dict.fromkeys(event_id for approval in approvals for event_id in approval.event_ids))
+        return self._decide_once(
             Focus(events=ids, whole_maintenances=False, open_events=False),
-            lambda s, now: lifecycle.approve(s, ids, scope=scope, machine=machine, now=now, actor=actor),
+            lambda s, now: lifecycle.approve(s, approvals, now=now),
+            None,
         )
 
     def enable(self, scope: str, actor: Actor) -> None:

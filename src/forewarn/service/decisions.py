@@ -246,8 +246,9 @@ def waking_others(store: Store, change: Change) -> Change:
     They wait until another has ended its work on their host, or for a host that machines may be sent to.
     """
     over = {order.host for order in change.orders if order.state in OVER} - {""}
-    opened = over or change.removed_hosts or any(host.cordoned is None for host in change.hosts)
-    evacuations = _unfinished_evacuations(store) if opened else ()
+    if not (over or change.removed_hosts or any(host.cordoned is None for host in change.hosts)):
+        return change
+    evacuations = _unfinished_evacuations(store)
     return wake_hosts(store, replace(change, wakes=tuple(sorted({*change.wakes, *evacuations}))), over)
 
 

@@ -14,6 +14,7 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import (
     Difference,
     apply_difference,
+    changes_labels,
     difference,
     hosts_of_the_inventory,
     refuse_large_removal,
@@ -171,9 +172,17 @@ class FleetUseCases(Decisions):
                     return diff
                 change = without_hooks_of(self._store, diff.removed_scopes, change, actor)
                 change = waking_hosts(self._store, change, current.machines)
+                if changes_labels(Fleet(current.scopes, current.machines, current.hosts), diff):
+                    change = self._waking_no_go_times(change)
                 if self._save(self._with_receipt(change, once, diff)):
                     return diff
         raise too_many_conflicts()
+
+    def _waking_no_go_times(self, change: Change) -> Change:
+        """Return the change with the rules of the fleet, which wakes all maintenances, if a no-go time binds by labels."""
+        rules = self._store.fleet_rules()
+        by_labels = any(no_go.labels for no_go in rules.no_go_times.values())
+        return replace(change, fleet_rules=rules) if by_labels else change
 
 
 def _on_host(name: str) -> Focus:

@@ -6,7 +6,9 @@ from datetime import datetime
 from forewarn.core import window_verbs
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.fleet_rules import NoGoTime, Window
+from forewarn.core.formatting import names
 from forewarn.core.model import UNFINISHED, Actor
+from forewarn.core.selectors import Selection
 from forewarn.service.decisions import Decisions
 from forewarn.store import Focus, MaintenanceQuery
 
@@ -31,7 +33,12 @@ class WindowUseCases(Decisions):
         self._decide(Focus(), lambda s, now: window_verbs.extend_window(s, name, until, now=now, actor=actor))
 
     def put_no_go_time(self, no_go: NoGoTime, actor: Actor) -> None:
-        """Add a no-go time, or change it."""
+        """Add a no-go time, or change it. Raise NotFound if no machine has its labels: it would bind nothing."""
+        if no_go.labels:
+            selection = Selection((), no_go.labels)
+            machines = self._store.labelled_machines(no_go.scopes or None)
+            chosen = [m.key for m in machines if selection.takes(f"{m.scope}/{m.name}", m.labels, m.host_labels)]
+            selection.refuse_unmatched(f"machine{f' of {names(no_go.scopes)}' if no_go.scopes else ''}", chosen)
 
         def decide(snapshot: Snapshot, now: datetime) -> Change:
             return window_verbs.put_no_go_time(snapshot, no_go, self._store.scopes(), now=now, actor=actor)

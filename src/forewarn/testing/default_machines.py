@@ -5,6 +5,8 @@ from forewarn.core.model import Machine, Scope, ScopeKind
 
 SCOPE = "emulated"
 UPDATE_DOMAINS = 5
+FIRST_HOST = "127.0.0.1"
+MAX_HOSTS = 250
 
 
 def default_fleet(machines: int, first: str = "") -> Fleet:
@@ -25,3 +27,17 @@ def default_fleet(machines: int, first: str = "") -> Fleet:
     ]
     scope = Scope(name=SCOPE, kind=ScopeKind.PLACEMENT_GROUP)
     return Fleet({SCOPE: scope}, {machine.key: machine for machine in members})
+
+
+def machine_hosts(fleet: Fleet) -> dict[str, str]:
+    """Return the loopback addresses at which the emulator listens for single machines, by `scope/name`.
+
+    At 127.0.0.1 a machine is known by the address it comes from, so that address is left out.
+    """
+    hosts = {
+        f"{machine.scope}/{machine.name}": address
+        for machine in fleet.machines.values()
+        for address in machine.addresses
+        if address.startswith("127.") and address != FIRST_HOST and not machine.interface
+    }
+    return hosts if len(hosts) <= MAX_HOSTS else {}

@@ -1,13 +1,16 @@
-"""The emulator's connection to a guest: it logs every request, and makes some fail on purpose.
+"""The emulator's connection to a guest: it logs every request, makes some fail on purpose, and lets a test check approvals.
 
 This is the only interface between the service's listener and the test kit. It answers faults itself; everything else is
 answered by the service's `Connection`. It never uses that class's cache of repeated requests, so that every request is logged.
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from forewarn.core.document import parse_start_requests, rfc1123
 from forewarn.core.errors import Invalid
@@ -15,13 +18,17 @@ from forewarn.endpoint import protocol
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.loop import Timer
-from forewarn.endpoint.protocol import SCHEDULED_EVENTS, Request
-from forewarn.testing.faults import STATUSES, Fault
-from forewarn.testing.request_log import RequestLog
+from forewarn.endpoint.protocol import SCHEDULED_EVENTS, Approve, Instance, Request
+from forewarn.endpoint.sockets import GuestSocket, Transport
+from forewarn.testing.approvals import Approvals
+from forewarn.testing.faults import Fault, reason
+from forewarn.testing.request_log import LoggedRequest, RequestLog
 
 END_OF_HEAD = b"\r\n\r\n"
 LOSING_KINDS = ("stall", "cut", "reset")
 RETRY_AFTER = (b"Retry-After: 1",)
+EVENT_ID = re.compile(rb'(?<="EventId":")[0-9A-F-]*')
+NO_INSTANCE = Instance("", "", False, 0, 0)
 UNKNOWN_EVENT = {
     "EventId": "00000000-0000-4000-8000-00000000FFFF",
     "EventStatus": "Scheduled",
@@ -34,20 +41,40 @@ UNKNOWN_EVENT = {
 ChooseFault = Callable[[str, str], Fault | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatorParts:
+    """What the connections of an emulator share.
+
+    `choose_fault` gets machine (`scope/name`) and method, and may return a fault. `approvals` may delay an approval, or answer it
+    with an error. A guest that connects to one of `machine_hosts` is the machine with that address.
+    """
+
+    log: RequestLog
+    choose_fault: ChooseFault
+    approvals: Approvals
+    machine_hosts: Collection[str] = ()
+
+
 class EmulatedConnection(Connection):
-    """A connection with a request log. `choose_fault` gets machine (`scope/name`) and method, and may return a fault."""
+    """A connection that logs each request, makes some fail, and lets the test decide about approvals."""
 
     _number: int | None = None  # of the current request in the log
     _fault: Fault | None = None
     _answer_held = False
+    _undecided = False  # the test decides about the current approval
     _timer: Timer | None = None
 
-    def __init__(
-        self, log: RequestLog, choose_fault: ChooseFault, endpoint: EndpointState, interface: str = ""
-    ) -> None:
+    def __init__(self, parts: EmulatorParts, endpoint: EndpointState, interface: str = "") -> None:
         super().__init__(endpoint, interface)
-        self._log = log
-        self._choose_fault = choose_fault
+        self._log = parts.log
+        self._choose_fault = parts.choose_fault
+        self._approvals = parts.approvals
+        self._machine_hosts = parts.machine_hosts
+
+    def connection_made(self, transport: Transport) -> bool:
+        if isinstance(transport, GuestSocket) and (host := transport.local_host) in self._machine_hosts:
+            transport.host = host  # as if the guest came from there
+        return super().connection_made(transport)
 
     @property
     def busy(self) -> bool:
@@ -70,11 +97,35 @@ class EmulatedConnection(Connection):
         is_for_document = logged.path == SCHEDULED_EVENTS
         self._fault = self._choose_fault(f"{scope}/{machine}", request.method) if is_for_document else None
         if self._fault is not None and self._fault.kind == "status":
-            status = self._fault.status
-            extra = RETRY_AFTER if status in (429, 503) else ()
-            self.respond(protocol.error(status, STATUSES[status], *extra), request)
-        else:
+            self._respond_status(self._fault.status, request)
+        elif not (logged.approves and caller is not None and self._asks_test(logged, request)):
             self.pass_on(request)
+
+    def _asks_test(self, logged: LoggedRequest, request: Request) -> bool:
+        """Let the test decide about a well-formed approval; return False if the test has no callback."""
+        decision = protocol.decide(request, lambda: NO_INSTANCE, self.endpoint.trust.allowed_hosts)
+        if not isinstance(decision, Approve):
+            return False
+        loop = self.endpoint.loop
+        self._answer_held = self._undecided = self._approvals.decide(
+            logged, lambda status: loop.call_from_thread(lambda: self._decided(status, request))
+        )
+        return self._undecided
+
+    def _decided(self, status: int | None, request: Request) -> None:
+        """Answer the approval as the test decided, unless the guest has hung up: then nothing is recorded."""
+        if self.gone:
+            return
+        self._answer_held = self._undecided = False
+        if status is None:
+            self.pass_on(request)
+        else:
+            self._respond_status(status, request)
+        self._continue()
+
+    def _respond_status(self, status: int, request: Request) -> None:
+        extra = RETRY_AFTER if status in (429, 503) else ()
+        self.respond(protocol.error(status, reason(status), *extra), request)
 
     def pass_on(self, request: Request) -> None:
         """Let the service answer the request."""
@@ -103,7 +154,10 @@ class EmulatedConnection(Connection):
         if self._timer is not None:
             self._timer.cancel()
         if self._number is not None:
-            self._log.add_answer(self._number, status=None, fault=str(self._fault or ""), left=True)
+            self._log.add_answer(
+                self._number, status=None, fault=str(self._fault or ""), left=True, lost=not self._undecided
+            )
+            self._approvals.guest_left(self._number)
             self._number = None
         super().connection_lost()
 
@@ -180,7 +234,7 @@ def _damaged(data: bytes, fault: Fault) -> bytes:
     """Return the answer as the fault changes it; faults of some kinds do not change it."""
     if fault.kind == "skew":
         return skewed(data, fault.skew_s)
-    change = {"cut": cut, "bad-json": bad_json, "newer": newer}.get(fault.kind)
+    change = {"cut": cut, "bad-json": bad_json, "newer": newer, "lower-ids": lower_ids}.get(fault.kind)
     return change(data) if change is not None else data
 
 
@@ -197,17 +251,32 @@ def bad_json(data: bytes) -> bytes:
 
 def newer(data: bytes) -> bytes:
     """Return the document as a later version could be: unknown fields, an empty EventSource, an event of an unknown type."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["Unheard"] = {"Of": [None]}
+        document["Events"] = [{**event, "EventSource": "", "Unheard": ["of"]} for event in document["Events"]]
+        document["Events"].append({**UNKNOWN_EVENT, "Unheard": 1.5})
+
+    return with_changed_document(data, change)
+
+
+def with_changed_document(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """Return the answer after `change` has changed its document. An answer without a document stays unchanged."""
     head, end, body = data.partition(END_OF_HEAD)
     if _document(data)[0] is None:
         return data
     document = json.loads(body)
-    document["Unheard"] = {"Of": [None]}
-    document["Events"] = [{**event, "EventSource": "", "Unheard": ["of"]} for event in document["Events"]]
-    document["Events"].append({**UNKNOWN_EVENT, "Unheard": 1.5})
-    longer = json.dumps(document, separators=(",", ":")).encode()
+    change(document)
+    changed = json.dumps(document, separators=(",", ":")).encode()
     lines = head.split(b"\r\n")
-    lines = [b"Content-Length: %d" % len(longer) if line.startswith(b"Content-Length:") else line for line in lines]
-    return b"\r\n".join(lines) + end + longer
+    lines = [b"Content-Length: %d" % len(changed) if line.startswith(b"Content-Length:") else line for line in lines]
+    return b"\r\n".join(lines) + end + changed
+
+
+def lower_ids(data: bytes) -> bytes:
+    """Return the document with its EventIds in lower case. An answer without a document stays unchanged."""
+    head, end, body = data.partition(END_OF_HEAD)
+    return head + end + EVENT_ID.sub(lambda match: match[0].lower(), body)
 
 
 def skewed(data: bytes, by_s: int) -> bytes:

@@ -3,9 +3,13 @@
 Times here are real seconds, because a guest is a real program.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from forewarn.testing.request_log import LoggedRequest, RequestLog
 
 WITHIN_S = 10.0
+T = TypeVar("T")
 __tracebackhide__ = True  # pytest then shows the line of the test
 
 
@@ -19,10 +23,14 @@ class ExpectationFailed(AssertionError):
 
 
 class Expectations:
-    """Checks a request log. It remembers expected numbers of approvals, and `no_more` checks them again at the end."""
+    """Checks a request log. It remembers expected numbers of approvals, and `no_more` checks them again at the end.
 
-    def __init__(self, log: RequestLog) -> None:
+    `raise_failure` raises the error of the test's callback for approvals, if there is one. Then an expectation does not wait.
+    """
+
+    def __init__(self, log: RequestLog, raise_failure: Callable[[], None] = lambda: None) -> None:
         self._log = log
+        self._raise_failure = raise_failure
         self._expected_approvals: dict[tuple[str, str | None], int] = {}
 
     def seen(
@@ -33,7 +41,7 @@ class Expectations:
         def find(requests: list[LoggedRequest]) -> LoggedRequest | None:
             return next((r for r in requests if r.is_from(by) and r.shows(event_id, status)), None)
 
-        request = self._log.wait(find, within_s)
+        request = self._wait(find, within_s)
         if request is None:
             in_status = f" as {status}" if status else ""
             missing = f"{by} has not seen" if by else "no machine has seen"
@@ -49,7 +57,7 @@ class Expectations:
             approvals = _approvals(requests, event_id, by)
             return approvals if len(approvals) >= times else None
 
-        approvals = self._log.wait(find, within_s)
+        approvals = self._wait(find, within_s)
         if approvals is None:
             approvals = _approvals(self._log.requests(), event_id, by)
         if len(approvals) != times:
@@ -63,6 +71,7 @@ class Expectations:
 
     def no_more(self) -> None:
         """Check that every event is still approved as many times as last expected."""
+        self._raise_failure()
         requests = self._log.requests()
         for (event_id, by), times in self._expected_approvals.items():
             self._check_log_complete(event_id)
@@ -83,7 +92,7 @@ class Expectations:
         def find(requests: list[LoggedRequest]) -> LoggedRequest | None:
             return next((r for r in requests if r.is_from(by) and event_id in r.approves), None)
 
-        if (request := self._log.wait(find, within_s)) is not None:
+        if (request := self._wait(find, within_s)) is not None:
             raise self._failed(f"event {event_id} should not be approved, but request {request.number} approves it")
         self._check_log_complete(event_id)
 
@@ -97,10 +106,17 @@ class Expectations:
             polls = [r for r in requests if r.number > after and r.polls and r.is_from(by) and r.status is not None]
             return polls if len(polls) >= times else None
 
-        polls = self._log.wait(find, within_s)
+        polls = self._wait(find, within_s)
         if polls is None:
             raise self._failed(f"{by or 'any machine'} should poll {_times(times)} within {within_s:g} s, but did not")
         return polls
+
+    def _wait(self, find: Callable[[list[LoggedRequest]], T | None], within_s: float) -> T | None:
+        def find_or_raise(requests: list[LoggedRequest]) -> T | None:
+            self._raise_failure()
+            return find(requests)
+
+        return self._log.wait(find_or_raise, within_s)
 
     def _check_log_complete(self, event_id: str) -> None:
         """Fail if the log has dropped approvals, because then approvals cannot be counted."""

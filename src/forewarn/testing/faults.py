@@ -9,13 +9,14 @@ import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.testing.durations import seconds_of
 
 KINDS = {
     "status": ("status",),
@@ -25,6 +26,7 @@ KINDS = {
     "cut": (),
     "bad-json": (),
     "newer": (),
+    "lower-ids": (),
     "reset": (),
 }
 STATUSES = {
@@ -40,7 +42,6 @@ MAX_FAULTS = 100
 MAX_LISTED = 8
 MAX_FILE_BYTES = 64 * 1024
 _NUMBERS = re.compile(r"([1-9][0-9]{0,8})(-([1-9][0-9]{0,8})?)?")
-_MILLISECONDS = re.compile(r"([0-9]{1,6})ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,8 @@ class Fault:
     last: int | None = None
     machine: str = ""
     method: str = ""
-    after_s: int = 0
-    for_s: int | None = None
+    after_s: float = 0.0
+    for_s: float | None = None
     probability: float = 1.0
 
     def __str__(self) -> str:
@@ -116,6 +117,11 @@ class FaultPlan:
         return generator.random() < fault.probability
 
 
+def reason(status: int) -> str:
+    """Return the message of an error with this status."""
+    return STATUSES.get(status) or (HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error")
+
+
 def machine_list(machines: Collection[str]) -> str:
     """Return the first names as text, for the error message about an unknown machine."""
     names = sorted(machines)
@@ -167,13 +173,13 @@ def _fault(table: object) -> Fault:
     return Fault(
         kind=kind,
         status=_status(table["status"]) if kind == "status" else 0,
-        delay_s=_delay_s(table["delay"]) if kind == "slow" else 0.0,
+        delay_s=seconds_of(table["delay"], "delay") if kind == "slow" else 0.0,
         skew_s=_skew_s(table["by"]) if kind == "skew" else 0,
         first=first,
         last=last,
         machine=_text(table, "machine"),
         method=_one_of(table, "method", METHODS) if "method" in table else "",
-        after_s=_duration_s(table, "after") or 0,
+        after_s=_duration_s(table, "after") or 0.0,
         for_s=_duration_s(table, "for"),
         probability=_probability(table.get("probability", 1.0)),
     )
@@ -208,31 +214,18 @@ def _numbers(value: object) -> tuple[int, int | None]:
     return first, (int(match[3]) if match[3] else None) if match[2] else first
 
 
-def _duration_s(table: Mapping[Any, Any], key: str) -> int | None:
-    if key not in table:
-        return None
-    try:
-        return parse_duration(table[key])
-    except Invalid as error:
-        raise Invalid(f"{key}: {error}") from None
-
-
-def _delay_s(value: object) -> float:
-    match = _MILLISECONDS.fullmatch(value) if isinstance(value, str) else None
-    if match is not None:
-        return int(match[1]) / 1_000
-    try:
-        return float(parse_duration(value))
-    except Invalid:
-        raise Invalid(f'delay: {value!r} is not a duration: write it like "200ms", "5s" or "2m"') from None
+def _duration_s(table: Mapping[Any, Any], key: str) -> float | None:
+    return seconds_of(table[key], key) if key in table else None
 
 
 def _skew_s(value: object) -> int:
-    try:
-        text = value if isinstance(value, str) else ""
-        return -parse_duration(text[1:]) if text.startswith("-") else parse_duration(text)
-    except Invalid:
-        raise Invalid(f'by: {value!r} is not a duration: write it like "5m" or "-90s"') from None
+    """Return the skew in seconds; it may be negative, like "-90s"."""
+    if isinstance(value, str) and value.startswith("-"):
+        return -int(seconds_of(value[1:], "by"))
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        return int(seconds_of(abs(seconds), "by")) * (-1 if seconds < 0 else 1)
+    return int(seconds_of(value, "by"))
 
 
 def _probability(value: object) -> float:

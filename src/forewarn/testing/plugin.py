@@ -5,7 +5,9 @@ pytest loads this module in every run where forewarn is installed, so it imports
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import traceback
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 
 FIXTURE = "scheduled_events"
 MARKER = (
-    f"{FIXTURE}(machines=1, faults=None, seed=None, clock='manual', fleet=None, **settings): arguments for the"
-    " emulator of this test, the same as those of forewarn.testing.emulator.Emulator"
+    f"{FIXTURE}(machines=1, faults=None, seed=None, clock='manual', fleet=None, scenario=None, **settings): arguments for the"
+    " emulator of this test, the same as those of forewarn.testing.emulator.Emulator, and a scenario to play on it"
 )
 
 
@@ -46,7 +48,9 @@ def scheduled_events(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         pytest.fail(
             f"{FIXTURE} needs more than the base install ({error}): pip install 'forewarn[server]'", pytrace=False
         )
-    with Emulator(**_arguments(request)) as emulator:
+    arguments = _arguments(request)
+    scenario = arguments.pop("scenario", None)
+    with _emulator_of(scenario, arguments) if scenario is not None else Emulator(**arguments) as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.delenv(
@@ -54,6 +58,22 @@ def scheduled_events(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         )  # it would be a token of another server; this one needs none
         yield emulator
         emulator.expect_no_more()
+        if emulator.scenario is not None and emulator.scenario.error is not None:
+            raise emulator.scenario.error
+
+
+@contextmanager
+def _emulator_of(name: str, arguments: dict[str, Any]) -> Iterator[Emulator]:
+    """Run an emulator that plays a scenario; its steps are in the timeline."""
+    from forewarn.testing.scenarios import scenario
+    from forewarn.testing.scenarios.player import emulator_for, play_on
+
+    for other in arguments.keys() & {"fleet", "replay", "enabled"}:
+        raise pytest.UsageError(f"scenario: the scenario defines the machines and the events: leave out {other}")
+    played = scenario(str(name)).with_machines(arguments.pop("machines"))
+    with emulator_for(played, **arguments) as emulator:
+        emulator.scenario = play_on(emulator.service, played, say=emulator.log.add_note)
+        yield emulator
 
 
 def _arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
@@ -74,9 +94,30 @@ def _arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
         return arguments
     if marker.args:
         raise pytest.UsageError(f"@pytest.mark.{FIXTURE} takes its arguments by name, like machines=3")
+    _check_names(marker.kwargs)
     if "fleet" in marker.kwargs:
         del arguments["machines"]
     return {**arguments, **marker.kwargs}
+
+
+def _check_names(given: Iterable[str]) -> None:
+    from forewarn.core.errors import InvalidSettings
+    from forewarn.testing.emulator_settings import ARGUMENTS, check_settings
+
+    arguments = (*ARGUMENTS, "scenario")
+    try:
+        check_settings(set(given) - set(arguments), arguments)
+    except InvalidSettings as error:
+        raise pytest.UsageError(f"@pytest.mark.{FIXTURE}: {error}") from None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test whose callback for approvals has failed, also if the test waited for nothing afterwards."""
+    emulator = getattr(item, "funcargs", {}).get(FIXTURE)
+    if emulator is not None:
+        emulator.approvals.wait_returned()
+        emulator.approvals.raise_failure()
 
 
 @pytest.hookimpl(hookwrapper=True)  # not `wrapper`, which older versions of pytest do not know
@@ -86,5 +127,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     emulator = getattr(item, "funcargs", {}).get(FIXTURE)
     if call.when == "call" and report.failed and emulator is not None:
         emulator.expectations.forget()  # one failure per test is enough
+        if (failure := emulator.approvals.take_failure()) is not None:
+            report.sections.append((f"{FIXTURE}: on_approval", "".join(traceback.format_exception(failure))))
         if not hasattr(call.excinfo and call.excinfo.value, "timeline"):
             report.sections.append((FIXTURE, emulator.timeline()))

@@ -24,8 +24,8 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_AT_S = 3_650 * 86_400
 MAX_HEADER_CHARS = 256
-# The headers that guests use.
-HEADERS = ("Date", "ETag", "Retry-After")
+# The headers that guests use. `Connection` is recorded only if it says that the endpoint closes the connection.
+HEADERS = ("Date", "ETag", "Retry-After", "Connection")
 # Statuses of answers that cannot have a body.
 NO_BODY = (204, 205, 304)
 
@@ -88,12 +88,17 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         return self.headers.get("ETag", "")
 
     @property
+    def closes(self) -> bool:
+        """Whether the endpoint closed the connection after the answer."""
+        return "Connection" in self.headers
+
+    @property
     def event_ids(self) -> frozenset[str]:
-        """The ids of the events in the document, if the body is a document."""
+        """The ids of the events in the document, in upper case, if the body is a document."""
         if self.status != 200:
             return frozenset()
         try:
-            return frozenset(event.id for event in parse_document(self.raw).events)
+            return frozenset(event.key for event in parse_document(self.raw).events)
         except BadDocument:
             return frozenset()
 
@@ -116,6 +121,8 @@ def header_error(name: str, value: str) -> str:
         return f"header {name!r} is not one of {', '.join(HEADERS)}"
     if len(value) > MAX_HEADER_CHARS or not value.isascii() or not value.isprintable():
         return f"header {name} is not a line of plain text of up to {MAX_HEADER_CHARS} characters"
+    if name == "Connection" and value.lower() != "close":
+        return f"Connection {value!r} is not close"
     if name == "Date" and parse_moment(value) is None:
         return f"Date {value!r} is not like Mon, 19 Sep 2016 18:29:47 GMT"
     return ""

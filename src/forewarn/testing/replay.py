@@ -17,18 +17,16 @@ from forewarn.core.model import Scope
 from forewarn.endpoint import protocol
 from forewarn.endpoint.document_state import DocumentState
 from forewarn.endpoint.endpoint import EndpointState
-from forewarn.endpoint.protocol import Approve, Instance, Poll, Request, Response
+from forewarn.endpoint.protocol import Approve, Poll, Request, Response
 from forewarn.service.clock import Clock
-from forewarn.testing.emulated_connection import END_OF_HEAD, ChooseFault, EmulatedConnection
+from forewarn.testing.emulated_connection import END_OF_HEAD, NO_INSTANCE, EmulatedConnection, EmulatorParts
 from forewarn.testing.faults import Fault
 from forewarn.testing.recording_file import Line, Recording
-from forewarn.testing.request_log import RequestLog
 
 SHOWN_WITHIN_S = 10.0
 # Higher than every version of the scope, so that no change of the scope replaces the recorded document.
 LAST_VERSION = 2**62
 FAULTS = {"cut": Fault(kind="cut"), "no-answer": Fault(kind="stall"), "unreachable": Fault(kind="reset")}
-NO_INSTANCE = Instance("", "", False, 0, 0)
 
 
 class RecordedState(DocumentState):
@@ -147,10 +145,8 @@ class ReplayedConnection(EmulatedConnection):
 
     _replacement: Response | None = None
 
-    def __init__(
-        self, replay: Replay, log: RequestLog, choose_fault: ChooseFault, endpoint: EndpointState, interface: str = ""
-    ) -> None:
-        super().__init__(log, choose_fault, endpoint, interface)
+    def __init__(self, replay: Replay, parts: EmulatorParts, endpoint: EndpointState, interface: str = "") -> None:
+        super().__init__(parts, endpoint, interface)
         self._replay = replay
 
     def start_exchange(self, request: Request, raw: bytes | None) -> None:
@@ -163,7 +159,10 @@ class ReplayedConnection(EmulatedConnection):
         replay = self._replay
         decision = protocol.decide(request, lambda: NO_INSTANCE, self.endpoint.trust.allowed_hosts)
         if not isinstance(decision, Poll | Approve):
-            super().pass_on(request)
+            if _requests_instance(request) and decision.status == 200 and not replay.recording.head.machine:
+                self.respond(protocol.error(404, "Not found"), request)
+            else:
+                super().pass_on(request)
         elif (requested := _version(request)) != (recorded := replay.recording.head.api_version):
             message = f"Bad request. The recording is of api-version {recorded}, not {requested}"
             self.respond(protocol.error(400, message, **{"newest-versions": [recorded]}), request)
@@ -176,6 +175,9 @@ class ReplayedConnection(EmulatedConnection):
             self.respond(protocol.error(400, message), request)
         else:
             self.respond(Response(200), request)
+
+    def keeps_open(self, request: Request) -> bool:
+        return super().keeps_open(request) and not self._replay.line.closes
 
     def fail_waiting(self) -> None:
         """End a long poll with the recorded failure."""
@@ -207,6 +209,10 @@ class ReplayedConnection(EmulatedConnection):
 
 def _requests_document(request: Request) -> bool:
     return request.target.partition("?")[0].lower() == protocol.SCHEDULED_EVENTS
+
+
+def _requests_instance(request: Request) -> bool:
+    return request.target.lower().startswith("/metadata/instance")
 
 
 def _version(request: Request) -> str:

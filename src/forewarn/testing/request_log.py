@@ -32,7 +32,7 @@ class LoggedRequest:
 
     `at` is the service clock, `at_s` real seconds since the emulator started. `events` are the ids and statuses in the
     document that the guest got. `approves` are the ids in its StartRequests, whether or not they were approved. `left` means
-    that the guest hung up before the answer, `lost` that the guest did not get a readable answer.
+    that the guest hung up before the answer, `lost` that the request had its effect and the guest got no readable answer.
     """
 
     number: int
@@ -77,7 +77,8 @@ class LoggedRequest:
     def __str__(self) -> str:
         """Return one line without the real time, so that the same run gives the same lines."""
         machine = self.machine or "unknown"
-        answer = "no answer yet" if self.status is None and not self.lost else str(self.status or "no answer")
+        unanswered = self.status is None and not (self.lost or self.left)
+        answer = "no answer yet" if unanswered else str(self.status or "no answer")
         document = f", document {self.incarnation}: {_event_list(self.events)}" if self.incarnation is not None else ""
         approves = f" approving {', '.join(_short(i) for i in self.approves)}" if self.approves else ""
         fault = f" [{self.fault}]" if self.fault else ""
@@ -89,7 +90,7 @@ class LoggedRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoggedChange:
-    """An entry of the service's audit log, as text."""
+    """An entry of the service's audit log, or a step of a scenario, as text."""
 
     at: datetime
     at_s: float
@@ -107,7 +108,7 @@ class RequestLog:
         self._without_approval: deque[int] = deque()  # request numbers
         self._changes: deque[LoggedChange] = deque(maxlen=MAX_CHANGES)
         self._count = 0
-        self._approvals_gone = 0
+        self._gone = self._approvals_gone = 0
 
     # -- writing
 
@@ -137,7 +138,16 @@ class RequestLog:
             self._updated.notify_all()
         return request
 
+    def clear(self) -> None:
+        """Forget the changes and the answered requests. Numbers continue, and requests that wait for an answer stay."""
+        with self._updated:
+            self._requests = {n: r for n, r in self._requests.items() if r.status is None and not (r.left or r.lost)}
+            self._without_approval = deque(n for n in self._without_approval if n in self._requests)
+            self._changes.clear()
+            self._gone = self._approvals_gone = 0
+
     def _drop_one(self) -> None:
+        self._gone += 1
         if self._without_approval:
             del self._requests[self._without_approval.popleft()]
         else:
@@ -152,8 +162,7 @@ class RequestLog:
             request = self._requests.get(number)
             if request is not None:
                 self._requests[number] = replace(
-                    request, status=status, fault=fault, incarnation=incarnation, events=events, left=left,
-                    lost=lost or left,
+                    request, status=status, fault=fault, incarnation=incarnation, events=events, left=left, lost=lost,
                     answered_at=self._now() if status is not None else None,
                     answered_s=self._elapsed_s() if status is not None else None,
                 )  # fmt: skip
@@ -168,6 +177,11 @@ class RequestLog:
                 text = f"{entry.action}{event}{detail}, by {entry.who}"
                 self._changes.append(LoggedChange(entry.at, self._elapsed_s(), text))
 
+    def add_note(self, text: str) -> None:
+        """Add a line to the timeline."""
+        with self._updated:
+            self._changes.append(LoggedChange(self._now(), self._elapsed_s(), text))
+
     # -- reading
 
     @property
@@ -177,9 +191,9 @@ class RequestLog:
 
     @property
     def gone(self) -> int:
-        """How many requests are no longer kept."""
+        """How many requests are no longer kept because there are too many."""
         with self._updated:
-            return self._count - len(self._requests)
+            return self._gone
 
     @property
     def approvals_gone(self) -> int:
@@ -194,6 +208,7 @@ class RequestLog:
 
     def wait(self, find: Callable[[list[LoggedRequest]], T | None], within_s: float) -> T | None:
         """Return the result of `find` as soon as it is not None; return None when the time is up."""
+        __tracebackhide__ = True  # `find` may raise: pytest then shows the line of the test
         deadline_s = monotonic() + within_s
         with self._updated:
             while (result := find(list(self._requests.values()))) is None:
@@ -212,7 +227,7 @@ class RequestLog:
                 *map(_timeline_entry, self._requests.values()),
                 *((change.at_s, change.at, change.text) for change in self._changes),
             ]
-            gone = self._count - len(self._requests)
+            gone = self._gone
         entries.sort(key=lambda entry: entry[0])
         lines = [f"{at_s:9.3f} s  {self._since_start(at):>8}  {text}" for at_s, at, text in entries[-MAX_TIMELINE:]]
         left_out = len(entries) - len(lines) + gone

@@ -237,6 +237,7 @@ class Player:
             spans=tuple(filter(None, options.get("when", "").split("; "))),
             zone=options.get("zone", "UTC"),
             scopes=tuple(filter(None, options.get("scopes", "").split(","))),
+            labels=options.get("labels", ""),
         )
         self.service.control.put_no_go_time(no_go, self._operator)
 

@@ -54,6 +54,11 @@ def fast_run(health: tuple[str, ...] = (), **kept: object) -> Run:
     return new_run(10.0, health, time=StepTime(rate=10), **kept)
 
 
+def cancelled_run(needed: Callable[[], bool] = lambda: False) -> Run:
+    """Return a Run that no event needs, or none once `needed` returns false."""
+    return Run(step="one", phase="prepare", event=event(), share_s=20.0, time=StepTime(), needed=needed)
+
+
 class Agent:
     """An agent process; `settings` is the text of its agent.toml after the endpoint, and `folder` exists."""
 

@@ -16,7 +16,7 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
 from forewarn.guest.handlers.pid_files import running_pid
 from forewarn.guest.steps import Run
-from tests.integration.handlers.agent_process import Agent, fast_run, new_run
+from tests.integration.handlers.agent_process import Agent, cancelled_run, fast_run, new_run
 from tests.integration.handlers.service_with_event import page_steps, service_with_event
 from tests.support.fake_endpoint import StepTime
 from tests.support.waiting import until
@@ -142,6 +142,14 @@ def test_killed_between_saving_and_verifying(tmp_path: Path) -> None:
         assert (folder / "asked").read_text() == "asked\n"
         assert saved(folder) > 0
         until(lambda: service.status is Status.STARTED)
+
+
+def test_a_requested_checkpoint_is_completed_after_a_cancel(tmp_path: Path) -> None:
+    """The program may end after saving, and can then be restored only from the whole checkpoint."""
+    with counting(tmp_path):
+        run = cancelled_run()
+        checkpoint.prepare(spec_of(tmp_path), run)
+        assert checkpoint.verify(spec_of(tmp_path), run) is True
 
 
 def test_files_that_do_not_count_as_checkpoint(tmp_path: Path) -> None:

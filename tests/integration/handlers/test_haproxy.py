@@ -12,12 +12,12 @@ import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.config import parse as parse_config
-from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
+from forewarn.guest.errors import ConfigError, Interrupted, OutOfTime, StepFailed
 from forewarn.guest.handlers import haproxy
 from forewarn.guest.handlers.haproxy import Spec
 from forewarn.guest.sockets import Deadline, ask
 from forewarn.guest.steps import CHECK_NEEDS_S, Run
-from tests.integration.handlers.agent_process import fast_run, new_run, recorded_timeouts_s
+from tests.integration.handlers.agent_process import cancelled_run, fast_run, new_run, recorded_timeouts_s
 from tests.integration.handlers.agent_with_endpoint import agent_with_endpoint
 from tests.integration.handlers.proxied_pool import OpenRequest, Pool, get, pool, relay
 from tests.support.fake_endpoint import StepTime
@@ -57,6 +57,26 @@ def test_drained_then_in_maintenance_and_back(web: Pool) -> None:
     assert web.server_state(proxy).usable
     assert {get(web.front()) for _ in range(4)} == {"web-0", "web-1"}
     assert haproxy.verify(spec, run) is False
+
+
+def test_a_cancel_ends_the_drain(web: Pool) -> None:
+    """The server never goes into maintenance, also if its last session ends just then; undoing lets requests in again."""
+    proxy = web.haproxy()
+    held = OpenRequest(web.front(), web.services["web-0"])
+
+    def needed() -> bool:
+        """Cancel once the server drains, and end its last session at that moment."""
+        if web.server_state(proxy).admin != "drain":
+            return True
+        held.answers()
+        return False
+
+    run = cancelled_run(needed)
+    with pytest.raises(Interrupted):
+        haproxy.prepare(spec_of(proxy), run)
+    assert web.server_state(proxy) == ("drain", False, 0, False)
+    haproxy.recover(spec_of(proxy), run)
+    assert web.server_state(proxy).usable
 
 
 @pytest.mark.parametrize("before", ["maint", "drain"])

@@ -21,7 +21,7 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import nginx
 from forewarn.guest.handlers.nginx import Spec
 from forewarn.guest.handlers.nginx_include import MAX_BYTES, Upstream, write
-from forewarn.guest.handlers.pid_files import command_line
+from forewarn.guest.processes import command_line
 from forewarn.guest.steps import Run
 from tests.integration.handlers.agent_process import fast_run, new_run
 from tests.integration.handlers.agent_with_endpoint import agent_with_endpoint

@@ -12,11 +12,11 @@ import pytest
 
 from forewarn.core.model import Status
 from forewarn.guest.clock import Time
-from forewarn.guest.errors import OutOfTime, StepFailed
+from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
 from forewarn.guest.handlers.redis_protocol import MAX_ANSWER_BYTES, ErrorReply, query
 from forewarn.guest.handlers.redis_replication import Spec
-from tests.integration.handlers.agent_process import fast_run, new_run, recorded_timeouts_s
+from tests.integration.handlers.agent_process import cancelled_run, fast_run, new_run, recorded_timeouts_s
 from tests.integration.handlers.fake_redis import STEP, TcpServer, fake_redis, master, replica
 from tests.integration.handlers.service_with_event import service_with_event
 from tests.support.waiting import PATIENCE_S, until
@@ -33,6 +33,17 @@ def test_a_server_that_answers_ok_and_does_nothing() -> None:
             redis.prepare(spec_of(liar.address), fast_run())
         assert ["FAILOVER", "ABORT"] in liar.heard
         assert redis.verify(spec_of(liar.address), new_run()) is False
+
+
+def test_a_cancel_aborts_the_failover() -> None:
+    """Otherwise it would go on and pause writes for an event that is gone."""
+    with fake_redis(lambda words: master("a", "127.0.0.1:9") if words[0] == "INFO" else b"+OK\r\n") as server:
+        with pytest.raises(Interrupted):
+            redis.prepare(spec_of(server.address), cancelled_run())
+        assert [words[:2] for words in server.heard if words[0] == "FAILOVER"] == [
+            ["FAILOVER", "TO"],
+            ["FAILOVER", "ABORT"],
+        ]
 
 
 def test_a_server_that_follows_a_server_that_is_not_master() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.guest.errors import OutOfTime, StepFailed
 from forewarn.guest.handlers import redis
-from tests.integration.handlers.agent_process import fast_run, new_run
+from tests.integration.handlers.agent_process import cancelled_run, fast_run, new_run
 from tests.integration.handlers.agent_with_endpoint import agent_with_endpoint
 from tests.integration.handlers.fake_redis import bulk, fake_redis
 from tests.integration.handlers.fake_sentinels import OK, SENTINELS, FakeSentinels
@@ -35,6 +35,12 @@ def test_writes_stay_paused_until_it_follows(group: FakeSentinels) -> None:
     assert group.heard.index("CLIENT PAUSE") < group.heard.index("0 FAILOVER")
     assert "CLIENT UNPAUSE" not in looks
     assert "CLIENT UNPAUSE" in after
+
+
+def test_a_cancel_does_not_leave_two_masters(group: FakeSentinels) -> None:
+    """A failover that a Sentinel has begun is completed: the old master would lose what it acknowledges."""
+    redis.prepare(group.spec, cancelled_run(lambda: not group.failovers()))
+    assert group.follows
 
 
 def test_a_replica_that_does_not_catch_up_fails_the_step(group: FakeSentinels) -> None:

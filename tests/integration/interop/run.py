@@ -1,4 +1,5 @@
 """Runs every client through a whole cycle against a real `forewarn serve`: see the event, approve it, see it start and end.
+Then runs the programs of examples/testing whose language is installed.
 
 The requests of each client are recorded byte for byte; --record writes them to the files that `make test` replays.
 """
@@ -18,6 +19,7 @@ from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Targets
 from forewarn.service.settings import load
+from tests.integration.interop.checks import problem, programs
 from tests.integration.interop.recording_proxy import RecordingProxy, split_requests
 
 HERE = Path(__file__).parent
@@ -163,7 +165,18 @@ def main() -> int:
                         (RECORDED / file).write_bytes(request)
                     elif not (RECORDED / file).exists():
                         sys.exit(f"{file} is not recorded: run scripts/interop --record")
+        run_examples(Path(folder))
     return 0
+
+
+def run_examples(folder: Path) -> None:
+    for name, command in programs(folder).items():
+        if shutil.which(command[0]) is None:
+            print(f"example in {name}: not run, because {command[0]} is not installed")
+        elif found := problem(command):
+            sys.exit(f"example in {name}: {found}")
+        else:
+            print(f"example in {name}: ok")
 
 
 if __name__ == "__main__":

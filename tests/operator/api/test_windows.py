@@ -130,6 +130,25 @@ def test_a_no_go_time_is_added_shown_and_removed(service: RunningService) -> Non
     assert service.request("DELETE", "/v1/no-go-times/blog").status == 404
 
 
+def test_a_no_go_time_by_labels_names_its_scopes_to_owners(service: RunningService) -> None:
+    """Owners do not see the labels of hosts. A machine that gets other labels is examined again."""
+    service.enable("shop", "blog")
+    rack = {"reason": "wiring", "start": hours(-1), "end": hours(1), "labels": " rack=a3 "}
+    refused = service.request("PUT", "/v1/no-go-times/rack", rack)
+    assert (refused.status, refused.json["error"]["message"]) == (404, "no machine has labels like rack=a3")
+    service.request("PUT", "/v1/scopes/shop/machines/web-0", {"addresses": ["127.0.0.10"], "labels": {"rack": "a3"}})
+    made = service.request("PUT", "/v1/no-go-times/rack", rack)
+    assert (made.status, made.json["labels"], made.json["scopes"]) == (201, "rack=a3", [])
+    owner = service.token_of("owner", "shop")
+    (seen,) = service.request("GET", "/v1/no-go-times", token=owner).json["items"]
+    assert (seen["name"], seen["labels"], seen["scopes"]) == ("rack", "", ["shop"])
+    other = service.token_of("owner", "blog")
+    assert service.request("GET", "/v1/no-go-times", token=other).json["items"] == []
+    event = service.schedule("shop/web-0")["waves"][0]["events"][0]["id"]
+    (reason,) = service.request("GET", f"/v1/events/{event}", token=owner).json["waiting_for"]
+    assert "rack (wiring)" in reason["message"]
+
+
 def test_an_owner_learns_nothing_of_the_rules_of_other_scopes(service: RunningService) -> None:
     """Neither from a wave that it shares with them, nor from the list of windows, nor from what became of an event."""
     service.enable("shop", "blog")

@@ -60,12 +60,13 @@ def check(spec: Spec) -> List[str]:
 
 
 def prepare(spec: Spec, run: Run) -> None:
-    event_id = run.event.get("EventId")
+    event_id = run.event_key
     if run.kept.get("asked") != event_id or not _is_newer(spec, run):
         requested_ns = int(run.wall_s() * 1e9)
         mark_before, process_id = file_mark(spec.file), _process_id(spec)
         run.keep(asked=event_id, asked_ns=requested_ns, was=mark_before, program=process_id, sha256="", restored="")
         _request_checkpoint(spec, run)
+    run.finish = True  # the program may end after saving: `recover` needs the whole checkpoint then
     why = run.wait_until(lambda: (_is_newer(spec, run), f"{spec.file} was not written"), POLL_S) or _wait_until_stable(
         spec, run
     )
@@ -83,7 +84,7 @@ def verify(spec: Spec, run: Run) -> Optional[bool]:
     """Compare the file's mark, or its checksum if the mark differs. Without a request it is unknown."""
     if not run.kept.get("sha256"):
         return False if "asked" in run.kept else None
-    if run.phase == "prepare" and run.kept.get("asked") != run.event.get("EventId"):
+    if run.phase == "prepare" and run.kept.get("asked") != run.event_key:
         return False  # this checkpoint was made for another event
     mark = file_mark(spec.file)
     return bool(mark) and (mark == run.kept.get("mark") or checksum(spec.file, run) == run.kept["sha256"])

@@ -57,10 +57,10 @@ def check(spec: Spec) -> List[str]:
 
 def prepare(spec: Spec, run: Run) -> None:
     last_answer = ""
-    if run.kept.get("asked") == run.event.get("EventId"):
+    if run.kept.get("asked") == run.event_key:
         run.wait_at_most(SWITCHOVER_SHOWS_S, POLL_S, lambda: _another_leads(spec, run))
     if _leads(spec, run):
-        run.keep(asked=run.event.get("EventId"))
+        run.keep(asked=run.event_key)
         last_answer = _switch_over(spec, run)
     why = run.wait_until(lambda: _another_leads(spec, run), POLL_S)
     if why:

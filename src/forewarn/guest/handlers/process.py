@@ -59,6 +59,7 @@ def prepare(spec: Spec, run: Run) -> None:
         return
     with target:
         send_signal(target, getattr(signal, f"SIG{spec.signal}"))
+        run.finish = True  # the signal cannot be taken back: `recover` must find the process gone
         kill_at_s = run.left_s() - spec.kill_after if spec.kill_after else 0.0
         try:
             while target.alive():

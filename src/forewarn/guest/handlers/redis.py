@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, List, Mapping, Optional, Tuple
 
 from forewarn.guest.config_values import address, check_keys, read_values, secret_file_problem, strings
-from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
+from forewarn.guest.errors import ConfigError, Interrupted, OutOfTime, StepFailed
 from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
     Spec,
@@ -69,7 +69,11 @@ def prepare(spec: Spec, run: Run) -> None:
         take_over_by_sentinel(spec, run)
     else:
         take_over_by_failover(spec, run)
-    why = run.wait_until(lambda: _another_is_master(spec, run), POLL_S)
+    try:
+        why = run.wait_until(lambda: _another_is_master(spec, run), POLL_S)
+    except Interrupted:
+        abort_failover(spec)
+        raise
     if why:
         abort_failover(spec)
         raise OutOfTime(f"no other master was confirmed: {why}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import List, Optional, Tuple
 
-from forewarn.guest.errors import StepFailed
+from forewarn.guest.errors import Interrupted, StepFailed
 from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
     RESPONSE_WITHIN_S,
@@ -52,13 +52,15 @@ def abort_failover(spec: Spec) -> None:
 def take_over_by_sentinel(spec: Spec, run: Run) -> None:
     """Have a Sentinel promote a replica, wait until the Sentinels name it, and make our own server follow it."""
     own = own_server(spec, run)
-    if run.kept.get("told") == run.event.get("EventId"):
+    if run.kept.get("told") == run.event_key:
+        run.finish = True
         run.wait_at_most(
             EARLIER_FAILOVER_S, POLL_S, lambda: _pause_writes(spec, run) or _sentinels_name_another(spec, run, own)
         )
     if not _sentinels_name_another(spec, run, own)[0]:
         _promote(spec, run)
     # From here on our server would lose what it acknowledges: writes stay paused until it follows the new master.
+    run.finish = True
     run.require(lambda: _pause_writes(spec, run) or _follow_new_master(spec, run, own), POLL_S, "no replica took over")
     _unpause(spec)
 
@@ -69,11 +71,11 @@ def _promote(spec: Spec, run: Run) -> None:
     try:
         why = run.wait_at_most(PAUSE_S, POLL_S, lambda: _pause_writes(spec, run) or _caught_up(spec, run))
         if not why:
-            run.keep(told=run.event.get("EventId"))
+            run.keep(told=run.event_key)
             why = _start_failover(spec, run)
         if why:
             raise StepFailed(f"no replica took over: {why}")
-    except StepFailed:
+    except (StepFailed, Interrupted):
         _unpause(spec)
         raise
 

@@ -10,7 +10,7 @@ import signal
 import stat
 import sys
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
+from typing import IO, Any, Callable, Iterator, Mapping, Optional, Tuple
 
 from forewarn.guest.errors import GuestError
 
@@ -109,6 +109,20 @@ def give_away(file: int, owner: os.stat_result) -> None:
 def own_user_number() -> int:
     """Return this user as `os.stat` shows it."""
     return os.geteuid()
+
+
+def output_file(max_bytes: int) -> IO[bytes]:
+    """Return a file in memory that cannot grow beyond this size, or a temporary file where the system has none."""
+    import tempfile  # the SDK needs none
+
+    try:
+        file = os.fdopen(os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b", buffering=0)
+    except (AttributeError, OSError):
+        return tempfile.TemporaryFile(buffering=0)
+    with contextlib.suppress(OSError):
+        os.ftruncate(file.fileno(), max_bytes)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    return file
 
 
 def owner_of(file: int) -> int:

@@ -11,7 +11,7 @@ import sys
 import time
 from ctypes import wintypes
 from pathlib import Path
-from typing import Iterator, Optional, Tuple
+from typing import IO, Iterator, Optional, Tuple
 
 assert sys.platform == "win32"
 
@@ -79,6 +79,13 @@ def give_away(file: int, owner: os.stat_result) -> None:
 def own_user_number() -> int:
     """Return 0, which `os.stat` shows as the user of every file."""
     return 0
+
+
+def output_file(max_bytes: int) -> IO[bytes]:
+    """Return a temporary file. Nothing limits its size between two rewinds."""
+    import tempfile  # the SDK needs none
+
+    return tempfile.TemporaryFile(buffering=0)
 
 
 def owner_of(file: int) -> str:

@@ -85,7 +85,9 @@ def _operation(call: Call, schemas: dict[Any, Any], components: dict[str, Any]) 
         "responses": {str(status): _response(call, status, schemas) for status in call.status},
     }
     error = {"content": {JSON: {"schema": schemas[bodies.Error]}}}
-    operation["responses"] |= {str(code): {"description": HTTPStatus(code).phrase, **error} for code in call.errors}
+    operation["responses"] |= {
+        str(code): {"description": HTTPStatus(code).phrase, **error} for code in call.errors if code not in call.status
+    }
     if call.takes is not None:
         content: dict[str, Any] = {JSON: {"schema": schemas[call.takes]}}
         if call.takes is bodies.Fleet:

@@ -132,6 +132,9 @@ def _changed_part(
     """Return what the entries changed in the snapshot, without the submitted maintenances; None if they do not say it."""
     if not known.maintenances.keys() >= set(focus.maintenances):  # a maintenance submitted later may be among them
         return None
+    # Which of their machines no-go times bind, and the windows of their other scopes, are not known.
+    if submitted and (known.no_go_machines or known.fleet_rules.windows):
+        return None
     events: set[str] = set()
     scopes: set[str] = set()
     for entry in entries:
@@ -201,6 +204,8 @@ def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snap
         orders={each: order for each, order in orders.items() if each in events or order.maintenance_id in covered},
         fleet_rules=known.fleet_rules,
         machine_counts=known.machine_counts,
+        no_go_machines=known.no_go_machines,
+        other_scopes=known.other_scopes,
     )
 
 

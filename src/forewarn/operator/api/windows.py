@@ -1,14 +1,16 @@
 """List, show, change and remove windows and no-go times, and extend an open window."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from forewarn.core.fleet_rules import NoGoTime, Window
+from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
+from forewarn.core.rule_inputs import machines_bound
 from forewarn.core.window_verbs import find_no_go_time, find_window
 from forewarn.core.windows import StartLimits
 from forewarn.operator.api import bodies
-from forewarn.operator.api.access import Identity
 from forewarn.operator.api.context import (
     Api,
     CallContext,
@@ -52,13 +54,13 @@ def delete_window(api: Api, context: CallContext) -> Result:
 
 
 def list_no_go_times(api: Api, context: CallContext) -> Result:
-    now, caller = api.clock.now(), context.caller
-    return _page(context, _visible(api, context), lambda no_go: _no_go_out(no_go, caller, now))
+    now = api.clock.now()
+    return _page(context, _visible(api, context), lambda no_go: _no_go_out(no_go, now))
 
 
 def get_no_go_time(api: Api, context: CallContext) -> Result:
     no_go = find_no_go_time(_visible(api, context), context.path["no_go_time"])
-    return Result(200, _no_go_out(no_go, context.caller, api.clock.now()))
+    return Result(200, _no_go_out(no_go, api.clock.now()))
 
 
 def put_no_go_time(api: Api, context: CallContext) -> Result:
@@ -71,6 +73,7 @@ def put_no_go_time(api: Api, context: CallContext) -> Result:
         spans=tuple(body.when),
         zone=body.zone,
         scopes=tuple(dict.fromkeys(body.scopes)),
+        labels=body.labels.strip(),
     )
     new = name not in api.store.fleet_rules().no_go_times
     api.control.put_no_go_time(no_go, context.caller.actor)
@@ -115,13 +118,33 @@ def _visible_windows(api: Api, context: CallContext) -> Mapping[str, Window]:
 
 
 def _visible(api: Api, context: CallContext) -> dict[str, NoGoTime]:
-    """Return the no-go times of the whole fleet and of scopes of the caller."""
-    found = api.store.fleet_rules().no_go_times.values()
-    sees = context.caller.sees
-    return {each.name: each for each in found if not each.scopes or any(map(sees, each.scopes))}
+    """Return the no-go times; to an owner, those of the whole fleet and of the owner's scopes.
+
+    Owners do not see the labels of hosts. They see the scopes in which a no-go time with labels binds machines instead.
+    """
+    rules, within = api.store.fleet_rules(), context.caller.within
+    if within is None:
+        return dict(rules.no_go_times)
+    bound = _bound_scopes(api, rules, within)
+    visible = {}
+    for name, no_go in rules.no_go_times.items():
+        of_fleet = not no_go.scopes and not no_go.labels
+        scopes = set() if of_fleet else bound.get(name, set(within)) & set(no_go.scopes or within)
+        if of_fleet or scopes:
+            visible[name] = replace(no_go, scopes=tuple(sorted(scopes)), labels="")
+    return visible
 
 
-def _no_go_out(no_go: NoGoTime, caller: Identity, now: datetime) -> bodies.NoGoTimeOut:
+def _bound_scopes(api: Api, rules: FleetRules, within: tuple[str, ...]) -> dict[str, set[str]]:
+    """Return, for each no-go time with labels, those of these scopes in which it binds machines."""
+    if not any(no_go.labels for no_go in rules.no_go_times.values()):
+        return {}
+    with closing(api.store.labelled_machines(within)) as machines:
+        bound = machines_bound(rules, ((m.key, m.labels, m.host_labels) for m in machines))
+    return {name: {scope for scope, _ in keys} for name, keys in bound.items()}
+
+
+def _no_go_out(no_go: NoGoTime, now: datetime) -> bodies.NoGoTimeOut:
     return bodies.NoGoTimeOut(
         name=no_go.name,
         reason=no_go.reason,
@@ -129,6 +152,7 @@ def _no_go_out(no_go: NoGoTime, caller: Identity, now: datetime) -> bodies.NoGoT
         end=no_go.end,
         when=list(no_go.spans),
         zone=no_go.zone,
-        scopes=[scope for scope in no_go.scopes if caller.sees(scope)],
+        scopes=list(no_go.scopes),
+        labels=no_go.labels,
         active=bool(StartLimits((), (no_go,)).in_the_way(now)),
     )

@@ -24,6 +24,7 @@ from forewarn.core.model import (
     Status,
 )
 from forewarn.core.reason import MAX_NAMED
+from forewarn.core.rule_inputs import MachineKey, machines_bound, machines_to_examine, scopes_to_examine
 from forewarn.store import (
     EventFirstSeen,
     Focus,
@@ -75,6 +76,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             read_hosts=frozenset(focus.hosts),
             unread={i: self._unread(i) for i in partly},
             fleet_rules=self._fleet_rules if focus.reads_rules else FleetRules(),
+            other_scopes=self._other_scopes(names, events.values()) if focus.reads_rules else {},
+            no_go_machines=self._no_go_machines(machines, events.values()) if focus.reads_rules else {},
             fleet_use=self.fleet_use() if focus.reads_rules and self._fleet_rules.has_budget else FleetUse(),
             machine_counts={
                 name: len(self._machines.get(name, ()))
@@ -85,6 +88,20 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
             resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
+        )
+
+    def _other_scopes(self, names: Collection[str], events: Iterable[Event]) -> dict[str, Scope]:
+        others = scopes_to_examine(self._fleet_rules, names, events)
+        return {name: self._scopes[name] for name in sorted(others) if name in self._scopes}
+
+    def _no_go_machines(
+        self, machines: Iterable[MachineKey], events: Iterable[Event]
+    ) -> dict[str, frozenset[MachineKey]]:
+        examined = machines_to_examine(self._fleet_rules, machines, events)
+        found = [m for scope, name in examined if (m := self._machines.get(scope, {}).get(name)) is not None]
+        return machines_bound(
+            self._fleet_rules,
+            ((m.key, m.labels, self._hosts[m.host].labels if m.host in self._hosts else {}) for m in found),
         )
 
     def _is_read_in_part(self, maintenance_id: str) -> bool:

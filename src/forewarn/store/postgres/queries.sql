@@ -55,6 +55,11 @@ FROM machines m LEFT JOIN hosts h ON h.name = m.host
 WHERE m.scope = ANY(%(scopes)s::text[]) AND (m.scope, m.name) > (%(scope)s, %(name)s)
 ORDER BY m.scope, m.name;
 
+-- name: labels_by_key
+-- Return the labels of the machines with these keys, and those of their hosts.
+SELECT m.scope, m.name, m.labels, h.labels AS host_labels FROM jsonb_array_elements(%(keys)s::jsonb) k
+JOIN machines m ON m.scope = k ->> 0 AND m.name = k ->> 1 LEFT JOIN hosts h ON h.name = m.host;
+
 -- name: addresses_by_key
 -- Return the addresses of the machines with these keys.
 SELECT a.scope, a.name, a.address FROM jsonb_array_elements(%(keys)s::jsonb) k

@@ -32,6 +32,7 @@ from forewarn.core.model import (
 from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
 from forewarn.core.reason import MAX_NAMED
+from forewarn.core.rule_inputs import MachineKey, machines_bound, machines_to_examine, scopes_to_examine
 from forewarn.store import (
     MAX_DELIVERIES,
     AuditQuery,
@@ -131,6 +132,10 @@ class SqlStore:
             counts = _machine_counts(reader, scopes) if focus.reads_rules else ()
             fleet_rules = next((reader.rows.fleet_rules.decode(row) for row in rules), FleetRules())
             use = _FleetUseRows(reader) if fleet_rules.has_budget else None
+            events = _with_approvals(reader, found, approvals)
+            known = [row["name"] for row in scopes]
+            others = scopes_to_examine(fleet_rules, known, events.values())
+            other_scopes = reader.query("scopes_by_name", names=reader.as_list(sorted(others))) if others else ()
             clock_hold = next((reader.rows.hold.decode(row) for row in hold), None)
             store_hold = next((reader.rows.store_hold.decode(row) for row in holds), None)
             return Snapshot(
@@ -138,13 +143,15 @@ class SqlStore:
                 machines=machines,
                 hosts=_hosts(reader, hosts),
                 maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
-                events=_with_approvals(reader, found, approvals),
+                events=events,
                 orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
                 unread=unread,
                 fleet_rules=fleet_rules,
                 fleet_use=use.read() if use is not None else FleetUse(),
                 machine_counts={row["scope"]: row["machines"] for row in counts},
+                other_scopes=_scopes(reader, other_scopes),
+                no_go_machines=_no_go_machines(reader, fleet_rules, machines, events.values()),
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
                 store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -596,6 +603,18 @@ class _FleetUseRows:
         (machines,) = (row["machines"] for row in self._machines)
         hosts = frozenset((row["maintenance_id"], row["host"]) for row in self._hosts)
         return FleetUse(machines=machines, hosts=hosts, events=tuple(row["id"] for row in self._events))
+
+
+def _no_go_machines(
+    reader: SqlSession, rules: FleetRules, machines: Iterable[MachineKey], events: Iterable[Event]
+) -> dict[str, frozenset[MachineKey]]:
+    keys = machines_to_examine(rules, machines, events)
+    found = reader.query("labels_by_key", keys=reader.as_pairs(sorted(keys))) if keys else ()
+    labelled = (
+        ((row["scope"], row["name"]), read_labels(row["labels"]), read_labels(row["host_labels"] or "{}"))
+        for row in found
+    )
+    return machines_bound(rules, labelled)
 
 
 def _machine_counts(reader: SqlSession, scopes: Iterable[Row]) -> Iterable[Row]:

@@ -58,6 +58,11 @@ FROM machines m LEFT JOIN hosts h ON h.name = m.host
 WHERE m.scope IN (SELECT value FROM json_each(:scopes)) AND (m.scope, m.name) > (:scope, :name)
 ORDER BY m.scope, m.name;
 
+-- name: labels_by_key
+-- Return the labels of the machines with these keys, and those of their hosts.
+SELECT m.scope, m.name, m.labels, h.labels AS host_labels FROM json_each(:keys) k
+JOIN machines m ON m.scope = k.value ->> 0 AND m.name = k.value ->> 1 LEFT JOIN hosts h ON h.name = m.host;
+
 -- name: addresses_by_key
 -- Return the addresses of the machines with these keys.
 SELECT a.scope, a.name, a.address FROM json_each(:keys) k

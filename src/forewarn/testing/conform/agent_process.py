@@ -69,9 +69,14 @@ class AgentProcess:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent was started and has ended by itself."""
+        return self._process is not None and self.exit_code() is not None
+
     def check_running(self) -> None:
         """Raise AgentFailed if the agent was started and has ended."""
-        if self._process is not None and (code := self.exit_code()) is not None:
+        if self.has_ended and (code := self.exit_code()) is not None:
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
             raise AgentFailed(f"the agent ended, {how}")
 

@@ -5,7 +5,6 @@ To check that something does not happen, it first waits for the agent's next pol
 """
 
 from contextlib import closing, suppress
-from datetime import timedelta
 from itertools import pairwise
 from urllib.parse import parse_qsl
 
@@ -13,7 +12,10 @@ from forewarn.core.document import VERSIONS
 from forewarn.core.model import Actor
 from forewarn.testing.conform.agent_process import AgentFailed
 from forewarn.testing.conform.dead_proxy import DeadProxy
-from forewarn.testing.conform.trial import MACHINE, PATIENCE_POLLS, SEEN_WITHIN_S, Trial
+from forewarn.testing.conform.event_kinds import parse_event
+from forewarn.testing.conform.outcomes import NOT_SHOWN, SKIPPED, NotTested
+from forewarn.testing.conform.probe import kind_list
+from forewarn.testing.conform.trial import PATIENCE_POLLS, SEEN_WITHIN_S, Trial
 from forewarn.testing.default_machines import SCOPE
 from forewarn.testing.emulator import Scheduled
 from forewarn.testing.request_log import LoggedRequest
@@ -26,12 +28,11 @@ TRIES = 3
 MIN_RETRY_PAUSE_S = 0.9
 # How long a fault with a time limit lasts, on the service's clock.
 OUTAGE_S = 70
+# An approval of an event that stays Scheduled may have been lost. It may be repeated after so long.
+REPEAT_S = 30.0
 CONFORM = Actor("conform")
-
-
-def _schedule_held(trial: Trial, type_: str = "Reboot", *machines: str) -> Scheduled:
-    """Schedule an event that stays Scheduled even if it is approved, because of its `earliest`."""
-    return trial.emulator.schedule(type_, *(machines or (MACHINE,)), earliest=timedelta(hours=2))
+# Every api-version shows it. For behaviours in which the agent only has to see an event.
+VISIBLE_KIND = parse_event("type=Freeze")
 
 
 # -- requests
@@ -77,7 +78,7 @@ def polls_often(trial: Trial) -> None:
 
 def _pause_before_seen(trial: Trial) -> float:
     """Schedule an event and return how long the agent had not polled when it saw the event."""
-    seen = trial.wait_seen(trial.emulator.schedule("Freeze", MACHINE))
+    seen = trial.wait_seen(trial.schedule(VISIBLE_KIND))
     before = [each.answered_s for each in trial.polls if each.number < seen.number and each.answered_s is not None]
     return seen.at_s - max(before, default=seen.at_s)
 
@@ -113,46 +114,75 @@ def ends_on_signal(trial: Trial) -> None:
 # -- events of other machines
 
 
-def leaves_alone(trial: Trial, other: str) -> None:
-    others = trial.emulator.schedule("Reboot", other)
+def leaves_other_alone(trial: Trial) -> None:
+    _leaves_alone(trial, trial.names.other)
+
+
+def leaves_longer_name_alone(trial: Trial) -> None:
+    _leaves_alone(trial, trial.names.longer)
+
+
+def _leaves_alone(trial: Trial, other: str) -> None:
+    """Show the other machine's events of all kinds, except those that the agent cannot see or that end it."""
+    tried = [each for each in trial.results if each.seen and not each.ended] or trial.usable
+    events = [(each, trial.schedule_held(each.kind, other)) for each in tried]
     trial.start()
-    trial.wait_next_poll(others)
-    trial.expect(not trial.approvals(others), f"it approved an event that names only {other}")
+    trial.wait_next_poll(events[0][1])
+    approved = [each for each, event in events if trial.approvals(event)]
+    trial.expect(not approved, f"it approved events that name only {other}: {kind_list(approved)}")
     trial.expect(not trial.prepared, f"it prepared for an event that names only {other}")
 
 
 def finds_itself_among_others(trial: Trial) -> None:
-    shared = trial.emulator.schedule("Reboot", "vm-1", MACHINE)
+    # An approval counts for all machines of the event, so an agent may prepare and leave the approval to others.
+    shared = trial.schedule(None, trial.names.neighbour, trial.machine)
     trial.start()
-    trial.wait_handled(shared)
+    if trial.usable[0].handled:
+        trial.until(
+            lambda: trial.approvals(shared) or trial.prepared, "the agent approves the event, or prepares for it"
+        )
+    else:
+        trial.wait_next_poll(shared)
 
 
 # -- preparing and approving
 
 
-def handles(trial: Trial, type_: str = "Reboot") -> None:
-    event = trial.emulator.schedule(type_, MACHINE)
+def handles(trial: Trial) -> None:
+    event = trial.schedule()
     trial.start()
     trial.wait_handled(event)
 
 
 def approves(trial: Trial) -> None:
-    event = trial.emulator.schedule("Reboot", MACHINE)
+    event = trial.schedule()
     trial.start()
     trial.wait_approved(event)
 
 
 def approves_once(trial: Trial) -> None:
-    event = _schedule_held(trial)
+    event = trial.schedule_held()
     trial.start()
     trial.wait_approved(event)
     _show_it_again(trial, event)
-    count = len(trial.approvals(event))
-    trial.expect(count == 1, f"it approved the event {count} times")
+    approvals = trial.approvals(event)
+    pauses_s = [after.at_s - before.at_s for before, after in pairwise(approvals)]
+    shortest_s = min(pauses_s, default=REPEAT_S)
+    trial.expect(
+        shortest_s >= REPEAT_S,
+        f"it approved the event {len(approvals)} times, and once only {shortest_s:.1f} s after the time before",
+    )
+
+
+def sends_ids_as_received(trial: Trial) -> None:
+    event = trial.schedule()
+    trial.start()
+    body = trial.wait_approved(event).body.decode("utf-8", "replace")
+    trial.expect(event.id.lower() in body, f"it received {event.id.lower()}, and sent {body}")
 
 
 def prepares_once(trial: Trial) -> None:
-    event = _schedule_held(trial)
+    event = trial.schedule_held()
     trial.start()
     trial.wait_prepared()
     _show_it_again(trial, event)
@@ -163,12 +193,12 @@ def _show_it_again(trial: Trial, event: Scheduled) -> None:
     """Change the document twice while it still shows the event, by one user event of each type."""
     for type_ in ("Redeploy", "Reboot"):
         before = trial.answered
-        trial.emulator.schedule(type_, "vm-1", source="User")
+        trial.emulator.schedule(type_, trial.names.other, source="User")
         trial.wait_next_poll(event, but=before)
 
 
 def prepares_first(trial: Trial) -> None:
-    event = trial.emulator.schedule("Reboot", MACHINE)
+    event = trial.schedule()
     trial.start()
     approval = trial.wait_approved(event)
     prepared = trial.emulator.prepared_at.get(approval.number)
@@ -177,14 +207,20 @@ def prepares_first(trial: Trial) -> None:
 
 def does_not_approve_unprepared(trial: Trial) -> None:
     trial.break_preparation()
-    event = trial.emulator.schedule("Reboot", MACHINE)
+    event = trial.schedule()
     trial.start()
     trial.wait_next_poll(event)
     trial.expect(not trial.approvals(event), "it approved although its prepare hook had failed")
 
 
 def several_events(trial: Trial) -> None:
-    unapproved = [trial.emulator.schedule("Freeze", MACHINE), trial.emulator.schedule("Reboot", MACHINE, source="User")]
+    first, second = [each.kind for each in (*trial.usable, *trial.usable)][:2]
+    if first == second and not first.may_be_repeated():
+        outcome = SKIPPED if trial.setup.declared else NOT_SHOWN
+        raise NotTested(
+            outcome, f"a machine cannot have two events at once that are a {first}, and it handles no other"
+        )
+    unapproved = [trial.schedule(first), trial.schedule(second)]
     trial.start()
     while unapproved:
         approved = trial.until(
@@ -194,23 +230,24 @@ def several_events(trial: Trial) -> None:
 
 
 def no_notice(trial: Trial) -> None:
-    started = trial.emulator.schedule("Redeploy", MACHINE, emergency=True)
+    started = trial.schedule(emergency=True)
     trial.start()
     trial.wait_next_poll(started, "Started")
     approvals = [each for each in trial.requests if started.id in each.approves]
     trial.expect(not approvals, "it approved an event that had started")
     trial.emulator.finish(started)
-    trial.wait_handled(trial.emulator.schedule("Reboot", MACHINE))
+    prepared = trial.prepared
+    trial.wait_handled(trial.schedule(), prepared)
 
 
 # -- recovery
 
 
 def undoes_after_the_event(trial: Trial) -> None:
-    event = trial.emulator.schedule("Reboot", MACHINE)
+    event = trial.schedule()
     trial.start()
     trial.wait_prepared()
-    if "approval" in trial.claims:
+    if trial.usable[0].approved:
         trial.wait_approved(event)
     else:
         trial.emulator.approve(event)
@@ -221,7 +258,7 @@ def undoes_after_the_event(trial: Trial) -> None:
 
 
 def undoes_a_cancelled_event(trial: Trial) -> None:
-    event = _schedule_held(trial)
+    event = trial.schedule_held()
     trial.start()
     trial.wait_prepared()
     trial.wait_next_poll(event)
@@ -242,14 +279,14 @@ def _wait_recovered_once(trial: Trial) -> None:
 def incarnation_starts_again(trial: Trial) -> None:
     trial.start()
     trial.first_poll()
-    others = [_schedule_held(trial, "Reboot", "vm-1") for _ in range(4)]
+    others = [trial.schedule_held(VISIBLE_KIND, trial.names.other) for _ in range(4)]
     trial.until(lambda: any((each.incarnation or 0) >= 5 for each in trial.polls), "the agent gets document 5")
     for each in others:
         trial.emulator.cancel(each)
     control = trial.emulator.service.control
     control.disable(SCOPE, CONFORM)
     control.enable(SCOPE, CONFORM)
-    trial.wait_handled(trial.emulator.schedule("Reboot", MACHINE))
+    trial.wait_handled(trial.schedule())
 
 
 # -- failures of the endpoint
@@ -257,7 +294,7 @@ def incarnation_starts_again(trial: Trial) -> None:
 
 def _survives(trial: Trial, failures: int = 2, *, outage_s: float = 0.0) -> None:
     """Check that the agent handles an event after the failures, and not before it got a complete answer."""
-    event = trial.emulator.schedule("Reboot", MACHINE)
+    event = trial.schedule()
     trial.start()
     trial.until(lambda: sum(bool(each.fault) for each in trial.requests) >= failures, f"{failures} requests fail")
     trial.quiet(outage_s)
@@ -288,7 +325,7 @@ def backs_off(trial: Trial) -> None:
 def waits_for_the_first_answer(trial: Trial) -> None:
     delay_s = trial.delays.first_answer_s
     trial.emulator.set_faults([{"fault": "slow", "delay": f"{delay_s}s", "requests": 1, "method": "GET"}])
-    event = trial.emulator.schedule("Reboot", MACHINE)
+    event = trial.schedule()
     trial.start()
     trial.until(lambda: trial.polls, "the agent polls")
     trial.quiet(delay_s)
@@ -305,7 +342,7 @@ def waits_for_the_first_answer(trial: Trial) -> None:
 
 
 def killed_before_approving(trial: Trial) -> None:
-    event = trial.emulator.schedule("Reboot", MACHINE)
+    event = trial.schedule()
     trial.start()
     trial.until(
         lambda: any(event.id in each.approves for each in trial.requests), "the agent tries to approve the event"
@@ -317,7 +354,7 @@ def killed_before_approving(trial: Trial) -> None:
 
 
 def killed_after_approving(trial: Trial) -> None:
-    event = trial.emulator.schedule("Reboot", MACHINE)
+    event = trial.schedule()
     trial.start()
     trial.wait_approved(event)
     trial.wait_next_poll(event, "Started")
@@ -331,7 +368,7 @@ def killed_after_approving(trial: Trial) -> None:
 
 
 def killed_before_undoing(trial: Trial) -> None:
-    event = _schedule_held(trial)
+    event = trial.schedule_held()
     trial.start()
     trial.wait_prepared()
     trial.wait_next_poll(event)

@@ -12,26 +12,23 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
-from forewarn.core.fleet import Fleet
-from forewarn.core.model import Machine, Scope, ScopeKind
 from forewarn.testing.conform.agent_process import AgentFailed, AgentProcess
-from forewarn.testing.default_machines import SCOPE
-from forewarn.testing.emulator import Emulator, Scheduled
-from forewarn.testing.faults import Fault
+from forewarn.testing.conform.event_kinds import CATALOGUE, EventKind
+from forewarn.testing.conform.probe import KindResult
+from forewarn.testing.conform.trial_emulator import TrialEmulator, TrialFleet
+from forewarn.testing.emulator import Scheduled
 from forewarn.testing.request_log import LoggedRequest
-
-if TYPE_CHECKING:
-    from forewarn.testing.conform.behaviours import Behaviour
 
 CLAIMS = {
     "approval": "it approves events by itself",
     "prepare": "its prepare hook appends a line to {prepared}",
     "recover": "its recover hook appends a line to {recovered}",
     "restart": "it remembers across a kill what it did",
-    "preempt": "it asks for version 2017-11-01 or later",
+    "preempt": "it handles Preempt, which version 2017-11-01 and later show",
 }
 MACHINE = "vm-0"
 SEED = 1
@@ -41,12 +38,15 @@ SEEN_WITHIN_S = 5.0
 # The time for every other act, including pauses after failures, and the polls that must also have passed.
 PATIENCE_S = 10.0
 PATIENCE_POLLS = 5
-# How long after the agent's next poll something must not happen.
+# How long after the agent's next poll something must not happen, besides the time that the agent takes to act.
 QUIET_S = 0.4
 CHECK_EVERY_S = 0.05
 # After this many refused polls without one document the agent cannot succeed any more.
 MAX_REFUSALS = 5
 MAX_HOOK_BYTES = 65_536
+# A supervisor pauses before it starts an agent again. An agent that ends more often than this in one row has failed.
+RESTART_AFTER_S = 0.2
+MAX_RESTARTS = 100
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 T = TypeVar("T")
@@ -64,55 +64,70 @@ class Interrupted(Exception):
     """The caller wants to end the run."""
 
 
-class TrialEmulator(Emulator):
-    """Counts the agent's preparations when an approval arrives; later the hooks' files do not show that number."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSetup:
+    """The agent under test, and how a run treats it.
 
-    def __init__(self, prepared: Callable[[], int], **options: Any) -> None:
-        self._prepared = prepared
-        self.prepared_at: dict[int, int] = {}  # by the number of the approving request
-        super().__init__(**options)
+    `silence_s` is how long the agent may not poll during a wait. With `restarts` the agent may end, and is started again.
+    """
 
-    def _choose_fault(self, machine: str, method: str) -> Fault | None:
-        if method == "POST":
-            self.prepared_at[self.log.last_number] = self._prepared()
-        return super()._choose_fault(machine, method)
+    command: Sequence[str]
+    claims: frozenset[str]
+    environment: Mapping[str, str]
+    delays: Delays
+    patience_s: float = PATIENCE_S
+    silence_s: float = PATIENCE_S
+    machine: str = MACHINE
+    listen: str = ""
+    restarts: bool = False
+    declared: tuple[EventKind, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[EventKind, ...]:
+        return self.declared or CATALOGUE
 
 
 class Trial:
-    """Runs the agent and waits for what it does. `silence_s` is how long the agent may not poll during a wait."""
+    """Runs the agent and waits for what it does.
+
+    `results` are the results of the probe, and `usable` those with which the behaviour is tested.
+    """
 
     def __init__(
         self,
-        command: Sequence[str],
+        setup: AgentSetup,
         folder: Path,
-        claims: set[str],
-        environment: Mapping[str, str],
         stopping: threading.Event,
-        delays: Delays,
-        patience_s: float = PATIENCE_S,
-        silence_s: float | None = None,
+        results: Sequence[KindResult] = (),
+        usable: Sequence[KindResult] = (),
+        faults: Sequence[Mapping[str, object]] = (),
     ) -> None:
-        self._command, self._folder, self._stopping = command, folder, stopping
-        self._environment, self._patience_s = environment, patience_s
-        self._silence_s = patience_s if silence_s is None else silence_s
+        self.setup, self._folder, self._stopping = setup, folder, stopping
+        self.results, self.usable = results, usable
         self.agent = AgentProcess()
+        self._variables: Mapping[str, str] = {}
+        self.restarts = 0
         self._hooks = folder / "hooks"
         self._hooks.mkdir()
         (folder / "state").mkdir(mode=0o700)
-        self.claims, self.delays = claims, delays
-
-    @contextmanager
-    def run_emulator(self, behaviour: "Behaviour") -> Iterator[None]:
-        """Run an emulator on a manual clock: notice does not run out while the agent works, and work does not end by itself."""
+        self.claims, self.delays = setup.claims, setup.delays
+        self.names = TrialFleet(setup.machine)
+        self.machine = setup.machine
+        # On a manual clock notice does not run out while the agent works, and work does not end by itself.
         self.emulator = TrialEmulator(
             lambda: self.prepared,
-            fleet=_fleet(behaviour.machines),
+            self.machine,
+            fleet=self.names.fleet,
+            guest=setup.listen,
             clock="manual",
             seed=SEED,
-            faults=behaviour.faults,
+            faults=faults,
             executor="external",
             rate_limit=RATE_LIMIT,
         )
+
+    @contextmanager
+    def run_emulator(self) -> Iterator[None]:
         with self.emulator:
             try:
                 yield
@@ -120,12 +135,23 @@ class Trial:
                 # Before the endpoint ends, so that the agent's output does not end with complaints about that.
                 self.agent.kill()
 
+    # -- events
+
+    def schedule(self, kind: EventKind | None = None, *machines: str, **options: object) -> Scheduled:
+        """Schedule an event, by default of a kind that the agent handles and of its own machine."""
+        return self.emulator.schedule_kind(kind or self.usable[0].kind, *(machines or (self.machine,)), **options)
+
+    def schedule_held(self, kind: EventKind | None = None, *machines: str) -> Scheduled:
+        """Schedule an event that stays Scheduled even if it is approved, because of its `earliest`."""
+        return self.schedule(kind, *machines, earliest=timedelta(hours=2))
+
     # -- the agent
 
     def start(self, **variables: str) -> None:
         """Start the agent, with further environment variables. It finds the state that it left in its folder."""
-        values = placeholders(self.emulator.endpoint, self._folder)
-        inherited = {key: value for key, value in self._environment.items() if key.lower() not in PROXY_VARIABLES}
+        self._variables = variables
+        values = placeholders(self.emulator.endpoint, self.machine, self._folder)
+        inherited = {key: value for key, value in self.setup.environment.items() if key.lower() not in PROXY_VARIABLES}
         environment = {
             **inherited,
             "FOREWARN_ENDPOINT": values["endpoint"],
@@ -133,7 +159,7 @@ class Trial:
             **{f"CONFORM_{name.upper()}": value for name, value in values.items()},
             **variables,
         }
-        self.agent.start([_fill_in(argument, values) for argument in self._command], environment)
+        self.agent.start([_fill_in(argument, values) for argument in self.setup.command], environment)
 
     def ends_on_sigterm(self, within_s: float) -> bool:
         self.agent.terminate()
@@ -208,10 +234,10 @@ class Trial:
             now_s, polls_before, polls = time.monotonic(), polls, self._polls_since(before)
             if polls != polls_before:
                 polled_s = now_s
-            if now_s - begun_s > self._patience_s and polls >= PATIENCE_POLLS:
-                raise AgentFailed(f"{what}: not within {self._patience_s:g} s and {polls} polls")
-            if now_s - polled_s > self._silence_s:
-                raise AgentFailed(f"{what}: the agent has not polled for {self._silence_s:g} s")
+            if now_s - begun_s > self.setup.patience_s and polls >= PATIENCE_POLLS:
+                raise AgentFailed(f"{what}: not within {self.setup.patience_s:g} s and {polls} polls")
+            if now_s - polled_s > self.setup.silence_s:
+                raise AgentFailed(f"{what}: the agent has not polled for {self.setup.silence_s:g} s")
             self._pause()
         return result
 
@@ -225,7 +251,13 @@ class Trial:
     def _check_going(self) -> None:
         if self._stopping.is_set():
             raise Interrupted
-        self.agent.check_running()
+        if self.setup.restarts and self.restarts < MAX_RESTARTS and self.agent.has_ended:
+            self.restarts += 1
+            self.agent.kill()
+            self.emulator.log.wait(lambda _: None, RESTART_AFTER_S)
+            self.start(**self._variables)
+        else:
+            self.agent.check_running()
 
     def _check_served(self) -> None:
         refusals = self.refusals
@@ -243,10 +275,10 @@ class Trial:
         return self.until(lambda: self.seen(event, status, but), f"the agent sees the event{in_status}")
 
     def wait_next_poll(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> None:
-        """Wait until the agent has seen the event and polled again: by then it has begun whatever it does about the event."""
+        """Wait until the agent has seen the event and polled again, and then as long as it took to act in the probe."""
         seen = self.wait_seen(event, status, but=but)
         self.until(lambda: any(each.number > seen.number for each in self.polls), "the agent polls again after that")
-        self.quiet()
+        self.quiet(QUIET_S + max((each.took_s for each in self.usable), default=0.0))
 
     def quiet(self, for_s: float = QUIET_S) -> None:
         """Let the time pass, and check that the agent keeps running."""
@@ -258,15 +290,16 @@ class Trial:
     def wait_approved(self, event: Scheduled) -> LoggedRequest:
         return self.until(lambda: next(iter(self.approvals(event)), None), "the agent approves the event")
 
-    def wait_prepared(self) -> None:
-        self.until(lambda: self.prepared, "the prepare hook writes a line")
+    def wait_prepared(self, before: int = 0) -> None:
+        """Wait until the agent has prepared more often than `before`."""
+        self.until(lambda: self.prepared > before, "the prepare hook writes a line")
 
-    def wait_handled(self, event: Scheduled) -> None:
-        """Wait for what the agent claims to do: approve, or prepare, or else see the event and poll again."""
-        if "approval" in self.claims:
+    def wait_handled(self, event: Scheduled, prepared_before: int = 0) -> None:
+        """Wait for what the agent did in the probe: approve, or prepare, or else see the event and poll again."""
+        if self.usable[0].approved:
             self.wait_approved(event)
-        elif "prepare" in self.claims:
-            self.wait_prepared()
+        elif self.usable[0].prepared:
+            self.wait_prepared(prepared_before)
         else:
             self.wait_next_poll(event)
 
@@ -275,24 +308,15 @@ class Trial:
             raise AgentFailed(otherwise)
 
 
-def placeholders(endpoint: str, folder: Path) -> dict[str, str]:
+def placeholders(endpoint: str, machine: str, folder: Path) -> dict[str, str]:
     """Return the names that a command may have in braces, with their values. The agent's environment has them too."""
     return {
         "endpoint": endpoint,
-        "machine": MACHINE,
+        "machine": machine,
         "folder": str(folder),
         "prepared": str(folder / "hooks" / "prepared"),
         "recovered": str(folder / "hooks" / "recovered"),
     }
-
-
-def _fleet(machines: Sequence[tuple[str, int]]) -> Fleet:
-    """Return a fleet of names and update domains. The first machine is the agent's, at 127.0.0.1."""
-    members = {
-        (SCOPE, name): Machine(scope=SCOPE, name=name, update_domain=domain, addresses=(f"127.0.0.{number}",))
-        for number, (name, domain) in enumerate(machines, start=1)
-    }
-    return Fleet({SCOPE: Scope(name=SCOPE, kind=ScopeKind.PLACEMENT_GROUP)}, members)
 
 
 def _fill_in(argument: str, values: Mapping[str, str]) -> str:

@@ -114,6 +114,10 @@ class ScenarioRun:
         self.error: ForewarnError | None = None
         self.ended = threading.Event()
 
+    def event_id(self, name: str) -> str | None:
+        """Return the id of the event that the scenario calls by this name, such as E1."""
+        return next((event_id for event_id, each in self._player.names.items() if each == name), None)
+
     def next_due(self) -> datetime | None:
         return None if self.ended.is_set() or not self._reached() else self._due
 

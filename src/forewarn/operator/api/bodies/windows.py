@@ -44,7 +44,7 @@ class ExtendIn(RequestBody):
 class NoGoTimeIn(RequestBody):
     """A time at which nothing may start: once from `start` to `end`, or weekly as in `when`.
 
-    It binds the machines of `scopes`, or the whole fleet without them.
+    It binds the machines of `scopes` that the selector `labels` chooses; without both, the whole fleet.
     """
 
     reason: Text
@@ -53,10 +53,14 @@ class NoGoTimeIn(RequestBody):
     when: WeeklyTimes = []
     zone: Zone = "UTC"
     scopes: Annotated[list[Name], msgspec.Meta(max_length=MAX_LIST)] = []
+    labels: Text = ""
 
 
 class NoGoTimeOut(ResponseBody):
-    """A no-go time, and whether it lasts now. An owner sees those that bind the owner's scopes, without the other scopes."""
+    """A no-go time, and whether it lasts now.
+
+    An owner sees those that bind machines of the owner's scopes, without the other scopes; instead of labels, the scopes.
+    """
 
     name: str
     reason: str
@@ -65,4 +69,5 @@ class NoGoTimeOut(ResponseBody):
     when: list[str]
     zone: str
     scopes: list[str]
+    labels: str
     active: bool
