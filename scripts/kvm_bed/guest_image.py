@@ -1,8 +1,9 @@
 """Builds what a guest boots: the kernel of the machine, and an initial file system with busybox, drivers, Python, the agent.
 
-The interpreter is the one that runs this program, with its shared libraries and a standard library in one zip file. A guest
-counts its boots on its disk, in the block after the file system, and shuts down when its power button is pressed. It runs the
-agent if its disk has the file `agent.toml`, and `program.py` if its disk has that.
+The interpreter is the one that runs this program, with its shared libraries and a compiled standard library: an emulated
+processor takes long to compile or inflate. A guest counts its boots on its disk, in the block after the file system, and shuts
+down when its power button is pressed. It runs the agent if its disk has the file `agent.toml`, and `program.py` if its disk
+has that.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
 # The size of a guest's file system. The number of its boots is in the block of 4 KiB behind it.
 DISK_MIB = 8
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "button", "evdev")
-# Parts of the standard library that no guest needs; they are most of its size.
+# Parts of the standard library that no guest needs; they are most of its size, and a guest has little memory.
 LEFT_OUT = (
     "test",
     "idlelib",
@@ -36,9 +37,28 @@ LEFT_OUT = (
     "distutils",
     "pydoc_data",
     "site-packages",
+    "asyncio",
+    "multiprocessing",
+    "unittest",
+    "wsgiref",
+    "xml",
+    "xmlrpc",
 )
-# These need large shared libraries: OpenSSL, SQLite, Tk.
-LEFT_OUT_EXTENSIONS = ("_ssl", "_hashlib", "_sqlite3", "_tkinter", "_test", "_curses", "readline", "_dbm", "_gdbm")
+# These are large, or need large shared libraries: OpenSSL, SQLite, Tk, Kerberos.
+LEFT_OUT_EXTENSIONS = (
+    "_ssl",
+    "_hashlib",
+    "_sqlite3",
+    "_tkinter",
+    "_test",
+    "_curses",
+    "readline",
+    "_dbm",
+    "_gdbm",
+    "_codecs",
+    "_decimal",
+    "nis",
+)
 
 INIT = """\
 #!/bin/busybox sh
@@ -153,13 +173,8 @@ def _add_python(root: Path) -> str:
         _copy(root, binary)
     for library in _libraries([interpreter, *taken]):
         _copy(root, library)
-    # The interpreter looks for the standard library beside itself: first as pythonXY.zip.
-    archive = root / str(prefix / "lib" / f"{folder.replace('.', '')}.zip").lstrip("/")
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    _zip_library(Path(sysconfig.get_paths()["stdlib"]), archive)
-    home = root / str(prefix / "lib" / folder).lstrip("/")
-    home.mkdir(exist_ok=True)
-    (home / "os.py").touch()  # the landmark by which the interpreter recognizes its folder
+    # The interpreter recognizes this folder, beside itself, by the module `os` in it.
+    _copy_library(Path(sysconfig.get_paths()["stdlib"]), root / str(prefix / "lib" / folder).lstrip("/"))
     return f"{interpreter} -s -S"
 
 
@@ -190,18 +205,19 @@ def _add_agent(target: Path) -> None:
     compiled.with_suffix(".py").unlink()
 
 
-def _zip_library(library: Path, archive: Path) -> None:
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
-        for folder, inner, files in os.walk(library):
-            here = Path(folder)
-            inner[:] = [each for each in inner if each not in (*LEFT_OUT, "__pycache__") and "-" not in each]
-            for name in sorted(each for each in files if each.endswith(".py")):
-                source = here / name
-                compiled = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
-                if not compiled.exists():
-                    compiled = archive.with_name("compiled.pyc")
-                    py_compile.compile(str(source), cfile=str(compiled), doraise=True)
-                out.write(compiled, str(source.relative_to(library).with_suffix(".pyc")))
+def _copy_library(library: Path, target: Path) -> None:
+    """Copy the compiled modules of the standard library, without their sources."""
+    for folder, inner, files in os.walk(library):
+        inner[:] = [each for each in inner if each not in (*LEFT_OUT, "__pycache__") and "-" not in each]
+        here = target / Path(folder).relative_to(library)
+        here.mkdir(parents=True, exist_ok=True)
+        for source in (Path(folder) / name for name in files if name.endswith(".py")):
+            copy = here / f"{source.stem}.pyc"
+            compiled = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+            if compiled.exists():
+                shutil.copyfile(compiled, copy)
+            else:
+                py_compile.compile(str(source), cfile=str(copy), doraise=True)
 
 
 def _program(name: str) -> str:

@@ -134,6 +134,8 @@ def test_an_empty_list_is_no_error(cli: CommandLine) -> None:
 def test_lists_are_searched(cli: CommandLine, planned: dict[str, Any]) -> None:
     """`--match` finds a part of a text in every list; hosts have a list of their own."""
     assert [m["name"] for m in cli.json("machine", "list", "--match", "DB-")["items"]] == ["db-0", "db-1"]
+    by_name = cli.json("machine", "list", "--name", "*-1", "--name", "db/db-0", "--scope", "db")["items"]
+    assert [m["name"] for m in by_name] == ["db-0", "db-1"]
     assert planned["id"] in cli.output("maintenance", "list", "--match", "new kern")
     assert cli.json("event", "list", "--match", "nosuch")["items"] == []
     assert "rack0" in cli.output("host", "list", "--match", "ck0")

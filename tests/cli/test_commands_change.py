@@ -362,7 +362,9 @@ def test_windows_and_no_go_times_are_added_shown_and_removed(cli: CommandLine) -
     assert re.search(r"state +open\n", text)
     cli.output("window", "add", "nights", "--when", "daily 22:00-05:00", "--zone", "Europe/Berlin")
     assert [each["name"] for each in cli.json("window", "list")["items"]] == ["always", "nights"]
-    assert "Europe/Berlin" in cli.output("window", "list")
+    listed = cli.output("window", "list")
+    assert "Europe/Berlin" in listed
+    assert "EXTENDED UNTIL" in listed
     assert cli.json("window", "show", "nights")["zone"] == "Europe/Berlin"
     refused = cli.run("window", "extend", "always", "--until", "+1h")
     assert (refused.returncode, "extend it to a later time" in refused.stderr) == (FAILED, True)

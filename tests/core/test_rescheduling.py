@@ -75,6 +75,18 @@ def test_rescheduled_events_come_in_the_order_of_their_times() -> None:
     assert [world.event(each).wave for each in (early, again, late)] == [5, 6, 8]
 
 
+def test_a_later_wave_moves_behind_the_numbers_of_ended_events() -> None:
+    """An event that was moved twice leaves a high number behind: the moved event and a later one do not share a wave."""
+    world = shop(3)
+    _, second, third = world.submit(*(f"shop/web-{n}" for n in range(3)))
+    late = move(world, second.id, 200)
+    left_behind = move(world, third.id, 300)
+    again = move(world, left_behind, 100)
+    assert world.event(left_behind).wave == world.event(late).wave
+    early = move(world, again, 50)
+    assert world.event(left_behind).wave < world.event(early).wave < world.event(late).wave
+
+
 def test_a_change_of_a_wave_counts_as_a_change_of_its_scope() -> None:
     """Otherwise a decision of the same time could undo it."""
     world = two_scopes()

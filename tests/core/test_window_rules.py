@@ -12,6 +12,7 @@ from forewarn.core.errors import InvariantBroken, NotFound, Refused
 from forewarn.core.fleet import Fleet
 from forewarn.core.fleet_difference import Difference, apply_difference, changes_labels, difference
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
+from forewarn.core.formatting import full_time
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
     ApprovalMode,
@@ -237,7 +238,9 @@ def test_a_no_go_time_that_begins_in_the_notice_cancels_a_wave_when_it_begins() 
     made = world(FAIR)
     made.now = at(20)
     (planned,) = made.submit("shop/web-0")
-    assert made.waiting_for(planned.id)[0].code == "no-go"
+    (reason,) = made.waiting_for(planned.id)
+    message = f"nothing may start during a no-go time: fair (the fair) until {full_time(at(90))}"
+    assert (reason.code, reason.message) == ("no-go", message)
     made = world(FAIR)
     (announced,) = made.submit("shop/web-0", not_before=at(29))
     assert announced.not_before == at(29)

@@ -1,5 +1,6 @@
 """`decide` as a pure function: the arithmetic of the budget, and which action comes first."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -23,8 +24,8 @@ def event_in(seconds: float, event_id: str = E1, **more: object) -> Event:
     return Event(id=event_id, not_before=NOW + timedelta(seconds=seconds + 1), **fields)  # type: ignore[arg-type]
 
 
-def view_of(*events: Event, now_s: float = 0.0) -> View:
-    return View(now_s=now_s, document=Document("1", events, date=NOW, received_s=0.0))
+def view_of(*events: Event, now_s: float = 0.0, awaited: Mapping[str, float] | None = None) -> View:
+    return View(now_s=now_s, document=Document("1", events, date=NOW, received_s=0.0), awaited=awaited or {})
 
 
 def step_of(name: str, timeout_s: float, *, required: bool = False) -> Step:
@@ -158,6 +159,20 @@ def test_without_a_document_nothing_is_decided_about_events() -> None:
     plan = Plan(steps=(step_of("a", 60),))
     state, _ = first_choice(plan, view_of(event_in(900)))
     assert decide(plan, ME, state, View(now_s=0.0)) == Wait(None)
+
+
+def test_an_awaited_client_delays_the_approval() -> None:
+    """The agent waits until the first of the missing clients would be silent for too long; others do not matter."""
+    view = view_of(event_in(900), awaited={"slow": 50.0, "fast": 20.0})
+    state, action = first_choice(Plan(), view)
+    assert action == Wait(20.0)
+    state.apply({"kind": "client-approved", "client": "fast", "ids": [E1, E2]})
+    assert decide(Plan(), ME, state, view) == Wait(50.0)
+    known = state.events[E1]
+    assert why_not_approved(Plan(), ME, state, known, view.awaited) == "client 'slow' has not approved it"
+    assert isinstance(decide(Plan(), ME, state, view_of(event_in(900), awaited={"fast": 20.0})), Approve)
+    state.apply({"kind": "client-approved", "client": "slow", "ids": [E1]})
+    assert isinstance(decide(Plan(), ME, state, view), Approve)
 
 
 def test_a_checkpoint_is_prepared_for_each_event() -> None:

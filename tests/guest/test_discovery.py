@@ -116,6 +116,7 @@ def test_malformed_endpoints_are_refused(text: str) -> None:
 def test_an_address_of_version_6_keeps_its_brackets() -> None:
     """The brackets allow a port after the address."""
     assert normal_endpoint("[fd00::1]:8169") == "http://[fd00::1]:8169"
+    assert normal_endpoint("unix:/run/agent.sock") == "unix:/run/agent.sock"
 
 
 @pytest.mark.parametrize(

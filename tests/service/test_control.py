@@ -27,6 +27,7 @@ from forewarn.service.ticker import BATCH
 from forewarn.store import EventQuery, Inventory
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
+from tests.support.records import event
 from tests.support.services import (
     OPERATOR,
     ContendedStore,
@@ -66,6 +67,20 @@ def test_a_decision_that_is_too_old_is_made_again() -> None:
     _, (event,) = control.maintenance(control.submit(request, OPERATOR))
     assert (event.published, event.not_before) == (START + timedelta(minutes=10), START + timedelta(minutes=25))
     assert event.id == "d"
+
+
+def test_a_decision_about_very_many_events_may_take_a_minute_and_no_longer() -> None:
+    """More events may take more time, but a process that was stopped for long must decide again."""
+    now_s = 0.0
+    service = make_service(MemoryStore())
+    control = Control(service.store, service.clock, new_id=str, order_timeout_s=0, monotonic=lambda: now_s)
+    for events, most_s in ((0, 5.0), (1_000, 6.0), (100_000, 60.0)):
+        change = Change(at=START, events=(event(),) * events)
+        now_s = most_s
+        control._refuse_old(0.0, change)
+        now_s = most_s + 1
+        with pytest.raises(Conflict, match="too long ago"):
+            control._refuse_old(0.0, change)
 
 
 def test_a_tick_that_was_stopped_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from tests.sim.history import (
 from tests.sim.host_checks import HostChecks
 from tests.sim.order_checks import OrderChecks
 from tests.sim.strategy_checks import StrategyChecks
+from tests.sim.window_checks import WindowChecks
 
 
 def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple[list[str], Notice]:
@@ -43,6 +44,7 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
     orders, hosts, guests = OrderChecks(account), HostChecks(account), GuestChecks(account)
     budgets = BudgetChecks(account)
     strategies = StrategyChecks(account, tolerance_ms=tolerance_ms)
+    windows = WindowChecks(account)
     acknowledged: list[Change] = []
     for entry in history:
         match entry:
@@ -58,6 +60,7 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
                 budgets.committed(entry)
                 hosts.committed(entry, orders_before)
                 strategies.committed(entry, events_before)
+                windows.committed(entry, events_before, orders_before)
                 orders.committed(entry)
                 guests.committed(entry)
             case Acknowledged():

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import constraints, draft, strategy
+from forewarn.core import advance, constraints, draft, host_waiting, host_work, requested_start, strategy, waiting
 from forewarn.core.change import Change
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance, OrderState
@@ -62,10 +62,28 @@ OF_THE_CORE: dict[Patch, str] = {
     core.machines_are_stopped_when_announced: "has an order and is Scheduled",
     core.a_cancelled_host_is_worked_on: "worked on all the same",
     core.two_update_domains_in_one_wave: "has two update domains of",
+    core.start_outside_a_window: "started outside its window",
     core.bake_time_ignored: "before the bake time",
     core.limit_of_failures_ignored: "moved on after",
     core.no_operator_continues: "did not wait until an operator",
 }
+
+
+def a_rescheduled_host_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    """Let a host, and the events of its machines, have their turn whatever time the host was moved to."""
+    original = waiting.host_not_before
+    for module in (host_work, advance, host_waiting):
+        patch.setattr(
+            module,
+            "host_not_before",
+            lambda one, maintenance, order: original(one, maintenance, replace(order, requested_not_before=None)),
+        )
+    for module in (host_work, advance):
+        patch.setattr(module, "host_planned_at", lambda one, maintenance, order: None)
+    requested = (requested_start.requested_publication_waits, requested_start.requested_start_waits)
+    for name in ("BEFORE_PUBLICATION", "BEFORE_START"):
+        left = tuple(each for each in getattr(constraints, name) if each not in requested)
+        patch.setattr(constraints, name, left)
 
 
 def no_invariants(patch: pytest.MonkeyPatch) -> None:
@@ -293,6 +311,7 @@ OF_NODES: dict[Patch, str] = {
     only_its_own_guests_count: "was disabled though a guest had polled",
     decisions_never_age: "for the first part of its notice",
     bake_cut_short_by_a_failover: "before the bake time",
+    a_rescheduled_host_does_not_wait: "before the time it was moved to",
     others_changes_are_not_looked_after: "which was never saved|with another content|showed it the older",
 }
 MUTATIONS = OF_THE_CORE | OF_NODES

@@ -28,6 +28,7 @@ from forewarn.service.placement import with_target_hosts
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
 from tests.sim.node import DISABLE_AFTER_S, Connection, Node, Shared
+from tests.sim.window_checks import has_windows
 
 URL = "/metadata/scheduledevents?api-version=2020-07-01"
 WRONG_ID = "FFFFFFFF-0000-4000-8000-000000000000"
@@ -163,6 +164,8 @@ class Operator:
             self.confirm_clock(choose.choice(self._shared.nodes))
         if self._strategies.random() < 0.3:
             self._continue_all(self._strategies.choice(self._shared.nodes))
+        if has_windows(self._universe.seed):
+            self._reschedule_a_host(choose.choice(self._shared.nodes))
 
     def _continue_all(self, node: Node) -> None:
         """Let all maintenances continue that pause after a wave; those that do not are refused."""
@@ -324,6 +327,15 @@ class Operator:
         node.request(act)
         if node.alive and order.id in {each.id for each in self._host_orders(ENDED)}:
             node.request(lambda: node.control.take_order(order.id, OPERATOR, node="tool"))
+
+    def _reschedule_a_host(self, node: Node) -> None:
+        """Move a host that waits for its turn, if there is one."""
+        orders = self._host_orders([OrderState.PLANNED])
+        if orders and node.alive:
+            order = self._universe.choose.choice(orders)
+            later = self._universe.wall() + timedelta(seconds=self._universe.choose.choice([60, 600, 1_200]))
+            self._universe.log(f"an operator reschedules {order.host} through {node.name}")
+            node.request(lambda: node.control.reschedule_host(order.maintenance_id, order.host, later, OPERATOR))
 
     # -- resolve failures
 

@@ -24,6 +24,7 @@ from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
 from tests.sim.parts import CALL_WITHIN_MS
 from tests.sim.people import HOSTS, Guest, Operator
 from tests.sim.universe import MAX_STEP_MS, Faults, Universe
+from tests.sim.window_checks import SALE, SALE_SCOPE, WINDOWS_OF_SCOPE, has_windows, windows
 
 LENGTH_S = 1_800
 MAX_ROUNDS = 120
@@ -129,7 +130,14 @@ class Simulation:
         limited = {name: replace(scope, max_unavailable=budget.of_scopes) for name, scope in stated.scopes.items()}
         stated = replace(stated, scopes=limited)
         operator = Actor("fleet file")
+        if has_windows(self.seed):
+            for window in windows():
+                first.request(lambda: first.control.put_window(window, operator))  # noqa: B023 - called at once
+            scopes = {name: replace(scope, windows=WINDOWS_OF_SCOPE[name]) for name, scope in stated.scopes.items()}
+            stated = replace(stated, scopes=scopes)
         first.request(lambda: first.control.apply_fleet(stated, operator))
+        if has_windows(self.seed) and SALE_SCOPE in stated.scopes:
+            first.request(lambda: first.control.put_no_go_time(SALE, operator))
         first.request(
             lambda: first.control.set_budget(operator, max_hosts_down=budget.hosts, max_machines_down=budget.machines)
         )

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -121,6 +122,14 @@ def test_a_refusal_of_sql_is_ours_to_report(store: PostgresStore) -> None:
     with pytest.raises(InvariantBroken, match="nothing was saved"):
         store.apply(twice)
     assert store.maintenance("M2") is None
+
+
+def test_the_time_to_commit_grows_with_the_events_up_to_two_minutes(address: str) -> None:
+    """A change without events has no notice, so it may be of any age."""
+    store = PostgresStore(address)
+    limits = [store._not_later_than(change(events=[event("E1")] * number)) for number in (0, 1_000, 100_000)]
+    store.close()
+    assert limits == [None, change().at + timedelta(seconds=4), change().at + timedelta(seconds=120)]
 
 
 # -- making and migrating it

@@ -123,9 +123,9 @@ def test_faults_can_be_set_and_ended(emulator: Emulator) -> None:
     faults = [{"fault": "status", "status": 503}]
     assert call(emulator, "PUT", "/v1/emulator/faults", {"faults": faults}).json == {"faults": 1}
     assert send(emulator.endpoint).status == 503
-    wrong = call(emulator, "PUT", "/v1/emulator/faults", {"faults": [{"fault": "status", "status": 418}]})
+    wrong = call(emulator, "PUT", "/v1/emulator/faults", {"faults": [{"fault": "status", "status": 99}]})
     assert (wrong.status, wrong.json["error"]["code"]) == (400, "invalid_settings")
-    assert "fault 1: status: 418" in wrong.json["error"]["message"]
+    assert "fault 1: status: 99" in wrong.json["error"]["message"]
     assert send(emulator.endpoint).status == 503
     assert call(emulator, "PUT", "/v1/emulator/faults", {"faults": []}).json == {"faults": 0}
     assert send(emulator.endpoint).status == 200

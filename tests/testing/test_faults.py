@@ -2,11 +2,12 @@
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from forewarn.testing.emulator import Emulator
 from forewarn.testing.emulator_settings import START
 from forewarn.testing.faults import MAX_FAULTS, MAX_FILE_BYTES, Fault, FaultPlan, parse_faults, read_faults
 from tests.support.waiting import PATIENCE_S
-from tests.testing.http_guest import DOCUMENT, approve, send, send_raw
+from tests.testing.http_guest import DOCUMENT, METADATA, approve, send, send_raw
 
 EXAMPLE = """
 [[faults]]
@@ -66,10 +67,20 @@ def test_a_file_of_faults_is_parsed(tmp_path: Path) -> None:
         ("x", "a fault must be a table"),
         ({}, "fault: None is not one of status, slow"),
         ({"fault": "flood"}, "fault: 'flood' is not one of"),
-        ({"fault": "stall", "delay": "1s"}, "delay: a fault of kind stall has no such key: use fault, requests"),
+        ({"fault": "stall", "delay": "1s"}, "delay: a fault of kind stall has no such key: use fault, path, requests"),
         ({"fault": "status"}, "status: missing"),
-        ({"fault": "status", "status": 418}, "status: 418 is not one of 404, 410, 429, 500, 503"),
-        ({"fault": "status", "status": "503"}, "status: '503' is not one of"),
+        ({"fault": "status", "status": 199}, "status: 199 is not a number from 200 to 599"),
+        ({"fault": "status", "status": "503"}, "status: '503' is not a number"),
+        (
+            {"fault": "cut", "path": "/metadata"},
+            "path: '/metadata' is not one of /metadata/scheduledevents, /metadata/instance",
+        ),
+        ({"fault": "newer", "path": "/metadata/instance"}, "path: a fault of kind newer only changes the document"),
+        ({"fault": "cut", "jitter": "1s"}, "jitter: a fault of kind cut has no such key"),
+        (
+            {"fault": "refuse", "machine": "vm-0"},
+            "machine: a fault of kind refuse has no such key: use fault, after, for",
+        ),
         ({"fault": "slow", "delay": -3}, 'delay: -3 is not a duration: write it like "15m", "1h30m" or "200ms"'),
         ({"fault": "slow", "delay": "soon"}, "delay: 'soon'"),
         ({"fault": "skew", "by": "five"}, "by: 'five' is not a duration"),
@@ -178,6 +189,19 @@ def test_requests_are_chosen_by_probability() -> None:
     assert failing_requests(plan_of({"fault": "cut", "probability": 0}), 20) == []
 
 
+def test_jitter_varies_the_delay() -> None:
+    """Each request has its own delay, from `delay` to `delay` plus `jitter`, and the same seed gives the same delays."""
+
+    def delays(seed: int) -> list[float]:
+        plan = plan_of({"fault": "slow", "delay": "1s", "jitter": "500ms"}, seed=seed)
+        chosen = [plan.choose(machine="s/vm-0", method="GET", now=START) for _ in range(50)]
+        return [fault.delay_s for fault in chosen if fault is not None]
+
+    assert len(set(delays(3))) == 50
+    assert all(1.0 <= delay_s <= 1.5 for delay_s in delays(3))
+    assert delays(3) == delays(3) != delays(4)
+
+
 def test_requests_are_chosen_by_machine() -> None:
     """A fault names a machine by its name, in all scopes, or by scope and name."""
     by_name, in_full = ({"fault": "cut", "machine": machine} for machine in ("vm-0", "s/vm-0"))
@@ -216,6 +240,16 @@ def test_a_status_replaces_the_answer(status: int, message: str) -> None:
         assert [(r.status, r.fault) for r in emulator.requests()] == [(status, str(status)), (200, "")]
 
 
+@pytest.mark.parametrize("status", [200, 204, 302, 304, 418, 425, 599])
+def test_any_status_is_possible(status: int) -> None:
+    """Statuses without a body have none, and the connection can still be used."""
+    with emulated({"fault": "status", "status": status, "requests": 1}) as emulator:
+        head = f"{DOCUMENT} HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n"
+        received = send_raw(emulator.endpoint, f"GET {head}\r\nGET {head}Connection: close\r\n\r\n".encode())
+        assert re.findall(rb"HTTP/1\.1 ([0-9]+)", received) == [str(status).encode(), b"200"]
+        assert (b'{"error":"' in received) == (status not in (204, 304))
+
+
 def test_a_request_with_a_status_fault_has_no_effect() -> None:
     """An approval that is answered with an error approves nothing."""
     with emulated({"fault": "status", "status": 500, "method": "POST"}) as emulator:
@@ -229,6 +263,56 @@ def test_only_requests_for_the_document_fail() -> None:
     with emulated({"fault": "status", "status": 500, "requests": 1}) as emulator:
         assert send(emulator.endpoint, path="/metadata/versions").status == 200
         assert send(emulator.endpoint, path=DOCUMENT.replace("scheduled", "Scheduled")).status == 500
+
+
+def test_requests_for_the_instance_may_fail() -> None:
+    """They have faults and numbers of their own: those of the document do not count."""
+    instance = {"path": "/metadata/instance"}
+    faults: list[dict[str, object]] = [
+        {"fault": "status", "status": 503, "requests": 1, **instance},
+        {"fault": "bad-json", "requests": 2, **instance},
+    ]
+    with emulated(*faults) as emulator:
+        assert send(emulator.endpoint).status == 200
+        path = "/metadata/instance/compute?api-version=2020-07-01"
+        assert send(emulator.endpoint, path="/Metadata/Instance?api-version=2020-07-01").status == 503
+        assert send(emulator.endpoint, path=path).raw.endswith(b",")
+        assert send(emulator.endpoint, path=path).json["name"] == "vm-0"
+        assert send(emulator.endpoint, path="/metadata/instances").status == 404
+        assert [r.fault for r in emulator.requests()] == ["", "503", "bad-json", "", ""]
+
+
+def test_connections_are_refused_for_a_while() -> None:
+    """Open connections are closed, new ones are refused, and the same addresses accept again, as the clock moves."""
+    with emulated({"fault": "refuse", "after": "1m", "for": "70s"}, machines=2) as emulator:
+        urls = list(emulator.endpoints.values())
+        event = emulator.schedule("Reboot", "vm-0")
+        tag = send(urls[0]).headers["etag"]
+        waiting = {**METADATA, "If-None-Match": tag, "Prefer": "wait=60"}
+        guest = threading.Thread(target=send_until_closed, args=(urls[0], waiting))
+        guest.start()
+        assert emulator.log.wait(lambda requests: len(requests) >= 2 or None, PATIENCE_S)
+        emulator.advance("1m")
+        guest.join(PATIENCE_S)
+        for url in urls:
+            with pytest.raises(ConnectionRefusedError):
+                send(url)
+        assert [(r.fault, r.left) for r in emulator.requests()] == [("", False), ("refuse", False)]
+        assert send(emulator.operator_url, path="/readyz", headers={}).status == 200
+        emulator.advance("70s")
+        assert [send(url).events for url in urls] == [{event.id: "Scheduled"}] * 2
+        emulator.set_faults([{"fault": "refuse"}])
+        with pytest.raises(ConnectionRefusedError):
+            send(urls[0])
+        emulator.set_faults([])
+        assert send(urls[0]).status == 200
+    with emulated({"fault": "refuse"}) as emulator, pytest.raises(ConnectionRefusedError):
+        send(emulator.endpoint)
+
+
+def send_until_closed(url: str, headers: dict[str, str]) -> None:
+    with suppress(OSError, http.client.HTTPException):
+        send(url, headers=headers)
 
 
 def test_cut_sends_half_an_answer() -> None:

@@ -25,10 +25,10 @@ def test_failures_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stalling(Emulator):
         """Stalls two requests. After the second one the client waits for an answer as long as needed."""
 
-        def _choose_fault(self, machine: str, method: str) -> Fault | None:
+        def _choose_fault(self, machine: str, method: str, path: str) -> Fault | None:
             if self.log.last_number >= 2:
                 monkeypatch.setattr("forewarn.guest.client.FIRST_ANSWER_TIMEOUT_S", PATIENCE_S)
-            return Fault(kind="stall") if self.log.last_number <= 2 else super()._choose_fault(machine, method)
+            return Fault(kind="stall") if self.log.last_number <= 2 else super()._choose_fault(machine, method, path)
 
     bound = socket.socket()  # bound but not listening, so connections are refused
     bound.bind((own_loopback_address(), 0))
@@ -53,6 +53,23 @@ def test_a_closed_connection_is_recorded(headers: dict[str, str]) -> None:
         recording(endpoint, io.BytesIO()) as next_line,
     ):
         assert next_line().closes == (headers["Connection"] == "close")
+
+
+def test_a_name_may_be_given(tmp_path: Path) -> None:
+    """It is the machine of the recording, also if the endpoint gives no name; the replay gives it to guests."""
+    path = tmp_path / "recording.jsonl"
+    with Emulator(faults=[{"fault": "status", "status": 404, "path": "/metadata/instance"}]) as emulator:
+        recorder = start_forewarn(
+            "record", "--endpoint", emulator.endpoint, "--output", str(path), "--name", "web-7", "--for", "1s"
+        )
+        assert recorder.communicate(timeout=PATIENCE_S)[1].endswith("the time is up\n")
+        assert not [r for r in emulator.requests() if "instance" in r.target]
+    assert read_recording(path).head.machine == "web-7"
+    with Emulator(replay=path) as emulator:
+        assert send(emulator.endpoint, path="/metadata/instance/compute/name?api-version=2020-07-01").json == "web-7"
+    refused = start_forewarn("record", "--name", "web 7")
+    assert "--name: 'web 7' is not a name of a machine" in refused.communicate(timeout=PATIENCE_S)[1]
+    assert refused.returncode == 2
 
 
 def test_a_kill_loses_no_line(tmp_path: Path) -> None:

@@ -39,12 +39,16 @@ def list_machines(
         list[str] | None,
         typer.Option(help="Only machines with these labels, like rack=a3,!gpu; may be repeated.", metavar="SELECTOR"),
     ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="Only machines with a name like web-* or shop/*; may be repeated.", metavar="PATTERN"),
+    ] = None,
     match: Match = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List machines by name, and when each was last seen."""
-    query = {"scope": scope, "host": host, "labels": ",".join(label or ()) or None, "q": match}
+    query = {"scope": scope, "host": host, "labels": ",".join(label or ()) or None, "names": name, "q": match}
     page = session.api.page("/v1/machines", query, limit=limit, cursor=cursor)
     session.refuse_unknown(page, scope=scope, host=host)
     session.show_page(page, COLUMNS, lambda machines: [_row(machine) for machine in machines], empty="no machines")

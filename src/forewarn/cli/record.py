@@ -14,6 +14,7 @@ from forewarn.cli.output import Output
 from forewarn.core.document import NEWEST, VERSIONS
 from forewarn.core.durations import duration_text
 from forewarn.core.errors import ForewarnError
+from forewarn.core.model import NAME
 
 STOPPED = "it was stopped"
 
@@ -30,6 +31,9 @@ def record(
             "--for", metavar="DURATION", help="How long to record, like `1h` [default: until SIGTERM or Ctrl-C]"
         ),
     ] = "",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="The machine's name in the recording [default: as the endpoint says]")
+    ] = "",
     scrub: Annotated[
         bool, typer.Option("--scrub", help="Replace every name, each name always by the same one.", show_default=False)
     ] = False,
@@ -44,6 +48,8 @@ def record(
     """
     if api_version not in VERSIONS:
         raise usage(f"--api-version: {api_version!r} is not one of {', '.join(VERSIONS)}")
+    if name and not NAME.fullmatch(name):
+        raise usage(f"--name: {name!r} is not a name of a machine: use up to 64 letters, digits, '.', '_' and '-'")
     _check_endpoint(endpoint)
     from forewarn.service import logs
     from forewarn.testing.recorder import Recorder
@@ -58,6 +64,7 @@ def record(
             endpoint,
             writable,
             api_version=api_version,
+            name=name,
             scrub=scrub,
             on_line=lambda line: out.aside(f"+{duration_text(int(line.at_s)):<7} {line}"),
             on_end=lambda reason: ended.put((reason or "it has reached the largest size of a recording", not reason)),

@@ -15,7 +15,7 @@ from forewarn.core.model import UNFINISHED
 
 app = group("window", "Show and change the windows in which maintenance starts.")
 
-COLUMNS = ("window", "when", "zone", "state", "opens", "closes")
+COLUMNS = ("window", "when", "zone", "state", "opens", "closes", "extended until")
 
 Name = Annotated[
     str,
@@ -107,16 +107,10 @@ def _users(session: Session, window: str) -> list[str]:
 
 def _row(window: Json, now: str) -> tuple[object, ...]:
     state = "open" if window["open"] else "closed"
-    times = when(window["opens"], now), when(window["closes"], now)
+    times = (when(window[key], now) for key in ("opens", "closes", "extended_until"))
     return (window["name"], ", ".join(window["when"]), window["zone"], state, *times)
 
 
 def _show(session: Session, window: Json) -> None:
     now = session.now()
-    session.out.facts(
-        window,
-        [
-            *zip(COLUMNS, _row(window, now), strict=True),
-            ("extended until", when(window["extended_until"], now)),
-        ],
-    )
+    session.out.facts(window, list(zip(COLUMNS, _row(window, now), strict=True)))

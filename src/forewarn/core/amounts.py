@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from forewarn.core.errors import Invalid
 
@@ -31,9 +32,17 @@ def is_share(text: str) -> bool:
 
 def parse_amount(text: object) -> Amount:
     """Return the amount that the text means: a number from 1 to 1,000,000, or a share from 1% to 100%."""
-    match = _AMOUNT.fullmatch(text) if isinstance(text, str) else None
+    if isinstance(text, str) and (amount := _parsed(text)) is not None:
+        return amount
+    raise Invalid(f"{text!r} is not an amount: write a number from 1 to {MAX_AMOUNT}, or a share from 1% to 100%")
+
+
+@lru_cache(maxsize=1_024)
+def _parsed(text: str) -> Amount | None:
+    """Return the amount, or None if the text means none. Cached: every tick reads the amounts of its scopes."""
+    match = _AMOUNT.fullmatch(text)
     if match is not None:
         amount = Amount(int(match[1]), is_share=bool(match[2]))
         if 1 <= amount.number <= (100 if amount.is_share else MAX_AMOUNT):
             return amount
-    raise Invalid(f"{text!r} is not an amount: write a number from 1 to {MAX_AMOUNT}, or a share from 1% to 100%")
+    return None

@@ -62,16 +62,17 @@ def reschedule_event(
 
 
 def _wave_at(draft: Draft, maintenance_id: str, not_before: datetime) -> int:
-    """Return the wave of an event that is moved to this time, after moving the waves with a later time back by one.
+    """Return the wave of an event that is moved to this time, after moving the waves with a later time behind it.
 
-    A wave that was announced keeps its number.
+    A wave that was announced keeps its number. The number of an event that ended is not used again.
     """
     events = draft.events_of(maintenance_id)
     later = [event for event in events if event.status is Status.PLANNED and _is_later(event, not_before)]
     ids = {event.id for event in later}
     wave = 1 + max(event.wave for event in events if event.id not in ids)
+    back = max(1, wave + 1 - min((event.wave for event in later), default=wave))
     for event in later:
-        draft.put(replace(event, wave=event.wave + 1))
+        draft.put(replace(event, wave=event.wave + back))
     return wave
 
 

@@ -17,7 +17,7 @@ from forewarn.core.model import Event, Maintenance, Scope, Source
 from forewarn.core.planning import due_notice_s, publication
 from forewarn.core.reason import Waiting, wait_until
 from forewarn.core.weekly_times import Interval
-from forewarn.core.windows import HORIZON, StartLimits
+from forewarn.core.windows import HORIZON, StartLimits, no_go_intervals
 
 # A reason names at most this many no-go times.
 MAX_NAMED_NO_GO_TIMES = 3
@@ -175,7 +175,7 @@ def _reason(
     no_go_times = limits.in_the_way(moment)[:MAX_NAMED_NO_GO_TIMES]
     never = ", and its windows and no-go times leave no other time" if found is None else ""
     if no_go_times:
-        named = "; ".join(f"{no_go.name} ({no_go.reason})" for no_go in no_go_times)
+        named = "; ".join(_no_go_text(no_go, moment) for no_go in no_go_times)
         message = f"nothing may start during a no-go time: {named}{never}"
         rules_of = tuple(scopes for no_go in no_go_times if (scopes := _scopes_of(draft, no_go, wave)))
         return Waiting(code="no-go", message=message, until=until, rules_of=rules_of)
@@ -188,6 +188,12 @@ def _reason(
     return Waiting(
         code="window", message=f"it waits for its window ({windows}){never or opens}", until=until, rules_of=rules_of
     )
+
+
+def _no_go_text(no_go: NoGoTime, moment: datetime) -> str:
+    """Return the name of a no-go time that lasts at this moment, its reason, and when it ends."""
+    end = max(end for begin, end in no_go_intervals(no_go, moment, moment) if begin <= moment < end)
+    return f"{no_go.name} ({no_go.reason}) until {full_time(end)}"
 
 
 def _scopes_of(draft: Draft, no_go: NoGoTime, wave: Iterable[Event]) -> tuple[str, ...]:

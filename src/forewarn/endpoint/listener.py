@@ -13,7 +13,7 @@ import resource
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from forewarn.core.errors import InvalidSettings
@@ -58,8 +58,11 @@ class AddressAbsent(InvalidSettings):
     """The address to listen on, or its interface, does not exist on this host."""
 
 
-def open_socket(address: Address, *, hop_limit: int = 0) -> socket.socket:
-    """Return a listening socket; `hop_limit` is the IP TTL of replies (1 keeps bridged containers out), 0 the system's."""
+def open_socket(address: Address, *, hop_limit: int = 0, listen: bool = True) -> socket.socket:
+    """Return a listening socket, or one that only reserves the address.
+
+    `hop_limit` is the IP TTL of replies (1 keeps bridged containers out), 0 the system's.
+    """
     ipv6 = ":" in address.host
     listener = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -73,7 +76,8 @@ def open_socket(address: Address, *, hop_limit: int = 0) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, address.interface.encode())
         listener.bind((address.host, address.port))
         # Here, not in the loop's thread: an address that is in use must be reported to the operator.
-        listener.listen(BACKLOG)
+        if listen:
+            listener.listen(BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
@@ -143,9 +147,24 @@ class AddressListener:
         bound_to = self._socket.getsockopt(socket.SOL_SOCKET, SO_BINDTOIFINDEX)
         return numbers.get(self.address.interface) != bound_to
 
+    def refuse(self) -> None:
+        """Reserve the address without listening there, so that connections are refused."""
+        if self._socket is not None:
+            reserved = replace(self.address, port=self.port)
+            self.close()
+            self._socket, self._listener = open_socket(reserved, hop_limit=self._hop_limit, listen=False), None
+
+    def accept(self, new_listener: Callable[[socket.socket, Address], Listener]) -> None:
+        """Listen on the reserved address."""
+        if self._socket is not None:
+            self._socket.listen(BACKLOG)
+            self.start(new_listener)
+
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        elif self._socket is not None:
+            self._socket.close()
 
 
 class GuestListener:
@@ -172,6 +191,7 @@ class GuestListener:
             except AddressAbsent:
                 log.warning("%s; it is waited for", each.problem)
         self._log_blocked_from_s = 0.0
+        self._refusing = False
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="guest", daemon=True)
         endpoint.documents.on_views_changed = lambda views: self._loop.call_from_thread(lambda: endpoint.wake(views))
@@ -190,11 +210,23 @@ class GuestListener:
         if not self._started.wait(START_WITHIN_S):
             raise InvalidSettings("guest: the listener did not start: see the log")
 
+    def refuse(self) -> None:
+        """Refuse new connections; for emulators. Call it in the loop's thread."""
+        for each in self._listeners:
+            each.refuse()
+        self._refusing = True
+
+    def accept(self) -> None:
+        """Accept connections again. Call it in the loop's thread."""
+        for each in self._listeners:
+            each.accept(self._new_listener)
+        self._refusing = False
+
     def accepting(self) -> bool:
         return (
             self._started.is_set()
             and self._thread.is_alive()
-            and all(each.open or each.problem for each in self._listeners)
+            and all(each.open or each.problem or self._refusing for each in self._listeners)
         )
 
     def stop(self, within_s: float) -> None:

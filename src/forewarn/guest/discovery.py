@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.safe_files import read_regular
 from forewarn.guest.system import system
-from forewarn.guest.transport import can_connect
+from forewarn.guest.transport import UNIX, can_connect
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 CONNECT_WITHIN_S = 2.0
@@ -47,7 +47,7 @@ def find_endpoint(
     connect: Connect = can_connect,
     leases: Sequence[str] = LEASES,
 ) -> str:
-    """Return the endpoint to use now, `http://HOST[:PORT]`."""
+    """Return the endpoint to use now, `http://HOST[:PORT]` or `unix:/PATH`."""
     named = explicit or environment.get("FOREWARN_ENDPOINT", "") or environment.get("SCHEDULEDEVENTSIP", "")
     if named:
         return normal_endpoint(named)
@@ -60,7 +60,9 @@ def find_endpoint(
 
 
 def normal_endpoint(text: str) -> str:
-    """Return the endpoint as `http://HOST[:PORT]`; raise ConfigError for a path or https."""
+    """Return the endpoint as `http://HOST[:PORT]` or `unix:/PATH`; raise ConfigError for any other path or https."""
+    if text.startswith(f"{UNIX}/"):
+        return text
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)

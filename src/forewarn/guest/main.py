@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, NoReturn, Optional
 
 from forewarn import __version__
 from forewarn.guest import config as configuration
@@ -31,11 +32,18 @@ from forewarn.guest.errors import (
 from forewarn.guest.plan import Plan
 from forewarn.guest.printable import MAX_LINE_CHARS, printable, word
 from forewarn.guest.system import system
+from forewarn.guest.transport import Transport
+
+if TYPE_CHECKING:
+    from forewarn.guest.agent import Agent
+    from forewarn.guest.serving.clients import Clients
 
 # The log of a service: this much in one file, and so many older files.
 MAX_LOG_BYTES, OLD_LOGS = 10 * 1024 * 1024, 3
 # Fields of records that are too long for a line, or that `history` shows in another way.
-NOT_IN_HISTORY = ("at", "kind", "event", "tell", "child", "kept", "events", "steps", "messages", "tally")
+NOT_IN_HISTORY = (
+    "at", "kind", "event", "tell", "child", "kept", "events", "steps", "messages", "tally", "client_approvals",
+)  # fmt: skip
 # What argparse writes about a command or type that does not exist.
 _WRONG_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _NAME = re.compile(r"[\w-]+")
@@ -167,6 +175,7 @@ def _check(options: argparse.Namespace) -> int:
         if not messages:
             print(f"ok    step {step.name!r}")
     messages = program_problems(config.plan.health.command) if config.plan.health is not None else []
+    messages += _client_problems(config)
     messages += [
         f"{what}: {path} cannot be written to"
         for what, path in (("state_dir", config.state_dir), ("metrics_file", config.metrics_file))
@@ -176,6 +185,16 @@ def _check(options: argparse.Namespace) -> int:
         print(f"WRONG {each}")
     reached = _endpoint_answers(config)
     return 1 if problems or messages else 0 if reached else 3
+
+
+def _client_problems(config: configuration.Config) -> List[str]:
+    """Return what is wrong with the sockets of the clients."""
+    if not config.clients:
+        return []
+    from forewarn.guest.serving.listener import socket_problem
+
+    found = [(client.name, socket_problem(client)) for client in config.clients]
+    return [f"client {name!r}: {problem}" for name, problem in found if problem]
 
 
 def _writable(folder: Path) -> bool:
@@ -213,13 +232,14 @@ def _endpoint_answers(config: configuration.Config) -> bool:
     return True
 
 
-def _client(config: configuration.Config) -> Client:
+def _client(config: configuration.Config, *, interruptible: bool = False) -> Client:
     return Client(
         config.endpoint,
         api_version=config.api_version,
         name=config.name,
         source_address=config.source_address,
         poll_every_s=config.poll_every_s,
+        transport=Transport(source_address=config.source_address, interruptible=interruptible),
     )
 
 
@@ -274,15 +294,40 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
     log = logging.getLogger("forewarn.guest")
     try:
         agent = Agent(
-            config.plan, _client(config), journal, boot=boot_id(config.boot_id_file), dry_run=dry_run, on_change=show
+            config.plan,
+            _client(config, interruptible=bool(config.clients)),
+            journal,
+            boot=boot_id(config.boot_id_file),
+            dry_run=dry_run,
+            on_change=show,
+            clients=_clients(config) if not dry_run else None,
         )
         dry = "; a dry run: nothing is done, nothing is approved" if dry_run else ""
         log.info("watching %s%s", agent.client.endpoint, dry)
-        agent.run()
+        with _serving_clients(agent, config):
+            agent.run()
     except JournalError as error:
         log.error("%s", error)
         return 1
     return 0
+
+
+def _clients(config: configuration.Config) -> Optional[Clients]:
+    """Return what the agent and its clients share; the modules for it are loaded only if there are clients."""
+    if not config.clients:
+        return None
+    from forewarn.guest.serving.clients import Clients
+
+    return Clients(config.clients)
+
+
+def _serving_clients(agent: Agent, config: configuration.Config) -> ContextManager[object]:
+    """Return a block in which the clients of the agent are served, if it has any."""
+    if agent.clients is None:
+        return contextlib.nullcontext()
+    from forewarn.guest.serving.wiring import serving
+
+    return serving(agent, agent.clients, source_address=config.source_address, api_version=config.api_version)
 
 
 def log_refused_programs(plan: Plan) -> None:

@@ -107,6 +107,13 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # name = "tell the team"
 # notify = { url_file = "/etc/forewarn/webhook", shape = "slack" }   # or shape = "event"
 
+# [[serve.client]]                # a program here that gets events from the agent: docs/guide/agent-clients.md
+# name = "billing"
+# socket = "/run/forewarn/billing.sock"   # or port = 9001, of 127.0.0.1
+# mode = "660"                    # who may connect to the socket
+# approves = true                 # the agent waits for its approval
+# client_timeout = "5m"           # but not for longer than this if it is silent
+
 # [health]                        # must pass before the machine returns to service
 # command = ["curl", "-fsS", "http://127.0.0.1:8080/healthz"]
 # timeout = "1m"

@@ -25,8 +25,9 @@ MAX_TRIES = 20
 MIN_TRIES = 2
 # Notice counts from the moment of the decision: a process that was stopped between deciding and saving must decide again.
 MAX_DECISION_AGE_S = 5.0
-# A decision about very many events takes longer, and so much more is allowed for each.
-MAX_DECISION_AGE_PER_EVENT_S = 0.001
+# A decision about very many events takes longer: so much more is allowed for each, up to a limit for all of them.
+MORE_AGE_PER_EVENT_S = 0.001
+MAX_MORE_AGE_S = 55.0
 
 MAX_WAITING_HOSTS = 100_000
 DEFAULT_MAX_RESCHEDULES = 3
@@ -217,7 +218,7 @@ class Decisions:
         return True
 
     def _refuse_old(self, decided_s: float, change: Change) -> None:
-        most_s = MAX_DECISION_AGE_S + MAX_DECISION_AGE_PER_EVENT_S * len(change.events)
+        most_s = MAX_DECISION_AGE_S + min(MORE_AGE_PER_EVENT_S * len(change.events), MAX_MORE_AGE_S)
         if self._monotonic() - decided_s > most_s:
             raise Conflict("it was decided too long ago: this process was stopped meanwhile")
 

@@ -18,10 +18,11 @@ from forewarn.endpoint import protocol
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.loop import Timer
-from forewarn.endpoint.protocol import SCHEDULED_EVENTS, Approve, Instance, Request
+from forewarn.endpoint.protocol import Approve, Instance, Request, Response
 from forewarn.endpoint.sockets import GuestSocket, Transport
 from forewarn.testing.approvals import Approvals
-from forewarn.testing.faults import Fault, reason
+from forewarn.testing.faults import PATHS, Fault, reason
+from forewarn.testing.recording_file import NO_BODY
 from forewarn.testing.request_log import LoggedRequest, RequestLog
 
 END_OF_HEAD = b"\r\n\r\n"
@@ -38,15 +39,15 @@ UNKNOWN_EVENT = {
     "NotBefore": "",
 }
 
-ChooseFault = Callable[[str, str], Fault | None]
+ChooseFault = Callable[[str, str, str], Fault | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorParts:
     """What the connections of an emulator share.
 
-    `choose_fault` gets machine (`scope/name`) and method, and may return a fault. `approvals` may delay an approval, or answer it
-    with an error. A guest that connects to one of `machine_hosts` is the machine with that address.
+    `choose_fault` gets machine (`scope/name`), method and path, and may return a fault. `approvals` may delay an approval, or
+    answer it with an error. A guest that connects to one of `machine_hosts` is the machine with that address.
     """
 
     log: RequestLog
@@ -94,8 +95,8 @@ class EmulatedConnection(Connection):
             approves=_approved_ids(request),
         )
         self._number = logged.number
-        is_for_document = logged.path == SCHEDULED_EVENTS
-        self._fault = self._choose_fault(f"{scope}/{machine}", request.method) if is_for_document else None
+        path = next((each for each in PATHS if f"{logged.path}/".startswith(f"{each}/")), None)
+        self._fault = self._choose_fault(f"{scope}/{machine}", request.method, path) if path is not None else None
         if self._fault is not None and self._fault.kind == "status":
             self._respond_status(self._fault.status, request)
         elif not (logged.approves and caller is not None and self._asks_test(logged, request)):
@@ -125,7 +126,8 @@ class EmulatedConnection(Connection):
 
     def _respond_status(self, status: int, request: Request) -> None:
         extra = RETRY_AFTER if status in (429, 503) else ()
-        self.respond(protocol.error(status, reason(status), *extra), request)
+        without_body = status in NO_BODY
+        self.respond(Response(status) if without_body else protocol.error(status, reason(status), *extra), request)
 
     def pass_on(self, request: Request) -> None:
         """Let the service answer the request."""
@@ -153,13 +155,22 @@ class EmulatedConnection(Connection):
     def connection_lost(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._end_unanswered(left=True)
+        super().connection_lost()
+
+    def refuse(self) -> None:
+        """Close the connection, because the endpoint refuses connections."""
+        self._fault = Fault(kind="refuse")
+        self._end_unanswered(left=False)
+        self.drop()
+
+    def _end_unanswered(self, *, left: bool) -> None:
         if self._number is not None:
             self._log.add_answer(
-                self._number, status=None, fault=str(self._fault or ""), left=True, lost=not self._undecided
+                self._number, status=None, fault=str(self._fault or ""), left=left, lost=not self._undecided
             )
             self._approvals.guest_left(self._number)
             self._number = None
-        super().connection_lost()
 
     def stop(self) -> None:
         if self._answer_held:

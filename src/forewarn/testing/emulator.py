@@ -42,8 +42,9 @@ from forewarn.testing.emulated_connection import EmulatedConnection, EmulatorPar
 from forewarn.testing.emulator_api import emulator_calls
 from forewarn.testing.emulator_settings import check_settings, emulator_clock, emulator_settings, seeded_ids
 from forewarn.testing.expectations import WITHIN_S, Expectations
-from forewarn.testing.faults import Fault, FaultPlan, machine_list, parse_faults, read_faults
+from forewarn.testing.faults import DOCUMENT, Fault, FaultPlan, machine_list, parse_faults, read_faults
 from forewarn.testing.recording_file import read_recording
+from forewarn.testing.refusals import Refusals
 from forewarn.testing.replay import Replay, ReplayedConnection
 from forewarn.testing.request_log import LoggedRequest, RequestLog
 from forewarn.testing.reset import end_maintenances, remove_rules
@@ -187,6 +188,12 @@ class Emulator:
             running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
         )
         self._urls = guest_server.listener.urls
+        self._refusals = Refusals(
+            guest_server.endpoint, guest_server.listener, lambda: self._fault_plan, self.clock.now
+        )
+        self._refusals.apply()
+        self.service.ticker.call_periodically(self._refusals)
+        self.service.ticker.nudge()
 
     def _connection(self) -> ConnectionFactory:
         return partial(EmulatedConnection, self._parts)
@@ -468,6 +475,8 @@ class Emulator:
         plan = self._new_fault_plan(faults)
         plan.check_machines(self.machine_names())
         self._fault_plan = plan
+        self._refusals.apply()
+        self.service.ticker.nudge()
 
     def _new_fault_plan(self, faults: Faults) -> FaultPlan:
         parsed = read_faults(Path(faults)) if isinstance(faults, str | Path) else parse_faults(faults)
@@ -477,9 +486,9 @@ class Emulator:
     def faults(self) -> tuple[Fault, ...]:
         return self._fault_plan.faults
 
-    def _choose_fault(self, machine: str, method: str) -> Fault | None:
-        chosen = self._fault_plan.choose(machine=machine, method=method, now=self.clock.now())
-        return chosen or (self.replay.fault if self.replay is not None else None)
+    def _choose_fault(self, machine: str, method: str, path: str) -> Fault | None:
+        chosen = self._fault_plan.choose(machine=machine, method=method, path=path, now=self.clock.now())
+        return chosen or (self.replay.fault if self.replay is not None and path == DOCUMENT else None)
 
     # -- names and moments
 
@@ -487,7 +496,11 @@ class Emulator:
         """Return the event's id. The events of a scenario also have its names, such as E1."""
         if not isinstance(event, str):
             return event.id
-        return (self.scenario.event_id(event) if self.scenario is not None else None) or event.upper()
+        if self.scenario is None:
+            return event.upper()
+        # A guest may see an event before the step that schedules it has ended, which gives the event its name.
+        self.service.ticker.cycle_until_idle()
+        return self.scenario.event_id(event) or event.upper()
 
     def _known_event(self, event: Scheduled | str) -> str:
         """Return the event's id; raise NotFound if there is no such event, because `expect_no_approval` would always pass."""

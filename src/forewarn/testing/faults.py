@@ -1,14 +1,15 @@
 """Faults: which requests of guests fail, and how. Parsing is strict; the same seed chooses the same requests.
 
 A fault of the kind `status` replaces the answer of the service, and the request has no effect. Every other kind damages the
-answer of a request that had its effect. Only polls and approvals can fail, never requests for other pages.
+answer of a request that had its effect. Only requests for the document and the instance can fail. While a fault of the kind
+`refuse` is in force, nothing can connect.
 """
 
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -28,6 +29,7 @@ KINDS = {
     "newer": (),
     "lower-ids": (),
     "reset": (),
+    "refuse": (),
 }
 STATUSES = {
     404: "Not found",
@@ -36,7 +38,14 @@ STATUSES = {
     500: "Internal server error",
     503: "Service unavailable",
 }
-WHEN = ("requests", "machine", "method", "after", "for", "probability")
+OPTIONAL = {"slow": ("jitter",)}
+WHEN = ("path", "requests", "machine", "method", "after", "for", "probability")
+# Connections are refused before there is a request, so only time can be a condition.
+WHEN_REFUSED = ("after", "for")
+DOCUMENT, INSTANCE = PATHS = ("/metadata/scheduledevents", "/metadata/instance")
+# Kinds that only change a document.
+OF_DOCUMENTS = ("newer", "lower-ids")
+MIN_STATUS, MAX_STATUS = 200, 599
 METHODS = ("GET", "HEAD", "POST")
 MAX_FAULTS = 100
 MAX_LISTED = 8
@@ -51,9 +60,11 @@ class Fault:
     kind: str
     status: int = 0
     delay_s: float = 0.0
+    jitter_s: float = 0.0
     skew_s: int = 0
     first: int = 1
     last: int | None = None
+    path: str = DOCUMENT
     machine: str = ""
     method: str = ""
     after_s: float = 0.0
@@ -63,9 +74,14 @@ class Fault:
     def __str__(self) -> str:
         return str(self.status) if self.kind == "status" else self.kind
 
-    def matches(self, machine: str, method: str) -> bool:
-        """Whether the fault concerns requests of the machine (`scope/name`) with this method."""
-        return self.machine in ("", machine, machine.partition("/")[2]) and self.method in ("", method)
+    def matches(self, machine: str, method: str, path: str) -> bool:
+        """Whether the fault concerns requests of the machine (`scope/name`) with this method, for one of PATHS."""
+        return (
+            self.kind != "refuse"
+            and self.path == path
+            and self.machine in ("", machine, machine.partition("/")[2])
+            and self.method in ("", method)
+        )
 
     def is_active(self, elapsed_s: float) -> bool:
         """Whether the fault is in force this long after the plan began."""
@@ -91,30 +107,44 @@ class FaultPlan:
                     f"faults: fault {number}: machine: there is no {fault.machine!r}: {machine_list(machines)}"
                 )
 
-    def choose(self, *, machine: str, method: str, now: datetime) -> Fault | None:
+    def refuses(self, now: datetime) -> bool:
+        """Whether connections are refused now."""
+        elapsed_s = (now - self._began).total_seconds()
+        return any(fault.kind == "refuse" and fault.is_active(elapsed_s) for fault in self.faults)
+
+    def next_refusal_change(self, now: datetime) -> datetime | None:
+        """Return when a fault of the kind `refuse` begins or ends next."""
+        refusals = [fault for fault in self.faults if fault.kind == "refuse"]
+        bounds_s = [f.after_s for f in refusals] + [f.after_s + f.for_s for f in refusals if f.for_s is not None]
+        moments = [self._began + timedelta(seconds=bound_s) for bound_s in bounds_s]
+        return min((moment for moment in moments if moment > now), default=None)
+
+    def choose(self, *, machine: str, method: str, path: str = DOCUMENT, now: datetime) -> Fault | None:
         """Return the fault of the machine's (`scope/name`) next request, if any. `now` is the service clock."""
         elapsed_s = (now - self._began).total_seconds()
         chosen = None
         for index, fault in enumerate(self.faults):
-            if not fault.matches(machine, method):
+            if not fault.matches(machine, method, path):
                 continue
             self._matched[index] += 1
             number = self._matched[index]
             applies = fault.first <= number <= (fault.last or number) and fault.is_active(elapsed_s)
-            if applies and self._draw(index, fault, machine) and chosen is None:
-                chosen = fault
+            drawn = self._draw(index, fault, machine) if applies else None
+            chosen = chosen or drawn
         return chosen
 
-    def _draw(self, index: int, fault: Fault, machine: str) -> bool:
-        """Decide by the fault's probability.
+    def _draw(self, index: int, fault: Fault, machine: str) -> Fault | None:
+        """Decide by the fault's probability; return the fault with its delay.
 
         Each machine has its own random numbers, so that the order in which machines send requests makes no difference.
         """
-        if fault.probability >= 1.0:
-            return True
+        if fault.probability >= 1.0 and not fault.jitter_s:
+            return fault
         self._drawn[index, machine] += 1
         generator = Random(f"{self._seed} {index} {machine} {self._drawn[index, machine]}")  # noqa: S311 - repeatable on purpose
-        return generator.random() < fault.probability
+        if generator.random() >= fault.probability:
+            return None
+        return replace(fault, delay_s=fault.delay_s + generator.random() * fault.jitter_s)
 
 
 def reason(status: int) -> str:
@@ -162,21 +192,26 @@ def _fault(table: object) -> Fault:
     if not isinstance(table, Mapping):
         raise Invalid('a fault must be a table, such as fault = "status", status = 503')
     kind = _one_of(table, "fault", tuple(KINDS))
-    known = ("fault", *KINDS[kind], *WHEN)
+    known = ("fault", *KINDS[kind], *OPTIONAL.get(kind, ()), *(WHEN if kind != "refuse" else WHEN_REFUSED))
     for key in table:
         if key not in known:
             raise Invalid(f"{key}: a fault of kind {kind} has no such key: use {', '.join(known)}")
     for key in KINDS[kind]:
         if key not in table:
             raise Invalid(f"{key}: missing: a fault of kind {kind} needs it")
+    path = _one_of(table, "path", PATHS) if "path" in table else DOCUMENT
+    if kind in OF_DOCUMENTS and path != DOCUMENT:
+        raise Invalid(f"path: a fault of kind {kind} only changes the document: leave out path")
     first, last = _numbers(table.get("requests", "1-"))
     return Fault(
         kind=kind,
         status=_status(table["status"]) if kind == "status" else 0,
         delay_s=seconds_of(table["delay"], "delay") if kind == "slow" else 0.0,
+        jitter_s=_duration_s(table, "jitter") or 0.0,
         skew_s=_skew_s(table["by"]) if kind == "skew" else 0,
         first=first,
         last=last,
+        path=path,
         machine=_text(table, "machine"),
         method=_one_of(table, "method", METHODS) if "method" in table else "",
         after_s=_duration_s(table, "after") or 0.0,
@@ -200,8 +235,8 @@ def _text(table: Mapping[Any, Any], key: str) -> str:
 
 
 def _status(value: object) -> int:
-    if value not in STATUSES or not isinstance(value, int):
-        raise Invalid(f"status: {value!r} is not one of {', '.join(map(str, STATUSES))}")
+    if not isinstance(value, int) or not MIN_STATUS <= value <= MAX_STATUS:
+        raise Invalid(f"status: {value!r} is not a number from {MIN_STATUS} to {MAX_STATUS}")
     return value
 
 

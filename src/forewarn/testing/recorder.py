@@ -62,6 +62,8 @@ class RecordingTransport(Transport):
 class Recorder:
     """Writes to `file` in its own thread, from `start` until `stop`, and calls `on_line` after each line.
 
+    `name` is the machine's name; without it, the name is the one that the endpoint gives, if it gives one.
+
     It calls `on_end` when it cannot continue, with the reason, or with "" when the file has reached its limit.
     """
 
@@ -71,6 +73,7 @@ class Recorder:
         file: BinaryIO,
         *,
         api_version: str = NEWEST_VERSION,
+        name: str = "",
         scrub: bool = False,
         on_line: Callable[[Line], None] = lambda _: None,
         on_end: Callable[[str], None] = lambda _: None,
@@ -84,7 +87,11 @@ class Recorder:
         self._on_line, self._on_end = on_line, on_end
         self._max_lines = max_lines
         self._client = Client(
-            endpoint, api_version=api_version, transport=RecordingTransport(self._record, self._time), time=self._time
+            endpoint,
+            api_version=api_version,
+            name=name,
+            transport=RecordingTransport(self._record, self._time),
+            time=self._time,
         )
         self._began_s = 0.0
         self._last: Line | None = None
@@ -113,7 +120,7 @@ class Recorder:
 
     def _begin(self) -> None:
         me = self._client.me()
-        machine = me.name if me.origin == "instance" and NAME.fullmatch(me.name) else ""
+        machine = me.name if me.origin != "hostname" and NAME.fullmatch(me.name) else ""
         scrubber = self._scrubber
         self._began_s = self._time.monotonic()
         self._write(

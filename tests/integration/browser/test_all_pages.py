@@ -38,8 +38,7 @@ def demo() -> Iterator[ExampleService]:
 
 
 def open_all(page: Page) -> None:
-    for details in page.locator("details").all():
-        details.evaluate("each => each.open = true")
+    page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
 
 
 def test_every_path_is_in_the_list_of_pages() -> None:

@@ -402,8 +402,11 @@ def test_machines_are_listed_by_label(service: RunningService) -> None:
     owner = service.token_of("owner", "shop")
     assert listed("labels=rack%3Da3", owner) == ["shop/web-1"]
     assert listed("labels=!rack", owner) == ["shop/web-0"]
+    assert listed("names=web-*&labels=!gpu") == ["shop/web-0"]
+    assert listed("names=blog/*&names=*-1") == ["blog/db", "shop/web-1"]
+    assert service.request("GET", "/v1/machines?names=web&q=web").status == 400
     refused = service.request("GET", "/v1/machines?labels=rack&q=web")
-    assert (refused.status, "q and labels exclude each other" in refused.message) == (400, True)
+    assert (refused.status, "q excludes labels and names" in refused.message) == (400, True)
 
 
 def test_an_owner_sees_targets_and_progress_of_their_scopes(service: RunningService) -> None:

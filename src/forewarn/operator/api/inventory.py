@@ -19,7 +19,7 @@ from forewarn.core.model import (
     Targets,
     require,
 )
-from forewarn.core.selectors import matches, parse_selector
+from forewarn.core.selectors import Selection
 from forewarn.operator.api import bodies, views
 from forewarn.operator.api.bodies import RequestBody
 from forewarn.operator.api.bodies.common import Text
@@ -49,7 +49,8 @@ class DocumentQuery(RequestBody):
 
 
 class MachinesQuery(Searched):
-    """Which machines; `q` is searched in `scope/name`, host, instance id and addresses. `labels` is a selector, without `q`.
+    """Which machines; `q` is searched in `scope/name`, host, instance id and addresses. `labels` is a selector, and
+    one of the patterns `names` must match; both without `q`.
 
     A machine has the labels of its host for the keys that it does not have. For an owner only the machine's own labels count.
     """
@@ -57,6 +58,7 @@ class MachinesQuery(Searched):
     scope: str = ""
     host: str = ""
     labels: Text = ""
+    names: tuple[Text, ...] = ()
 
 
 def list_scopes(api: Api, context: CallContext) -> Result:
@@ -112,22 +114,24 @@ def list_machines(api: Api, context: CallContext) -> Result:
         after=read_cursor(query.cursor, tuple[str, str]),
         limit=query.limit + 1,
     )
-    rows = _labelled(api, query.labels, wanted) if query.labels.strip() else api.store.machines_page(wanted)
+    selects = query.labels.strip() or query.names
+    rows = _selected(api, query, wanted) if selects else api.store.machines_page(wanted)
     page, last = split_page(rows, query.limit)
     seen = api.store.last_seen([m.key for m in page])
     items = [views.machine_out(m, seen.get(m.key)) for m in page]
     return page_of(items, cursor_of(*last.key) if last else None)
 
 
-def _labelled(api: Api, labels: str, wanted: MachineQuery) -> list[Machine]:
-    require(not wanted.text, "q and labels exclude each other: use one of them")
-    terms = parse_selector(labels)
+def _selected(api: Api, query: MachinesQuery, wanted: MachineQuery) -> list[Machine]:
+    require(not wanted.text, "q excludes labels and names: use one of them")
+    selection = Selection(query.names, query.labels)
     scopes = selected_scopes(wanted.scope, wanted.within)
     with closing(api.store.labelled_machines(scopes, wanted.after or ("", ""))) as machines:
         matching = (
             m.key
             for m in machines
-            if wanted.host in ("", m.host) and matches(terms, m.labels, m.host_labels if wanted.within is None else {})
+            if wanted.host in ("", m.host)
+            and selection.takes(f"{m.scope}/{m.name}", m.labels, m.host_labels if wanted.within is None else {})
         )
         keys = tuple(islice(matching, wanted.limit))
     found = api.store.snapshot(Focus(machines=keys, whole_maintenances=False, open_events=False)).machines

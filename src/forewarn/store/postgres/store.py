@@ -45,9 +45,10 @@ WALKED_AT_ONCE = 5_000
 MAX_NAMED = 10_000
 CHANGES_KEPT_S = 3_600
 # Notice counts from the time of the decision. Nodes only estimate the database's time, so the database itself checks right
-# before the commit how long ago that was. The limit grows with the number of events to write.
+# before the commit how long ago that was. The limit grows with the number of events to write, up to two minutes.
 DECIDED_WITHIN_S = 2.0
 SECONDS_PER_EVENT = 0.002
+MAX_SECONDS_OF_EVENTS = 118.0
 # Restores of one dump begin different epochs: each counts the minutes since this date.
 DUMPS_SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -282,7 +283,8 @@ class PostgresStore(SqlStore):
         """Return the latest time to commit, or None for a change without events, which may be of any age."""
         if not change.events:
             return None
-        return change.at + timedelta(seconds=self._decided_within_s + SECONDS_PER_EVENT * len(change.events))
+        more_s = min(SECONDS_PER_EVENT * len(change.events), MAX_SECONDS_OF_EVENTS)
+        return change.at + timedelta(seconds=self._decided_within_s + more_s)
 
     def recognise(self, server: Any) -> bool:
         """Return whether the server is the one the nodes agreed on. Raise StoreUnavailable if it must not be used at all."""

@@ -37,11 +37,7 @@ class TrialConnection(EmulatedConnection):
     """Shows the events in `user_events` with the source User."""
 
     def __init__(
-        self,
-        user_events: Collection[str],
-        parts: EmulatorParts,
-        endpoint: EndpointState,
-        interface: str = "",
+        self, user_events: Collection[str], parts: EmulatorParts, endpoint: EndpointState, interface: str = ""
     ) -> None:
         super().__init__(parts, endpoint, interface)
         self._user_events = user_events
@@ -87,7 +83,7 @@ class TrialEmulator(Emulator):
     def _connection(self) -> ConnectionFactory:
         return partial(TrialConnection, self._user_events, self._parts)
 
-    def _choose_fault(self, machine: str, method: str) -> Fault | None:
+    def _choose_fault(self, machine: str, method: str, path: str) -> Fault | None:
         if method == "POST":
             self.prepared_at[self.log.last_number] = self._prepared()
-        return super()._choose_fault(machine, method)
+        return super()._choose_fault(machine, method, path)
