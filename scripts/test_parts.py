@@ -35,6 +35,7 @@ PARTS: dict[str, list[str]] = {
     "core": [*PYTEST, "tests/core", *COVERED],
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
     "testing": [*PYTEST, "tests/testing"],
+    "windows": [*PYTEST, "tests/integration/windows"],
     "kvm": [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/integration/kvm"],
     "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
     "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],

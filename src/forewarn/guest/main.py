@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from forewarn.guest.agent import Agent
     from forewarn.guest.serving.clients import Clients
 
+# The log of a service: this much in one file, and so many older files.
+MAX_LOG_BYTES, OLD_LOGS = 10 * 1024 * 1024, 3
 # Fields of records that are too long for a line, or that `history` shows in another way.
 NOT_IN_HISTORY = (
     "at", "kind", "event", "tell", "child", "kept", "events", "steps", "messages", "tally", "client_approvals",
@@ -115,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("check", _check, "Check the configuration and the endpoint; change nothing.")
     run = add("run", _run, "Run until SIGTERM.")
+    run.add_argument(
+        "--service", action="store_true", help="run as a service of Windows, and log to a file in state_dir"
+    )
     run.add_argument("--dry-run", action="store_true", help="log what the agent would do, but do and approve nothing")
     simulate = add("simulate", _simulate, "Prepare the steps for a invented event, and undo them.")
     simulate.add_argument("type", choices=("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"))
@@ -242,16 +247,36 @@ def _client(config: configuration.Config, *, interruptible: bool = False) -> Cli
 
 
 def _run(options: argparse.Namespace) -> int:
-    return run(_load(options), dry_run=options.dry_run)
+    config = _load(options)
+    if options.service:
+        system.run_as_service("forewarn-agent", lambda: _run_in_service(config, dry_run=options.dry_run))
+        return 0
+    _set_up_log(config.log_level)
+    system.end_on_signals(_exit)
+    return run(config, dry_run=options.dry_run)
+
+
+def _run_in_service(config: configuration.Config, *, dry_run: bool) -> None:
+    """Run the agent with its log in a file, because a service has no stderr."""
+    from logging.handlers import RotatingFileHandler
+
+    system.make_private_folder(config.state_dir)
+    handler = RotatingFileHandler(
+        config.state_dir / "agent.log", maxBytes=MAX_LOG_BYTES, backupCount=OLD_LOGS, encoding="utf-8"
+    )
+    _set_up_log(config.log_level, handler)
+    try:
+        run(config, dry_run=dry_run)
+    except Exception:
+        logging.getLogger("forewarn.guest").exception("the agent ends")
+        raise
 
 
 def run(config: configuration.Config, *, dry_run: bool = False) -> int:
-    """Run the agent in the foreground until SIGTERM."""
+    """Run the agent until the process ends."""
     from forewarn.guest import status
     from forewarn.guest.agent import Agent
 
-    _set_up_log(config.log_level)
-    system.end_on_signals(_exit)
     journal = journals.MemoryJournal() if dry_run else journals.Journal(config.state_dir)
     log_refused_programs(config.plan)
 
@@ -355,10 +380,11 @@ def log_formatter(*, terminal: bool) -> logging.Formatter:
     return _PlainLines("%(asctime)s %(message)s", "%H:%M:%S") if terminal else _JsonLines()
 
 
-def _set_up_log(level: str) -> None:
-    """Log one line per action to stderr: plain on a terminal, JSON elsewhere."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(log_formatter(terminal=sys.stderr.isatty()))
+def _set_up_log(level: str, handler: Optional[logging.Handler] = None) -> None:
+    """Log one line per action to stderr or to the handler: plain on a terminal, JSON elsewhere."""
+    terminal = handler is None and sys.stderr.isatty()
+    handler = handler or logging.StreamHandler()
+    handler.setFormatter(log_formatter(terminal=terminal))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

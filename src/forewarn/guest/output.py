@@ -6,15 +6,9 @@ the size of the file, also for a program that stays in the background after the 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
-from typing import IO
 
-try:
-    import fcntl
-except ImportError:  # Windows: the size has no limit between two rewinds
-    fcntl = None  # type: ignore[assignment]
+from forewarn.guest.system import system
 
 # A program that has written so much since the last rewind cannot write more.
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -27,7 +21,7 @@ class ProgramOutput:
     """A file for the standard output and the standard error of one program. Close it after use."""
 
     def __init__(self) -> None:
-        self._file = _sealed_file()
+        self._file = system.output_file(MAX_FILE_BYTES)
         self._rewound = b""
 
     def fileno(self) -> int:
@@ -50,15 +44,3 @@ class ProgramOutput:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _sealed_file() -> IO[bytes]:
-    """Return a file in memory that cannot grow beyond MAX_FILE_BYTES, or a temporary file where the system has none."""
-    try:
-        file = os.fdopen(os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b", buffering=0)
-    except (AttributeError, OSError):
-        return tempfile.TemporaryFile(buffering=0)
-    with contextlib.suppress(OSError):
-        os.ftruncate(file.fileno(), MAX_FILE_BYTES)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
-    return file

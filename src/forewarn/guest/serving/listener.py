@@ -194,6 +194,8 @@ def _listen(client: ServedClient) -> socket.socket:
 
 
 def _listen_on_file(path: Path, mode: int) -> socket.socket:
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError(errno.EAFNOSUPPORT, "this system has no socket files for Python")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if os.path.lexists(path):
