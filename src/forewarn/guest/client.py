@@ -26,7 +26,7 @@ from forewarn.guest.document import (
     whole_number,
     writable,
 )
-from forewarn.guest.errors import BadDocument, EndpointError, NoAnswer, NotReady, Refused, Unreachable
+from forewarn.guest.errors import BadDocument, EndpointError, NoAnswer, NotReady, PollInterrupted, Refused, Unreachable
 from forewarn.guest.names import Me
 from forewarn.guest.transport import Response, Transport
 
@@ -127,7 +127,11 @@ class Client:
         sent_s = self.time.monotonic()
         before = self._last
         try:
-            document = self.poll(wait_s - sleep_s, timeout_s)
+            # After a failure the endpoint shows at once whether it works again.
+            document = self.poll(0.0 if self.failures.count else wait_s - sleep_s, timeout_s)
+        except PollInterrupted:
+            self._due_s = sent_s + MIN_BETWEEN_S
+            return None
         except (EndpointError, Refused) as error:
             self._due_s = self.time.monotonic() + self.failures.failed(error)
             return None
@@ -271,6 +275,10 @@ class Client:
             raise
         self._unreachable = 0
         return _check_status(answer)
+
+    def interrupt(self) -> None:
+        """Let `next` in another thread return before its time if it waits for a change. Needs an interruptible transport."""
+        self._transport.interrupt()
 
     def close(self) -> None:
         self._transport.close()

@@ -10,15 +10,9 @@ runs, and all writes go to its end.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
-from typing import IO
 
-try:
-    import fcntl
-except ImportError:  # Windows: writes go on where the last one ended, and the size has no limit after the program
-    fcntl = None  # type: ignore[assignment]
+from forewarn.guest.system import system
 
 # The file is trimmed when it is larger than this.
 TRIM_BYTES = 1024 * 1024
@@ -32,10 +26,8 @@ class ProgramOutput:
     """A file for the standard output and the standard error of one program. Close it after use."""
 
     def __init__(self) -> None:
-        self._file = _memory_file()
+        self._file = system.output_file()
         self._trimmed = b""
-        if fcntl is not None:
-            fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)
 
     def fileno(self) -> int:
         return self._file.fileno()
@@ -58,17 +50,5 @@ class ProgramOutput:
 
     def close(self) -> None:
         """Close the file, and limit what can still be written to it."""
-        with contextlib.suppress(OSError, AttributeError):  # a temporary file has no limit
-            fcntl.fcntl(self._file, fcntl.F_SETFL, 0)
-            os.lseek(self.fileno(), 0, os.SEEK_SET)
-            os.ftruncate(self.fileno(), MAX_LATER_BYTES)
-            fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+        system.limit_output(self._file, MAX_LATER_BYTES)
         self._file.close()
-
-
-def _memory_file() -> IO[bytes]:
-    """Return a file in memory, or a temporary file where the system has none."""
-    try:
-        return os.fdopen(os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b", buffering=0)
-    except (AttributeError, OSError):
-        return tempfile.TemporaryFile(buffering=0)

@@ -10,16 +10,15 @@ import contextlib
 import json
 import logging
 import os
-import select
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
 from forewarn.guest.output import ProgramOutput
-from forewarn.guest.processes import POLL_S, discard, end_group, release, start_held, start_ticks
+from forewarn.guest.processes import POLL_S, discard, end_group, exit_waiter, release, start_held, start_ticks
 from forewarn.guest.programs import checked_program
 
 output_log = logging.getLogger("forewarn.guest.output")
@@ -181,7 +180,7 @@ class Run:
         self, child: subprocess.Popen[bytes], argv: Sequence[str], until_s: float, output: ProgramOutput
     ) -> int:
         """Return the exit code; poll the endpoint meanwhile. End the program before raising OutOfTime or Interrupted."""
-        with _exit_waiter(child) as wait_for_exit:
+        with exit_waiter(child) as wait_for_exit:
             try:
                 while True:
                     left_s = min(self.left_s(), until_s - self._time.monotonic())
@@ -269,27 +268,6 @@ def _shorten(names: str) -> str:
 def _program_name(argv: Sequence[str]) -> str:
     """Return the program without arguments, which may hold secrets."""
     return Path(argv[0]).name
-
-
-@contextlib.contextmanager
-def _exit_waiter(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], Optional[int]]]:
-    """Yield a function that waits for the exit; it sleeps without polling where the system allows."""
-    try:
-        pidfd = os.pidfd_open(child.pid)
-    except (AttributeError, OSError):
-        yield lambda seconds: _wait_by_polling(child, seconds)
-        return
-    try:
-        yield lambda seconds: child.poll() if select.select([pidfd], [], [], seconds)[0] else None
-    finally:
-        os.close(pidfd)
-
-
-def _wait_by_polling(child: subprocess.Popen[bytes], seconds: float) -> Optional[int]:
-    try:
-        return child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def await_orphan(child: Tuple[int, int], run: Run, time: Time) -> None:

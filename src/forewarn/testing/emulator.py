@@ -4,7 +4,7 @@ It is not a second implementation: it starts the service as `serve` does. The re
 one interface, the connection to a guest (`emulated_connection`).
 """
 
-from asyncio import get_running_loop
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,24 +33,23 @@ from forewarn.core.model import (
 from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.connection import ConnectionFactory
-from forewarn.operator.api.calls import CALLS
+from forewarn.service.clock import Clock
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.approvals import Approvals, OnApproval
 from forewarn.testing.default_machines import FIRST_HOST, SCOPE, default_fleet, machine_hosts
 from forewarn.testing.durations import Duration, seconds_of
 from forewarn.testing.emulated_connection import EmulatedConnection, EmulatorParts
-from forewarn.testing.emulator_api import emulator_calls
 from forewarn.testing.emulator_settings import check_settings, emulator_clock, emulator_settings, seeded_ids
 from forewarn.testing.expectations import WITHIN_S, Expectations
 from forewarn.testing.faults import DOCUMENT, Fault, FaultPlan, machine_list, parse_faults, read_faults
-from forewarn.testing.recording_file import read_recording
 from forewarn.testing.refusals import Refusals
-from forewarn.testing.replay import Replay, ReplayedConnection
 from forewarn.testing.request_log import LoggedRequest, RequestLog
 from forewarn.testing.reset import end_maintenances, remove_rules
 from forewarn.testing.short_notice import ShortNotice
 
 if TYPE_CHECKING:
+    from forewarn.operator.api.calls import Call
+    from forewarn.testing.replay import Replay
     from forewarn.testing.scenarios.player import ScenarioRun
 
 MAX_MACHINES = 250
@@ -113,11 +112,12 @@ class Emulator:
         if not 0 <= port <= MAX_PORT:
             raise InvalidSettings(f"port: {port} is not from 1 to {MAX_PORT}, or 0 for any two free ports")
         check_settings(settings)
-        recording = read_recording(replay) if replay is not None else None
-        if recording is not None:
+        self.clock = emulator_clock(clock, seeded=seed is not None)
+        self.replay = _open_replay(replay, self.clock) if replay is not None else None
+        if self.replay is not None:
             if fleet is not None or machines != 1:
                 raise InvalidSettings("replay: a recording is of one machine: leave out other machines and fleets")
-            fleet = default_fleet(1, recording.head.machine)
+            fleet = default_fleet(1, self.replay.recording.head.machine)
         self._fleet_is_file = isinstance(fleet, str | Path)
         self._fleet = (
             read_fleet_file(Path(fleet)) if isinstance(fleet, str | Path) else fleet or default_fleet(machines)
@@ -131,8 +131,6 @@ class Emulator:
         self._settings = settings
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
         self._new_id = seeded_ids(seed) if seed is not None else new_id
-        self.clock = emulator_clock(clock, seeded=seed is not None)
-        self.replay = Replay(recording, self.clock) if recording is not None else None
         self._short_notice = ShortNotice()
         self.log = RequestLog(self.clock.now)
         self.approvals = Approvals()
@@ -185,9 +183,9 @@ class Emulator:
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
             self.service.ticker.call_periodically(self.replay)
-            connection = partial(ReplayedConnection, self.replay, self._parts)
+            connection = self.replay.connections(self._parts)
         guest_server, self._operator_url = self._running.enter_context(
-            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
+            running(self.service, connection=connection, more_calls=self._api_calls, write_address=False)
         )
         self._urls = guest_server.listener.urls
         self._refusals = Refusals(
@@ -199,6 +197,11 @@ class Emulator:
 
     def _connection(self) -> ConnectionFactory:
         return partial(EmulatedConnection, self._parts)
+
+    def _api_calls(self) -> "tuple[Call, ...]":
+        from forewarn.testing.emulator_api import emulator_calls  # it imports the whole API
+
+        return emulator_calls(self)
 
     def _every_caller(self) -> str | None:
         """Return the only machine as `scope/name`, or None if there are several or a file defines them."""
@@ -545,9 +548,19 @@ class Emulator:
             )
 
 
+def _open_replay(path: Path, clock: Clock) -> "Replay":
+    from forewarn.testing.recording_file import read_recording  # few emulators replay
+    from forewarn.testing.replay import Replay
+
+    return Replay(read_recording(path), clock)
+
+
 def _in_event_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")  # an event loop runs only if the test has imported it
     try:
-        get_running_loop()
+        if asyncio is None:
+            return False
+        asyncio.get_running_loop()
     except RuntimeError:
         return False
     return True
