@@ -155,6 +155,9 @@ class Run:
             try:
                 child = self._spawn(argv, more or {}, output)
                 code = self._wait_for(child, argv, self._time.monotonic() + within_s, output)
+            except Interrupted:
+                checked = False  # its output is not that of a failed program
+                raise
             finally:
                 self._log_output(argv, output.text(), failed=checked and code != 0)
         if code in (126, 127):
