@@ -127,10 +127,11 @@ def test_a_declared_kind_must_be_approved() -> None:
     assert reasons(report)["approves"].startswith("it did not approve Freeze: the agent approves the event: not within")
 
 
-def test_events_of_other_machines_are_shown_alone() -> None:
-    """An agent that handles only the first event of a document is found out too."""
+@pytest.mark.parametrize("name", ["shortsighted", "parting"])
+def test_events_of_other_machines_are_shown_alone(name: str) -> None:
+    """An agent that handles only the first event of a document is found out too, and one that ends after its approval."""
     report = conform(
-        agent_command("shortsighted"),
+        agent_command(name),
         events=["type=Reboot", "type=Terminate"],
         only=["own-events-only", "whole-names"],
         patience_s=WRONG_AGENT_PATIENCE_S,

@@ -14,7 +14,7 @@ from forewarn.testing.conform.agent_process import AgentFailed
 from forewarn.testing.conform.dead_proxy import DeadProxy
 from forewarn.testing.conform.event_kinds import parse_event
 from forewarn.testing.conform.outcomes import NOT_SHOWN, SKIPPED, NotTested
-from forewarn.testing.conform.probe import kind_list
+from forewarn.testing.conform.probe import KindResult, kind_list
 from forewarn.testing.conform.trial import PATIENCE_POLLS, SEEN_WITHIN_S, Trial
 from forewarn.testing.default_machines import SCOPE
 from forewarn.testing.emulator import Scheduled
@@ -123,22 +123,25 @@ def leaves_longer_name_alone(trial: Trial) -> None:
 
 
 def _leaves_alone(trial: Trial, other: str) -> None:
-    """Show the other machine's events of all kinds, except those that the agent cannot see or that end it.
+    """Show the other machine's events of all kinds, except those that the agent cannot see or that only end it.
 
     An event of a kind that the agent handles is alone in the document, because some agents handle only the first one.
     """
-    visible = [each for each in trial.results if each.seen and not each.ended] or trial.usable
+    visible = [each for each in trial.results if each.seen and (each.handled or not each.ended)] or trial.usable
     documents = [[each] for each in visible if each.handled]
     documents.append([each for each in visible if not each.handled])
+    shown: list[tuple[KindResult, Scheduled]] = []
     trial.start()
-    approved = []
-    for shown in filter(None, documents):
-        events = [(each, trial.schedule_held(each.kind, other)) for each in shown]
-        trial.wait_next_poll(events[-1][1])
-        approved += [each for each, event in events if any(event.id in request.approves for request in trial.requests)]
-        for _, event in events:
-            trial.emulator.cancel(event)
-    trial.expect(not approved, f"it approved events that name only {other}: {kind_list(approved)}")
+    try:
+        for document in filter(None, documents):
+            events = [(each, trial.schedule_held(each.kind, other)) for each in document]
+            shown += events
+            trial.wait_next_poll(events[-1][1])
+            for _, event in events:
+                trial.emulator.cancel(event)
+    finally:  # if the agent ended after an approval, the approval is the reason
+        approved = [each for each, event in shown if any(event.id in request.approves for request in trial.requests)]
+        trial.expect(not approved, f"it approved events that name only {other}: {kind_list(approved)}")
     trial.expect(not trial.prepared, f"it prepared for an event that names only {other}")
 
 
