@@ -2,7 +2,7 @@
 
 The program writes to a file, not to a pipe: it may outlive the agent, and a pipe without a reader would end it. The agent trims
 the file while the program runs. After that the kernel limits the size of the file, because something that the program left
-running may go on writing.
+running may go on writing. Only the output of a program whose agent was killed has no limit, until that program ends.
 
 Programs may also open the file by its name: `echo text > /dev/stderr` empties it. So the file has no fixed size while the program
 runs, and all writes go to its end.
