@@ -312,6 +312,8 @@ def test_the_operators_port_is_the_next_one() -> None:
     [
         ({"machines": 0}, "machines: 0"),
         ({"machines": 251}, "251 is not from 1 to 250"),
+        ({"machines": "3"}, "'3' is not from 1 to 250"),
+        ({"port": "80"}, "port: '80' is not from 1 to"),
         ({"port": 65_535}, "port: 65535"),
         ({"clock": "sundial"}, "clock: .*sundial"),
         ({"store": "sqlite:x"}, "store: an emulator has its own"),

@@ -107,10 +107,10 @@ class Emulator:
         if machines is not None and fleet is not None:
             raise InvalidSettings("machines: the fleet defines the machines: leave out one of the two")
         machines = 1 if machines is None else machines
-        if not 1 <= machines <= MAX_MACHINES:
-            raise InvalidSettings(f"machines: {machines} is not from 1 to {MAX_MACHINES}: use a fleet file for more")
-        if not 0 <= port <= MAX_PORT:
-            raise InvalidSettings(f"port: {port} is not from 1 to {MAX_PORT}, or 0 for any two free ports")
+        if not isinstance(machines, int) or not 1 <= machines <= MAX_MACHINES:
+            raise InvalidSettings(f"machines: {machines!r} is not from 1 to {MAX_MACHINES}: use a fleet file for more")
+        if not isinstance(port, int) or not 0 <= port <= MAX_PORT:
+            raise InvalidSettings(f"port: {port!r} is not from 1 to {MAX_PORT}, or 0 for any two free ports")
         check_settings(settings)
         self.clock = emulator_clock(clock, seeded=seed is not None)
         self.replay = _open_replay(replay, self.clock) if replay is not None else None

@@ -48,8 +48,8 @@ class Scenario:
 
     def with_machines(self, count: int) -> "Scenario":
         """Return the scenario with at least `count` machines; vm-0, vm-1 … are added to its first scope."""
-        if not 1 <= count <= MAX_MACHINES:
-            raise Invalid(f"{count} machines: write a number from 1 to {MAX_MACHINES}")
+        if not isinstance(count, int) or not 1 <= count <= MAX_MACHINES:
+            raise Invalid(f"{count!r} machines: write a number from 1 to {MAX_MACHINES}")
         scope = next(iter(self.fleet.scopes))
         machines = dict(self.fleet.machines)
         for number in range(count):
