@@ -141,7 +141,8 @@ class Agent:
             new = [each for each in dict.fromkeys(event_ids) if self.state.missing_approvals(each, [client])]
             if not new:
                 return
-            self._record({"kind": "client-approved", "client": client, "ids": new})
+            # Only the agent's own thread compacts the journal: it changes parts of the state without a record.
+            self.state.apply(self.journal.append({"kind": "client-approved", "client": client, "ids": new}))
         log.info("client %r approves %s", client, ", ".join(new))
         self.client.interrupt()
 
@@ -446,7 +447,7 @@ class Agent:
 
     def _show(self) -> None:
         """Report a change to `on_change`, which writes status and metrics; an idle agent writes nothing."""
-        contacts = tuple(self.clients.contacts()) if self.clients is not None else ()
+        contacts = (*self.clients.contacts(), *self.clients.awaited()) if self.clients is not None else ()
         version = hash((self.state.version, self.activity, self.client.failures.last, contacts))
         if version != self._shown_version:
             self._shown_version = version

@@ -360,6 +360,44 @@ def test_status_and_metrics_list_the_clients(tmp_path: Path) -> None:
         assert "forewarn_agent_silent_clients 2\n" in (tmp_path / "agent.prom").read_text()
 
 
+def test_status_shows_when_a_client_that_never_came_is_no_longer_awaited(tmp_path: Path) -> None:
+    """The agent writes status and metrics again at that moment, although nothing else changes."""
+    with harness(tmp_path, *approving("one", timeout_s=60)) as served:
+        shown: list[bool] = []
+        served.agent._on_change = lambda agent: shown.append(status.describe(agent)["clients"][0]["awaited"])
+        served.run(for_s=59)
+        assert set(shown) == {True}
+        served.run(for_s=32)
+        assert shown[-1] is False
+
+
+def test_a_client_may_approve_while_the_agent_reads_the_approvals(tmp_path: Path) -> None:
+    """The agent's thread writes its status from the approvals of before, and goes on."""
+    with harness(tmp_path, *approving("one", "two")) as served:
+        served.endpoint.announce()
+        served.endpoint.announce(E2, Resources=["web-0"])
+        served.run(for_s=1)
+        assert statuses(served, "one", post(E1)) == [200]
+        before = served.agent.state.client_approvals
+        reading = iter(before.items())
+        assert statuses(served, "two", post(E1, E2)) == [200]
+        assert list(reading) == [(E1, ["one"])]
+        assert served.agent.state.client_approvals == {E1: ["one", "two"], E2: ["two"]}
+
+
+def test_a_client_never_compacts_the_journal(tmp_path: Path) -> None:
+    """Its thread could read a state that the agent's thread changes; the agent compacts with its next record."""
+    with harness(tmp_path, *approving("one")) as served:
+        served.endpoint.announce()
+        served.run(for_s=1)
+        served.journal.max_bytes = 0
+        assert statuses(served, "one", post(E1)) == [200]
+        assert served.kinds[-1] == "client-approved"
+        served.run(for_s=5)
+        assert served.kinds[0] == "state"
+        assert served.endpoint.approved == [E1]
+
+
 def test_approvals_of_many_threads_are_all_recorded(tmp_path: Path) -> None:
     """Connections and the agent's own thread write one journal."""
     with harness(tmp_path, *approving(*SIX, timeout_s=1e9)) as served:
