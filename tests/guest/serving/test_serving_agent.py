@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from forewarn.guest.errors import JournalError, NoAnswer, NotReady, Refused
 from forewarn.guest.journal import Journal
 from forewarn.guest.serving.clients import MAX_AGE_S, MAX_WAITING
 from forewarn.guest.serving.settings import ServedClient
+from forewarn.guest.serving.upstream import Upstream
 from tests.guest.in_process_agent import step
 from tests.guest.serving.local_agent import ServingHarness, approving, endpoint, harness
-from tests.support.fake_endpoint import E1, E2, answer
+from tests.support.fake_endpoint import E1, E2, ManualTime, Reply, ScriptedTransport, answer
 from tests.support.guest_service import get, post
 from tests.support.waiting import until
 
@@ -244,6 +246,42 @@ def test_what_may_be_approved(tmp_path: Path) -> None:
         assert served.kinds.count("client-approved") == 1, "a repeated approval is not recorded again"
 
 
+def test_an_event_of_this_machine_is_not_forwarded_while_only_the_host_name_is_known(tmp_path: Path) -> None:
+    """The agent then asks the endpoint which machine this is, and forwards nothing while the endpoint does not say."""
+    with harness(tmp_path, *approving("one", "two")) as served:
+        reply, instance = served.endpoint.transport.reply, [answer(b"", 429)]
+
+        def without_a_name(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+            return instance[0] if "/instance/" in path else reply(method, path, headers, body)
+
+        served.endpoint.transport.reply = without_a_name
+        served.endpoint.announce()
+        served.endpoint.announce(E2, Resources=["web-1"])
+        served.run(for_s=1)
+        assert served.agent.me is not None
+        assert served.agent.me.origin == "hostname"
+        assert statuses(served, "one", post(E1), post(E2)) == [503, 503]
+        instance[0] = answer(b'{"name":"web-0"}')
+        assert statuses(served, "one", post(E1, E2)) == [200]
+        assert served.endpoint.approved == [E2]
+        assert served.agent.state.client_approvals == {E1: ["one"]}
+
+
+def test_an_endpoint_that_names_no_machine_gets_the_approvals_of_other_events(tmp_path: Path) -> None:
+    """Then the host name is all there is; with `name` in its configuration the agent needs no host name."""
+    with harness(tmp_path, *approving("one")) as served:
+        reply = served.endpoint.transport.reply
+
+        def without_instance(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+            return answer(b"{}", 404) if "/instance/" in path else reply(method, path, headers, body)
+
+        served.endpoint.transport.reply = without_instance
+        served.endpoint.announce(E2, Resources=["web-1"])
+        served.run(for_s=1)
+        assert statuses(served, "one", post(E2)) == [200]
+        assert served.endpoint.approved == [E2]
+
+
 def test_nothing_is_held_if_forwarding_fails(tmp_path: Path) -> None:
     """The endpoint's error is passed on, and the approvals of the same request are not recorded."""
     with harness(tmp_path, *approving("one")) as served:
@@ -325,6 +363,17 @@ def test_what_the_instance_is_comes_from_the_endpoint(tmp_path: Path) -> None:
         assert len(served.endpoint.transport.requests) == before + 2
         served.endpoint.fails = NotReady(503, "away")
         assert statuses(served, "one", get("/metadata/instance?api-version=2017-08-01")) == [503]
+
+
+def test_a_request_to_the_endpoint_does_not_keep_the_agent_from_ending() -> None:
+    """The agent ends at once, also while clients ask the endpoint one after another."""
+
+    def ends(*_: object) -> Reply:
+        upstream.close()
+        return answer(b"{}")
+
+    upstream = Upstream(lambda: "http://10.0.0.1", ScriptedTransport(ends), ManualTime())
+    assert upstream.instance("/metadata/instance").status == 200
 
 
 @pytest.mark.parametrize("path", ["../identity", "%2e%2e/identity", ".", "compute//name", "compute\\name"])
