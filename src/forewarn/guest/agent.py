@@ -136,9 +136,14 @@ class Agent:
         )
 
     def record_client_approval(self, client: str, event_ids: Sequence[str]) -> None:
-        """Record that a client approves these events, and end the long poll. The thread of a connection calls this."""
+        """Record that a client approves these events, and end the long poll. The thread of a connection calls this.
+
+        An event that has ended meanwhile is left out: its end, which removes its approvals, may be recorded already.
+        """
         with self._recording:
+            listed = {event.key for event in self.document.events} if self.document is not None else set()
             new = [each for each in dict.fromkeys(event_ids) if self.state.missing_approvals(each, [client])]
+            new = [each for each in new if each in listed]
             if not new:
                 return
             # Only the agent's own thread compacts the journal: it changes parts of the state without a record.

@@ -350,6 +350,21 @@ def test_approvals_end_with_the_event(tmp_path: Path) -> None:
         assert served.agent.state.client_approvals == {}
 
 
+def test_an_approval_that_comes_when_its_event_ends_is_not_kept(tmp_path: Path) -> None:
+    """The thread of a connection may record it after the agent recorded the end; the event may be listed again."""
+    with harness(tmp_path, *approving("one")) as served:
+        served.endpoint.announce()
+        served.run(for_s=1)
+        served.endpoint.end()
+        served.run(for_s=1)
+        served.agent.record_client_approval("one", [E1])
+        assert served.agent.state.client_approvals == {}
+        served.endpoint.announce()
+        served.run(for_s=5)
+        assert why(served) == "client 'one' has not approved it"
+        assert served.endpoint.approved == []
+
+
 def test_what_the_instance_is_comes_from_the_endpoint(tmp_path: Path) -> None:
     """It is passed through; the same request of six clients is one request to the endpoint."""
     with harness(tmp_path, *approving(*SIX)) as served:
