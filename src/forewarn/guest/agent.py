@@ -66,6 +66,8 @@ class Agent:
         self.state: State = fold_records(records)
         if self.state.damaged:
             log.error("%d record(s) of the journal cannot be understood and are ignored", self.state.damaged)
+        if clients is not None:
+            clients.remember(self.state.events)
         self.me: Optional[Me] = None
         self.document: Optional[Document] = None
         self.activity = ""

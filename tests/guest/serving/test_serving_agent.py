@@ -315,6 +315,20 @@ def test_repeating_an_approval_is_safe(tmp_path: Path) -> None:
         assert served.kinds.count("client-approved") == 0
 
 
+def test_an_event_that_ends_while_the_agent_is_down_may_be_approved(tmp_path: Path) -> None:
+    """The client does not know that the event is over, and the other ids of its request count."""
+    with harness(tmp_path, *approving("one", "two")) as served:
+        served.endpoint.announce()
+        served.run(for_s=1)
+        served.listener.close()
+        served.endpoint.end()
+        served.restart()
+        served.endpoint.announce(E2)
+        served.run(for_s=1)
+        assert statuses(served, "one", post(E1, E2)) == [200]
+        assert served.agent.state.client_approvals == {E2: ["one"]}
+
+
 def test_an_approval_that_cannot_be_recorded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client is answered 200 only when its approval is on the disk."""
     with harness(tmp_path, *approving("one")) as served:
