@@ -127,6 +127,21 @@ def test_a_declared_kind_must_be_approved() -> None:
     assert reasons(report)["approves"].startswith("it did not approve Freeze: the agent approves the event: not within")
 
 
+def test_events_of_other_machines_are_shown_alone() -> None:
+    """An agent that handles only the first event of a document is found out too."""
+    report = conform(
+        agent_command("shortsighted"),
+        events=["type=Reboot", "type=Terminate"],
+        only=["own-events-only", "whole-names"],
+        patience_s=WRONG_AGENT_PATIENCE_S,
+        silence_s=PATIENCE_S,
+    )
+    assert reasons(report) == {
+        "own-events-only": "it approved events that name only vm-1: Terminate",
+        "whole-names": "it approved events that name only vm-01: Terminate",
+    }
+
+
 def test_a_source_that_the_service_never_publishes() -> None:
     """An agent that waits for a Terminate by a user gets one. What the platform's document cannot show is skipped."""
     report = conform(

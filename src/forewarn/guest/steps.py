@@ -22,8 +22,8 @@ from forewarn.guest.programs import checked_program
 
 output_log = logging.getLogger("forewarn.guest.output")
 
-# How often the endpoint is polled while a program runs: a more urgent event may come.
-POLL_ENDPOINT_S = 1.0
+# How often the output of a program is trimmed. The endpoint is polled as often as the client allows: an event may change.
+TRIM_OUTPUT_S = 0.2
 # With less time than this a check is not worth starting.
 CHECK_NEEDS_S = 0.5
 # The pause between two health checks.
@@ -185,10 +185,10 @@ class Run:
                     left_s = min(self.left_s(), until_s - self._time.monotonic())
                     if left_s <= 0:
                         raise OutOfTime(f"{_program_name(argv)} did not end in time and was ended")
-                    code = wait_for_exit(min(left_s, POLL_ENDPOINT_S))
+                    code = wait_for_exit(min(left_s, TRIM_OUTPUT_S))
                     if code is not None:
                         return code
-                    output.rewind_if_large()
+                    output.trim()
                     self._poll_and_check()
             except (OutOfTime, Interrupted):
                 end_group(child.pid, self._time, child=child)

@@ -118,18 +118,25 @@ def own_user_number() -> int:
     return os.geteuid()
 
 
-def output_file(max_bytes: int) -> IO[bytes]:
-    """Return a file in memory that cannot grow beyond this size, or a temporary file where the system has none."""
+def output_file() -> IO[bytes]:
+    """Return a file in memory, or a temporary file where the system has none. All writes go to its end."""
     try:
         file = os.fdopen(os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b", buffering=0)
     except (AttributeError, OSError):
         import tempfile  # only systems without files in memory need it
 
-        return tempfile.TemporaryFile(buffering=0)
-    with contextlib.suppress(OSError):
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the caller closes it
+    fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+    return file
+
+
+def limit_output(file: IO[bytes], max_bytes: int) -> None:
+    """Limit what can still be written to a file in memory; a temporary file gets no limit."""
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(file, fcntl.F_SETFL, 0)
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
         os.ftruncate(file.fileno(), max_bytes)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
-    return file
 
 
 def owner_of(file: int) -> int:
