@@ -63,6 +63,12 @@ def configure(folder: Path, text: str) -> None:
 
 
 AT = ("--config", "agent.toml")
+LISTS_ITS_MODULES = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules))
+from forewarn.guest.main import main
+main()
+"""
 
 
 def test_init_writes_a_configuration_once(tmp_path: Path) -> None:
@@ -386,6 +392,22 @@ def test_simulate_shows_the_output_of_programs(tmp_path: Path) -> None:
     configure(tmp_path, STEPS.replace('["rm", "flag"]', '["rm", "-v", "flag"]'))
     done = run(tmp_path, "simulate", "Preempt", *AT)
     assert [json.loads(line)["output"] for line in done.stderr.splitlines()] == ["removed 'flag'"]
+
+
+def test_an_idle_agent_holds_only_the_modules_it_needs(tmp_path: Path) -> None:
+    """It imports the handlers of its plan, and none of the large modules that only errors or other systems need."""
+    with http_server(lambda handler, _: respond(handler, 200, document())) as url:
+        configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n' + STEPS)
+        program = [sys.executable, "-c", LISTS_ITS_MODULES, "run", *AT]
+        agent = subprocess.Popen(program, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True)
+        until((tmp_path / "state" / "status.json").exists)
+        agent.terminate()
+        output, _ = agent.communicate(timeout=PATIENCE_S)
+    modules = set(output.split())
+    handlers = {name for name in modules if name.startswith("forewarn.guest.handlers.")}
+    assert handlers == {"forewarn.guest.handlers.command"}
+    assert "forewarn.guest.agent" in modules
+    assert not {"difflib", "tempfile", "shutil", "lzma", "unicodedata", "asyncio", "ctypes"} & modules
 
 
 def test_an_unwritable_metrics_file_is_logged_once(tmp_path: Path) -> None:

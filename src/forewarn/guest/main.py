@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from forewarn.guest.agent import Agent
     from forewarn.guest.serving.clients import Clients
 
+HELP_COLUMNS = 80
 # The log of a service: this much in one file, and so many older files.
 MAX_LOG_BYTES, OLD_LOGS = 10 * 1024 * 1024, 3
 # Fields of records that are too long for a line, or that `history` shows in another way.
@@ -73,11 +74,16 @@ class _StoreOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+def _help_formatter(prog: str) -> argparse.HelpFormatter:
+    """Return a formatter of a fixed width: argparse asks `shutil` for the width of the terminal, also when it prints no help."""
+    return argparse.HelpFormatter(prog, width=HELP_COLUMNS)
+
+
 class _StrictParser(argparse.ArgumentParser):
     """A parser, like those of its commands, that refuses an option given twice, and suggests the nearest name for a wrong one."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(formatter_class=_help_formatter, **options)
         self.register("action", None, _StoreOnce)
         self.register("action", "store", _StoreOnce)
 

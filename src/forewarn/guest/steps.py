@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import IO, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
@@ -258,7 +257,11 @@ def drain_end_s(left_s: float, drain_for_s: float) -> float:
 
 def _anonymous_file() -> IO[bytes]:
     """Return a file in memory where the system has that: a full disk must not keep a step from running."""
-    return os.fdopen(os.memfd_create("event"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("event"), "w+b")
+    import tempfile  # only systems without files in memory need it
+
+    return tempfile.TemporaryFile()
 
 
 def _shorten(names: str) -> str:

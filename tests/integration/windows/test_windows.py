@@ -4,6 +4,8 @@ import re
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 from tests.integration.windows.wine_machine import ROOT, WineMachine, windows_path
 
 HERE = Path(__file__).parent
@@ -13,8 +15,11 @@ PORTABLE = (
 ONLY_WINDOWS = ("windows_files", "windows_machine", "windows_processes", "windows_services")
 # Fewer would mean that tests are no longer collected.
 LEAST_TESTS = 150
+# The usual limit is for one test, and this one runs them all.
+WHOLE_SUITE_S = 600
 
 
+@pytest.mark.timeout(WHOLE_SUITE_S)
 def test_the_guest_suite_passes_on_windows(machine: WineMachine) -> None:
     """The tests without the mark `posix`, and those of `ONLY_WINDOWS`."""
     files = [HERE.parents[1] / "guest" / f"test_{name}.py" for name in PORTABLE]

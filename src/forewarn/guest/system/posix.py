@@ -78,6 +78,13 @@ def run_as_service(name: str, work: Callable[[], Any]) -> None:
     raise GuestError("only Windows has such services: let systemd run `forewarn-agent run`")
 
 
+def find_program(name: str) -> Optional[str]:
+    """Return the path of the program in PATH, or None; `shutil.which` would bring three compression libraries into memory."""
+    paths = [name] if os.sep in name else [f"{folder}/{name}" for folder in os.get_exec_path() if folder]
+    # `Path.is_file` raises an error for a folder that this user may not search.
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)  # noqa: PTH113
+
+
 # -- files
 
 
@@ -113,11 +120,11 @@ def own_user_number() -> int:
 
 def output_file() -> IO[bytes]:
     """Return a file in memory, or a temporary file where the system has none. All writes go to its end."""
-    import tempfile  # the SDK needs none
-
     try:
         file = os.fdopen(os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b", buffering=0)
     except (AttributeError, OSError):
+        import tempfile  # only systems without files in memory need it
+
         file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the caller closes it
     fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
     return file

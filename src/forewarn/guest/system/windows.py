@@ -8,6 +8,7 @@ import signal
 import sys
 import winreg
 from pathlib import Path
+from shutil import which as find_program
 from typing import Any, Callable, Iterator, Mapping, Optional
 
 assert sys.platform == "win32"
@@ -40,6 +41,7 @@ __all__ = [
     "default_state_dir",
     "dhcp_options",
     "end_on_signals",
+    "find_program",
     "give_away",
     "limit_output",
     "lock",
