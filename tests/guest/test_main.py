@@ -142,6 +142,14 @@ def test_a_wrong_configuration_ends_with_2_and_a_sentence(tmp_path: Path, verb: 
     assert "other users may write" in run(tmp_path, verb, *AT).stderr
 
 
+def test_names_that_the_output_cannot_encode_are_escaped(tmp_path: Path) -> None:
+    """A console of Windows has a code page. The command goes on, here to the endpoint that does not answer."""
+    configure(tmp_path, 'endpoint = "http://127.0.0.1:9"\n' + STEPS.replace('"touch"\n', '"größer"\n'))
+    ended = run(tmp_path, "check", *AT, PYTHONIOENCODING="ascii")
+    assert ended.returncode == 3, ended.stderr
+    assert "step 'gr\\xf6\\xdfer'" in ended.stdout
+
+
 def test_check_changes_nothing(tmp_path: Path) -> None:
     """`check` examines programs, files, the endpoint and the name; no step runs, and no scope is enabled."""
     with serving() as service:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import logging
 import os
@@ -51,6 +52,8 @@ _NAME = re.compile(r"[\w-]+")
 
 def main(arguments: Optional[List[str]] = None) -> NoReturn:
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a service of Windows has none
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may have characters that the output cannot encode
     try:
         code = options.call(options)
     except ConfigError as error:
@@ -247,26 +250,27 @@ def _client(config: configuration.Config, *, interruptible: bool = False) -> Cli
 
 
 def _run(options: argparse.Namespace) -> int:
-    config = _load(options)
     if options.service:
-        system.run_as_service("forewarn-agent", lambda: _run_in_service(config, dry_run=options.dry_run))
+        system.run_as_service("forewarn-agent", lambda: _run_in_service(options))
         return 0
+    config = _load(options)
     _set_up_log(config.log_level)
     system.end_on_signals(_exit)
     return run(config, dry_run=options.dry_run)
 
 
-def _run_in_service(config: configuration.Config, *, dry_run: bool) -> None:
+def _run_in_service(options: argparse.Namespace) -> None:
     """Run the agent with its log in a file, because a service has no stderr."""
     from logging.handlers import RotatingFileHandler
 
-    system.make_private_folder(config.state_dir)
+    config = _load(options)
+    journals.make_state_dir(config.state_dir)
     handler = RotatingFileHandler(
         config.state_dir / "agent.log", maxBytes=MAX_LOG_BYTES, backupCount=OLD_LOGS, encoding="utf-8"
     )
     _set_up_log(config.log_level, handler)
     try:
-        run(config, dry_run=dry_run)
+        run(config, dry_run=options.dry_run)
     except Exception:
         logging.getLogger("forewarn.guest").exception("the agent ends")
         raise

@@ -1,7 +1,8 @@
-"""The output of a program of a step: kept in memory, bounded, and logged as one line when the program has ended.
+"""The output of a program of a step: bounded, and logged as one line when the program has ended.
 
-The program writes to a file, not to a pipe: it may outlive the agent, and a pipe without a reader would end it. The kernel limits
-the size of the file, also for a program that stays in the background after the agent has logged its output.
+The program writes to a file, not to a pipe: it may outlive the agent, and a pipe without a reader would end it. Linux keeps the
+file in memory and limits its size, also for a program that stays in the background after the agent has logged its output.
+On Windows it is a temporary file, which only the agent shortens, while it waits for the program.
 """
 
 from __future__ import annotations

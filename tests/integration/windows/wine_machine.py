@@ -38,7 +38,8 @@ class WineMachine:
     def _environment(self) -> Mapping[str, str]:
         # Without windows, menus, .NET and HTML: no program here needs them.
         without = "mscoree,mshtml,winemenubuilder.exe="
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("FOREWARN_", "PYTHON"))}
+        dropped = ("FOREWARN_", "PYTHON", "WINE")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         return {
             **kept, "WINEPREFIX": str(self._prefix), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": without, "DISPLAY": "",
         }  # fmt: skip
