@@ -4,20 +4,26 @@ import re
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 from tests.integration.windows.wine_machine import ROOT, WineMachine, windows_path
+from tests.support.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
 PORTABLE = (
     "client", "config", "decide", "discovery", "document", "journal", "names", "sockets", "transient_failures",
 )  # fmt: skip
-ONLY_WINDOWS = ("windows_files", "windows_machine", "windows_processes", "windows_services")
+PORTABLE_SERVING = ("published", "requests")
+ONLY_WINDOWS = ("windows_clients", "windows_files", "windows_machine", "windows_processes", "windows_services")
 # Fewer would mean that tests are no longer collected.
-LEAST_TESTS = 150
+LEAST_TESTS = 250
 
 
+@pytest.mark.timeout(10 * PATIENCE_S)
 def test_the_guest_suite_passes_on_windows(machine: WineMachine) -> None:
     """The tests without the mark `posix`, and those of `ONLY_WINDOWS`."""
     files = [HERE.parents[1] / "guest" / f"test_{name}.py" for name in PORTABLE]
+    files += [HERE.parents[1] / "guest" / "serving" / f"test_{name}.py" for name in PORTABLE_SERVING]
     files += [HERE / f"{name}.py" for name in ONLY_WINDOWS]
     ended = machine.run(
         "C:\\python\\python.exe",
