@@ -151,12 +151,14 @@ def test_a_hanging_step_is_ended_with_its_children(tmp_path: Path) -> None:
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
-def test_a_program_that_no_event_needs_is_ended(tmp_path: Path) -> None:
-    """It is ended with its children as at the end of its time; a step that is to finish goes on."""
+def test_a_program_that_no_event_needs_is_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is ended with its children as at the end of its time, and has not failed; a step that is to finish goes on."""
+    caplog.set_level("INFO")
     begun, go = tmp_path / "begun", tmp_path / "go"
-    shell = f"sleep 600 & echo $! > {begun}.new; mv {begun}.new {begun}; wait"
+    shell = f"echo draining; sleep 600 & echo $! > {begun}.new; mv {begun}.new {begun}; wait"
     with pytest.raises(Interrupted, match="no event needs it any more"):
         new_run(needed=lambda: not begun.exists()).command(["/bin/sh", "-c", shell])
+    assert outputs(caplog) == [("INFO", "draining")]
     until(lambda: not alive(int(begun.read_text())))
     waits = f"while [ ! -e {go} ]; do sleep 0.02; done; exit 7"
     finishing = new_run(needed=lambda: False, finish=True, poll=go.touch)

@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     add("check", _check, "Check the configuration and the endpoint; change nothing.")
     run = add("run", _run, "Run until SIGTERM.")
     run.add_argument("--dry-run", action="store_true", help="log what the agent would do, but do and approve nothing")
-    simulate = add("simulate", _simulate, "Prepare the steps for a invented event, and undo them.")
+    simulate = add("simulate", _simulate, "Prepare the steps for an invented event, and undo them.")
     simulate.add_argument("type", choices=("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"))
     simulate.add_argument("--in", dest="in_", metavar="5m", help="the notice [default: the least notice of that type]")
     status = add(
@@ -253,7 +253,12 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
         )
         dry = "; a dry run: nothing is done, nothing is approved" if dry_run else ""
         log.info("watching %s%s", agent.client.endpoint, dry)
-        agent.run()
+        try:
+            agent.run()
+        except SystemExit:
+            left = f"; {agent.activity} is under way, and the next agent continues it" if agent.activity else ""
+            log.info("a signal ends the agent%s", left)
+            raise
     except JournalError as error:
         log.error("%s", error)
         return 1

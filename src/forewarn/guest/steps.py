@@ -151,16 +151,20 @@ class Run:
         `more` adds variables. Raises StepFailed, or OutOfTime after ending the program when its time or `within_s` is over, or
         Interrupted after ending it when no event needs the step any more.
         """
-        code: Optional[int] = None
+        failed = checked
         with contextlib.closing(ProgramOutput()) as output:
             try:
                 child = self._spawn(argv, more or {}, output)
                 code = self._wait_for(child, argv, self._time.monotonic() + within_s, output)
+                failed = checked and code != 0
+            except (Interrupted, SystemExit):  # the program did not fail: it was ended, or it goes on without the agent
+                failed = False
+                raise
             finally:
-                self._log_output(argv, output.text(), failed=checked and code != 0)
+                self._log_output(argv, output.text(), failed=failed)
         if code in (126, 127):
             raise StepFailed(f"{_program_name(argv)} cannot be run")
-        if checked and code != 0:
+        if failed:
             raise StepFailed(
                 f"{_program_name(argv)} ended with {code}"
                 if code > 0
