@@ -99,7 +99,7 @@ class Emulator:
         guest: str = "",
         operator: str = "",
         faults: Faults | None = None,
-        replay: Path | None = None,
+        replay: Path | str | None = None,
         enabled: bool = True,
         **settings: object,
     ) -> None:
@@ -111,7 +111,7 @@ class Emulator:
         if not 0 <= port <= MAX_PORT:
             raise InvalidSettings(f"port: {port} is not from 1 to {MAX_PORT}, or 0 for any two free ports")
         check_settings(settings)
-        recording = read_recording(replay) if replay is not None else None
+        recording = read_recording(Path(replay)) if replay is not None else None
         if recording is not None:
             if fleet is not None or machines != 1:
                 raise InvalidSettings("replay: a recording is of one machine: leave out other machines and fleets")
@@ -522,6 +522,7 @@ class Emulator:
         scope, slash, rest = name.partition("/")
         if slash:
             return scope, rest
+        self._known_machine(name)
         matching = self.service.store.machines_named(name)
         return matching[0].key if len(matching) == 1 else (SCOPE, name)
 
