@@ -150,6 +150,7 @@ def test_check_changes_nothing(tmp_path: Path) -> None:
         good = run(tmp_path, "check", *AT)
         assert good.returncode == 0, good.stdout
         assert "answers: this machine is web-0" in good.stdout
+        assert "NOTE" not in good.stdout
         assert not service.store.snapshot_of("shop").enabled
         assert not (tmp_path / "state").exists()
         assert not (tmp_path / "flag").exists()
@@ -206,6 +207,7 @@ def test_check_says_which_machine_this_is(tmp_path: Path, name: str, instance: b
         checked = run(tmp_path, "check", *AT)
     assert checked.returncode == 0, checked.stdout
     assert f"ok    {url} {sentence}\n" in checked.stdout
+    assert "NOTE  there are no steps: the agent approves events and prepares nothing" in checked.stdout
 
 
 def test_output_on_a_terminal() -> None:

@@ -153,6 +153,8 @@ def _check(options: argparse.Namespace) -> int:
 
     config = _load(options)
     print(f"ok    {options.config}: {len(config.plan.rules)} rule(s), {len(config.plan.steps)} step(s)")
+    if not config.plan.steps and config.plan.approve != "never":
+        print("NOTE  there are no steps: the agent approves events and prepares nothing")
     problems = 0
     for step in config.plan.steps:
         messages = HANDLERS[step.handler].check(step.spec)

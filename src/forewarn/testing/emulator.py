@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -389,6 +390,8 @@ class Emulator:
         A callback that raises fails the test. One that returns the status of an error, like 503, answers the guest with it, and
         nothing is recorded. This can be used as a decorator.
         """
+        if iscoroutinefunction(callback):
+            raise Refused("on_approval: the callback must not be async: it is called in a thread of its own")
         self.approvals.set_callback(callback)
         return callback
 
