@@ -223,8 +223,9 @@ def test_a_program_does_not_run_before_its_pid_is_recorded(tmp_path: Path) -> No
     assert not (tmp_path / "done").exists()
 
 
-def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None:
-    """It is ended when its time is over; another process with the same pid is left alone."""
+def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so. It is ended when its time is over; another process with the same pid is left alone."""
+    caplog.set_level("INFO")
     waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
     with subprocess.Popen(["/bin/sh", "-c", waits], start_new_session=True) as soon_over:
         glances: list[None] = []
@@ -237,6 +238,7 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
         await_orphan((soon_over.pid, start_ticks(soon_over.pid)), new_run(PATIENCE_S, poll=glance), Time())
         assert len(glances) >= 3
         assert soon_over.wait() == 0
+        assert caplog.messages == [f"prepare 'one' waits for process {soon_over.pid}, which an earlier agent started"]
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as hanging:
         with pytest.raises(OutOfTime):
             await_orphan((hanging.pid, start_ticks(hanging.pid)), new_run(share_s=0.2), Time())
@@ -247,6 +249,7 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
         assert unneeded.wait(PATIENCE_S) == -signal.SIGTERM
     await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), new_run(share_s=0.1), Time())
     await_orphan((0, 0), new_run(share_s=0.1), Time())
+    assert len(caplog.messages) == 3
 
 
 def test_wait_until_checks_until_the_condition_holds() -> None:

@@ -22,6 +22,7 @@ from forewarn.guest.output import ProgramOutput
 from forewarn.guest.processes import POLL_S, discard, end_group, release, start_held, start_ticks
 from forewarn.guest.programs import checked_program
 
+log = logging.getLogger("forewarn.guest.steps")
 output_log = logging.getLogger("forewarn.guest.output")
 
 # How often the endpoint is polled while a program runs: a more urgent event may come.
@@ -298,6 +299,8 @@ def _wait_by_polling(child: subprocess.Popen[bytes], seconds: float) -> Optional
 
 def await_orphan(child: Tuple[int, int], run: Run, time: Time) -> None:
     """Wait for a program that an earlier agent started; end it when its time is over, or when no event needs it any more."""
+    if _lives(child):
+        log.info("%s %r waits for process %d, which an earlier agent started", run.phase, run.step, child[0])
     try:
         while _lives(child):
             run.pause(POLL_S)
