@@ -11,7 +11,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bench import agent, emulator, failover, floods, kvm, lists, nodes, planning, poll, portal, scale, transitions
+from bench import (
+    agent,
+    agent_clients,
+    emulator,
+    failover,
+    floods,
+    kvm,
+    lists,
+    nodes,
+    planning,
+    poll,
+    portal,
+    scale,
+    transitions,
+)
 from bench.fleet import MACHINES_PER_SCOPE
 from bench.report import Verdict
 from bench.size import FULL, TOY, Size
@@ -28,6 +42,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Verdict]]] = {
     "poll": poll.run,
     "floods": floods.run,
     "agent": agent.run,
+    "agent-clients": agent_clients.run,
     "emulator": emulator.run,
     "failover": failover.run,
     "nodes": nodes.run,

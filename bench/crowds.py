@@ -48,7 +48,8 @@ class Inside:
         line = process.stdout.readline() if process.stdout else ""
         if not line.startswith("ready "):
             raise RuntimeError(f"the service inside the bench printed {line!r} instead of ready")
-        self.port = int(line.split()[1])
+        self.ports = [int(port) for port in line.split()[1:]]
+        self.port = self.ports[0]
 
     def order(self, what: str) -> dict[str, Any]:
         if self._process.stdin is None or self._process.stdout is None:

@@ -174,7 +174,7 @@ AGENT_KEYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             "rules": "[]", "steps": "[]", "health": '{command = ["true"]}',
             "endpoint": '"http://127.0.0.1:1"', "api_version": '"2020-07-01"', "name": '"web-0"', "poll": '"1s"',
             "source_address": '"127.0.0.1"', "state_dir": '"s"', "metrics_file": '"m"', "boot_id_file": '"b"',
-            "log_level": '"debug"',
+            "log_level": '"debug"', "serve": "{client = []}",
         },
     ),
     "[[rules]]": ({"do": '"ignore"'}, {"do": '"prepare-only"', "when": "{}"}),
@@ -184,12 +184,17 @@ AGENT_KEYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"when": "{}", "timeout": '"1m"', "required": "true", "repeatable": "false", "finish": "true"},
     ),
     "[health]": ({"command": '["true"]'}, {"timeout": '"1m"'}),
+    "[[serve.client]]": (
+        {"name": '"c"', "socket": '"/run/c.sock"'},
+        {"mode": '"660"', "approves": "true", "client_timeout": '"5m"'},
+    ),
     "command": ({"prepare": '["true"]', "recover": '["true"]'}, {"verify": '["true"]'}),
     "process": (
         {"pid_file": '"p"', "start": '["true"]'},
         {"signal": '"TERM"', "kill_after": '"20s"', "foreground": "true", "up_for": '"1s"', "match": '"x"'},
     ),
     "systemd": ({}, {"unit": '"a.service"', "units": '["a.service"]', "user": "true"}),
+    "windows_service": ({}, {"service": '"A"', "services": '["A"]'}),
     "haproxy": ({"proxies": '["/run/h"]', "servers": '["b/s"]'}, {"drain_for": '"1s"', "keep": "1"}),
     "nginx": (
         {"file": '"/f"', "servers": '["127.0.0.1:1"]'},

@@ -1,14 +1,13 @@
-"""`decide` as a pure function: the arithmetic of the budget, and the invariant of every approval."""
+"""`decide` as a pure function: the arithmetic of the budget, and which action comes first."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from forewarn.guest.actions import Approve, CheckHealth, Note, Prepare, Recover, View, Wait
+from forewarn.guest.actions import Approve, Note, Prepare, View, Wait
 from forewarn.guest.budget import limit_s
-from forewarn.guest.decide import decide, is_needed, lapsed_record, record_document, why_not_approved
+from forewarn.guest.decide import decide, is_needed, record_document, why_not_approved
 from forewarn.guest.document import Document, Event
 from forewarn.guest.names import Me
 from forewarn.guest.plan import Plan, Rule, Step, When
@@ -18,7 +17,6 @@ from tests.support.fake_endpoint import E1, E2
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ME = Me("web-0")
 E3, E4 = E1[:-1] + "3", E1[:-1] + "4"
-RED = {"kind": "health", "ok": False, "reason": "red"}
 
 
 def event_in(seconds: float, event_id: str = E1, **more: object) -> Event:
@@ -26,8 +24,8 @@ def event_in(seconds: float, event_id: str = E1, **more: object) -> Event:
     return Event(id=event_id, not_before=NOW + timedelta(seconds=seconds + 1), **fields)  # type: ignore[arg-type]
 
 
-def view_of(*events: Event, now_s: float = 0.0) -> View:
-    return View(now_s=now_s, document=Document("1", events, date=NOW, received_s=0.0))
+def view_of(*events: Event, now_s: float = 0.0, awaited: Mapping[str, float] | None = None) -> View:
+    return View(now_s=now_s, document=Document("1", events, date=NOW, received_s=0.0), awaited=awaited or {})
 
 
 def step_of(name: str, timeout_s: float, *, required: bool = False) -> Step:
@@ -163,41 +161,18 @@ def test_without_a_document_nothing_is_decided_about_events() -> None:
     assert decide(plan, ME, state, View(now_s=0.0)) == Wait(None)
 
 
-@given(data=st.data())
-def test_an_approval_never_has_a_reason_against_it(data: st.DataObject) -> None:
-    """However steps succeed, fail or are interrupted, Approve means that every required step is prepared."""
-    steps = tuple(step_of(f"s{n}", 10, required=data.draw(st.booleans())) for n in range(data.draw(st.integers(0, 4))))
-    plan, state = Plan(steps=steps), State()
-    listed, to_come, holds = [event_in(900), event_in(700, E2)], [event_in(900, E3), event_in(800, E4)], set[str]()
-    for _ in range(60):
-        if data.draw(st.integers(0, 5)) == 0:
-            listed = to_come[:1] if data.draw(st.booleans()) else []
-            to_come = to_come[len(listed) :]
-        action = decide(plan, ME, state, view_of(*listed))
-        if isinstance(action, Note):
-            state.apply(action.record)
-        elif isinstance(action, Prepare | Recover):
-            phase = "prepare" if isinstance(action, Prepare) else "recover"
-            about = {"step": action.step.name, "event": action.event.id if action.event else "", "phase": phase}
-            state.apply({"kind": "begin", "share_s": 1, **about})
-            holds.discard(action.step.name)
-            if data.draw(st.booleans()):  # else it is interrupted here, and asked for again
-                ok = data.draw(st.booleans())
-                state.apply({"kind": "end", "ok": ok, "took_s": 1, "reason": "" if ok else "no", **about})
-                holds |= {action.step.name} if ok and phase == "prepare" else set()
-        elif isinstance(action, CheckHealth):
-            state.apply({"kind": "in-service"} if data.draw(st.booleans()) else {**RED, "tell": []})
-        elif isinstance(action, Approve):
-            assert why_not_approved(plan, ME, state, state.events[action.event.id]) == ""
-            required = [step for step in steps if step.required]
-            assert all(step.name in holds for step in required)
-            assert list(action.required) == required
-            if data.draw(st.booleans()) and required:  # somebody has undone it meanwhile
-                state.apply(lapsed_record(state, required[0], action.event))
-                holds.discard(required[0].name)
-                assert why_not_approved(plan, ME, state, state.events[action.event.id])
-            else:
-                state.apply({"kind": "approved", "ids": [action.event.id]})
+def test_an_awaited_client_delays_the_approval() -> None:
+    """The agent waits until the first of the missing clients would be silent for too long; others do not matter."""
+    view = view_of(event_in(900), awaited={"slow": 50.0, "fast": 20.0})
+    state, action = first_choice(Plan(), view)
+    assert action == Wait(20.0)
+    state.apply({"kind": "client-approved", "client": "fast", "ids": [E1, E2]})
+    assert decide(Plan(), ME, state, view) == Wait(50.0)
+    known = state.events[E1]
+    assert why_not_approved(Plan(), ME, state, known, view.awaited) == "client 'slow' has not approved it"
+    assert isinstance(decide(Plan(), ME, state, view_of(event_in(900), awaited={"fast": 20.0})), Approve)
+    state.apply({"kind": "client-approved", "client": "slow", "ids": [E1]})
+    assert isinstance(decide(Plan(), ME, state, view), Approve)
 
 
 def test_a_checkpoint_is_prepared_for_each_event() -> None:

@@ -275,3 +275,15 @@ def test_held_approvals_wait_for_their_answers() -> None:
         held.set_hold(hold=True)
         threading.Thread(target=hang_up_is_fine, args=(emulator, first), daemon=True).start()
         held.wait_held(PATIENCE_S)
+
+
+def test_held_approvals_pass_also_if_the_next_ones_are_held(emulator: Emulator) -> None:
+    """The thread of a held approval may wake up only after the test holds approvals again."""
+    held, event = emulator.approvals, emulator.schedule("Reboot", "vm-0")
+    held.set_hold(hold=True)
+    guest = Guest(emulator, event)
+    assert held.wait_held(PATIENCE_S)
+    held.set_hold(hold=False)
+    held.set_hold(hold=True)
+    assert guest.status() == 200
+    assert emulator.status(event) == "Started"

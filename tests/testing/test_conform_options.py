@@ -134,6 +134,21 @@ def test_a_failed_row_says_that_requests_exceeded_the_rate_limit() -> None:
     assert re.search(r"after a 429 .* \(the rate limit refused \d+ of its requests: see does-not-hammer\)$", reason)
 
 
+def test_events_of_other_machines_are_shown_alone() -> None:
+    """An agent that handles only the first event of a document is found out too."""
+    report = conform(
+        agent_command("shortsighted"),
+        events=["type=Reboot", "type=Terminate"],
+        only=["own-events-only", "whole-names"],
+        patience_s=WRONG_AGENT_PATIENCE_S,
+        silence_s=PATIENCE_S,
+    )
+    assert reasons(report) == {
+        "own-events-only": "it approved events that name only vm-1: Terminate",
+        "whole-names": "it approved events that name only vm-01: Terminate",
+    }
+
+
 def test_a_source_that_the_service_never_publishes() -> None:
     """An agent that waits for a Terminate by a user gets one. What the platform's document cannot show is skipped."""
     report = conform(

@@ -20,7 +20,7 @@ from forewarn.core.readiness import DrillResult, drill_result, machine_readiness
 from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
-from forewarn.operator.metrics import Facts, Following, GuestCounts
+from forewarn.operator.node_facts import Facts, Following, GuestCounts
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.follower import UNREADY_AFTER_S, Follower
@@ -92,6 +92,7 @@ class Health:
 
     def facts(self, documents: Documents) -> Facts:
         backlog, held, store_held, hosts, hooks, drill = None, None, None, None, None, DrillResult()
+        budgets: dict[str, tuple[int, int]] = {}
         now = self._clock.display_time()
         if self.store_answers():
             with suppress(ServiceError):
@@ -101,6 +102,7 @@ class Health:
                 hosts = self._store.hosts()
                 hooks = self._store.hooks()
                 drill = self._last_drill()
+                budgets = self._budgets()
         ticked_s = self._ticker.cycled_at_s
         return Facts(
             role=self._settings.role,
@@ -122,11 +124,22 @@ class Health:
             if hooks is None
             else max((_ago_s(now, hook.failing_since) for hook in hooks if hook.disabled is None), default=0.0),
             drill=drill,
+            budgets=budgets,
             inventory=self._inventory(),
             hook_messages={}
             if self._hook_sender is None
             else {"delivered": self._hook_sender.delivered, "failed": self._hook_sender.failed},
         )
+
+    def _budgets(self) -> dict[str, tuple[int, int]]:
+        """Return, for each budget that is set for the fleet, how much is down and how much may be."""
+        rules = self._store.fleet_rules()
+        if not rules.has_budget:
+            return {}
+        use = self._store.fleet_use()
+        hosts = len({host for _, host in use.hosts})
+        found = {"machines": (use.machines, rules.max_machines_down), "hosts": (hosts, rules.max_hosts_down)}
+        return {name: pair for name, pair in found.items() if pair[1]}
 
     def _last_drill(self) -> DrillResult:
         """Return the readiness of the last drill that has ended. It is computed once: an ended drill never changes."""

@@ -63,13 +63,15 @@ Action = Union[Note, Prepare, Recover, Approve, CheckHealth, Notify, Wait]
 
 @dataclass(frozen=True)
 class View:
-    """The last document, the monotonic clock, and the earliest moment at which each failed action may be retried."""
+    """The last document, the monotonic clock, when each failed action may be retried, and which clients to wait for."""
 
     now_s: float
     document: Optional[Document] = None
     not_before_s: Mapping[str, float] = field(default_factory=dict)
     # The longest time for which the last change can have gone unseen; only recorded.
     delay_s: float = 0.0
+    # The local clients to wait for, and for how many seconds longer each is waited for if it stays silent.
+    awaited: Mapping[str, float] = field(default_factory=dict)
 
     def left_s(self, event: Event) -> Optional[float]:
         """Return the seconds to NotBefore by the current document, or None when they are not known."""

@@ -7,7 +7,8 @@ journal, and `decide` finds what to do now. This module holds no rules.
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from forewarn.guest.actions import Approve, CheckHealth, Note, Notify, Prepare, Recover, View, Wait
 from forewarn.guest.budget import limit_s
@@ -23,7 +24,12 @@ from forewarn.guest.plan import Plan, Step
 from forewarn.guest.state import EventState, State, StepState, fold_records, state_record
 from forewarn.guest.steps import HEALTH_TIMEOUT_S, Run, await_orphan, end_orphan
 
+if TYPE_CHECKING:
+    from forewarn.guest.serving.clients import Clients
+
 BRIEF_POLL_TIMEOUT_S = 2.0
+# With clients, a long poll and one that fails end before the document is too old for them.
+SERVING_POLL_S = 30.0
 RETRY_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 # After so long an approved event that is still Scheduled is approved again.
 APPROVE_AGAIN_S = (60.0, 120.0, 240.0, 480.0, 900.0)
@@ -49,14 +55,19 @@ class Agent:
         dry_run: bool = False,
         handlers: Mapping[str, Any] = HANDLERS,
         on_change: Callable[[Agent], None] = lambda _: None,
+        clients: Optional[Clients] = None,
     ) -> None:
         self.plan, self.client, self.journal = plan, client, journal
         self.time = time or Time()
-        self.dry_run, self._handlers = dry_run, handlers
+        self.dry_run, self._handlers, self.clients = dry_run, handlers, clients
+        # Held while a record is written and applied: threads of connections record the approvals of clients.
+        self._recording = threading.RLock()
         records = journal.records
         self.state: State = fold_records(records)
         if self.state.damaged:
             log.error("%d record(s) of the journal cannot be understood and are ignored", self.state.damaged)
+        if clients is not None:
+            clients.remember(self.state.events)
         self.me: Optional[Me] = None
         self.document: Optional[Document] = None
         self.activity = ""
@@ -74,7 +85,8 @@ class Agent:
         """Poll and act until the process ends."""
         wait_s: Optional[float] = None
         while True:
-            self.poll(LONG_POLL_S if wait_s is None else wait_s)
+            longest_s = LONG_POLL_S if self.clients is None else SERVING_POLL_S
+            self.poll(longest_s if wait_s is None else min(wait_s, longest_s))
             wait_s = self.turn()
 
     def poll(self, wait_s: float, timeout_s: float = 0.0) -> None:
@@ -89,6 +101,8 @@ class Agent:
         self._delay_s = 0.0 if self.client.long_polls else now_s - self._last_document_s
         self._last_document_s = now_s
         self.document = document
+        if self.clients is not None and self.me is not None:
+            self.clients.publish(document, self.me)
 
     def _identify(self, document: Document) -> None:
         """Find out this machine's name; ask again now and then while only the host name is known."""
@@ -120,7 +134,24 @@ class Agent:
             document=self.document if self.me is not None else None,
             not_before_s={action: at_s for action, (_, at_s) in self._retries.items()},
             delay_s=self._delay_s,
+            awaited=self.clients.awaited() if self.clients is not None else {},
         )
+
+    def record_client_approval(self, client: str, event_ids: Sequence[str]) -> None:
+        """Record that a client approves these events, and end the long poll. The thread of a connection calls this.
+
+        An event that has ended meanwhile is left out: its end, which removes its approvals, may be recorded already.
+        """
+        with self._recording:
+            listed = {event.key for event in self.document.events} if self.document is not None else set()
+            new = [each for each in dict.fromkeys(event_ids) if self.state.missing_approvals(each, [client])]
+            new = [each for each in new if each in listed]
+            if not new:
+                return
+            # Only the agent's own thread compacts the journal: it changes parts of the state without a record.
+            self.state.apply(self.journal.append({"kind": "client-approved", "client": client, "ids": new}))
+        log.info("client %r approves %s", client, ", ".join(new))
+        self.client.interrupt()
 
     # -- acting
 
@@ -409,9 +440,10 @@ class Agent:
     # -- recording
 
     def _record(self, record: Mapping[str, Any]) -> None:
-        self.state.apply(self.journal.append(record))
-        if self.journal.is_large():
-            self.journal.compact(state_record(self.state))
+        with self._recording:
+            self.state.apply(self.journal.append(record))
+            if self.journal.is_large():
+                self.journal.compact(state_record(self.state))
 
     def _set_retry(self, action: str, ok: bool) -> None:
         """Delay the next attempt of a failed action, longer with each failure."""
@@ -423,7 +455,8 @@ class Agent:
 
     def _show(self) -> None:
         """Report a change to `on_change`, which writes status and metrics; an idle agent writes nothing."""
-        version = hash((self.state.version, self.activity, self.client.failures.last))
+        contacts = (*self.clients.contacts(), *self.clients.awaited()) if self.clients is not None else ()
+        version = hash((self.state.version, self.activity, self.client.failures.last, contacts))
         if version != self._shown_version:
             self._shown_version = version
             self._on_change(self)

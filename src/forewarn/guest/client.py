@@ -26,13 +26,14 @@ from forewarn.guest.document import (
     whole_number,
     writable,
 )
-from forewarn.guest.errors import BadDocument, EndpointError, NoAnswer, NotReady, Refused, Unreachable
+from forewarn.guest.errors import BadDocument, EndpointError, NoAnswer, NotReady, PollInterrupted, Refused, Unreachable
 from forewarn.guest.names import Me
 from forewarn.guest.transport import Response, Transport
 
 NEWEST_VERSION = "2020-07-01"
 INSTANCE_VERSION = "2017-08-01"
 PATH = "/metadata/scheduledevents"
+INSTANCE_PATH = "/metadata/instance/compute"
 
 # "The first call may take up to two minutes": this applies until one has been answered.
 FIRST_ANSWER_TIMEOUT_S = 130.0
@@ -87,9 +88,9 @@ class Client:
     @property
     def endpoint(self) -> str:
         """The endpoint in use; discovered at the first request, and again after three failures to connect or get a document."""
-        if not self._endpoint:
-            self._endpoint = self._find()
-        return self._endpoint
+        # The threads of an agent's clients read this too, and must not see an endpoint that was forgotten meanwhile.
+        endpoint = self._endpoint = self._endpoint or self._find()
+        return endpoint
 
     # -- reading
 
@@ -127,7 +128,11 @@ class Client:
         sent_s = self.time.monotonic()
         before = self._last
         try:
-            document = self.poll(wait_s - sleep_s, timeout_s)
+            # After a failure the endpoint shows at once whether it works again.
+            document = self.poll(0.0 if self.failures.count else wait_s - sleep_s, timeout_s)
+        except PollInterrupted:
+            self._due_s = sent_s + MIN_BETWEEN_S
+            return None
         except (EndpointError, Refused) as error:
             self._due_s = self.time.monotonic() + self.failures.failed(error)
             return None
@@ -222,17 +227,8 @@ class Client:
 
     def instance(self) -> Me:
         """Return this machine as `/metadata/instance` names it; raise BadDocument or another error if it does not."""
-        path = "/metadata/instance/compute"
-        answer = self._request("GET", path, version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S)
-        try:
-            compute = json.loads(answer.body.decode("utf-8-sig"), parse_int=whole_number)
-            name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
-        except (ValueError, AttributeError, RecursionError):
-            name = scale_set = None
-        if not isinstance(name, str) or not name:
-            raise BadDocument(f"{path} has no name")
-        scale_set = scale_set if isinstance(scale_set, str) else ""
-        return Me(writable(name)[:MAX_NAME_CHARS], "instance", writable(scale_set)[:MAX_NAME_CHARS])
+        answer = self._request("GET", INSTANCE_PATH, version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S)
+        return parse_instance(answer.body)
 
     def check_events(self) -> None:
         """Raise EndpointError unless the endpoint has events for this machine; without a version it enables nothing."""
@@ -272,8 +268,25 @@ class Client:
         self._unreachable = 0
         return _check_status(answer)
 
+    def interrupt(self) -> None:
+        """Let `next` in another thread return before its time if it waits for a change. Needs an interruptible transport."""
+        self._transport.interrupt()
+
     def close(self) -> None:
         self._transport.close()
+
+
+def parse_instance(body: bytes) -> Me:
+    """Return the machine that the body of a response from INSTANCE_PATH names; raise BadDocument if it names none."""
+    try:
+        compute = json.loads(body.decode("utf-8-sig"), parse_int=whole_number)
+        name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
+    except (ValueError, AttributeError, RecursionError):
+        name = scale_set = None
+    if not isinstance(name, str) or not name:
+        raise BadDocument(f"{INSTANCE_PATH} has no name")
+    scale_set = scale_set if isinstance(scale_set, str) else ""
+    return Me(writable(name)[:MAX_NAME_CHARS], "instance", writable(scale_set)[:MAX_NAME_CHARS])
 
 
 def _check_status(answer: Response) -> Response:

@@ -22,13 +22,14 @@ from forewarn.guest.discovery import normal_endpoint
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.plan import APPROVE_WHEN, DO, Health, Plan, Rule, Step, When
+from forewarn.guest.serving.settings import ServedClient, read_clients
 from forewarn.guest.system import system
 
 MAX_BYTES = 1024 * 1024
 MAX_STEPS = 100
 TOP_LEVEL_KEYS = (
     "approve", "reserve", "prepare_within", "rules", "steps", "health", "endpoint", "api_version", "name", "source_address",
-    "poll", "state_dir", "metrics_file", "boot_id_file", "log_level",
+    "poll", "state_dir", "metrics_file", "boot_id_file", "log_level", "serve",
 )  # fmt: skip
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -46,6 +47,7 @@ class Config:
     metrics_file: Optional[Path] = None
     boot_id_file: str = system.BOOT_ID_FILE
     log_level: str = "info"
+    clients: Tuple[ServedClient, ...] = ()
 
 
 def load(path: Path, environment: Mapping[str, str]) -> Config:
@@ -110,6 +112,7 @@ def parse(table: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
         metrics_file=_path(metrics, "metrics_file") if metrics is not None else None,
         boot_id_file=text(table["boot_id_file"], "boot_id_file") if "boot_id_file" in table else system.BOOT_ID_FILE,
         log_level=one_of(table.get("log_level", "info"), LOG_LEVELS, "log_level"),
+        clients=_clients(table["serve"]) if "serve" in table else (),
     )
 
 
@@ -183,6 +186,13 @@ def _step(value: Any, where: str) -> Step:
             f"{where}.required: {handler} cannot be required: an undelivered message must not prevent an approval"
         )
     return step
+
+
+def _clients(value: Any) -> Tuple[ServedClient, ...]:
+    check_keys(value, ("client",), "serve")
+    if not isinstance(value.get("client", []), list):
+        raise ConfigError("serve.client: write each as a table of its own, under [[serve.client]]")
+    return read_clients(value.get("client", []))
 
 
 def _health(value: Any) -> Health:

@@ -7,9 +7,10 @@ The rules, in the order in which they apply:
 3. Take the most urgent event first. Prepare each step it needs, once for all events that need it, within the budget
    (`budget`), and not earlier than `prepare_within` before NotBefore. Begin nothing for an event that has Started. Begin no
    step that would still run when a more urgent event may take the machine down.
-4. Approve an event when each of its steps has ended and each required step is prepared and verified. The agent verifies the
-   required steps once more right before it approves; a step that no longer holds is prepared again. An approved event that
-   stays Scheduled is approved again after a while (`View.not_before_s`): the endpoint may have lost the approval.
+4. Approve an event when each of its steps has ended, each required step is prepared and verified, and each awaited client has
+   approved. The agent verifies the required steps once more right before it approves; a step that no longer holds is prepared
+   again. An approved event that stays Scheduled is approved again after a while (`View.not_before_s`): the endpoint may have
+   lost the approval.
 5. Undo the steps that no open event needs any more, in reverse order; the agent first interrupts one that runs. Then health
    must pass. Then the machine is in service.
 
@@ -18,7 +19,7 @@ Invariant: `decide` never returns Approve for an event while `why_not_ready` giv
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from forewarn.guest.actions import Action, Approve, CheckHealth, Note, Notify, Prepare, Recover, View, Wait
 from forewarn.guest.budget import is_new, pending_steps, reserve_s, step_share_s
@@ -52,11 +53,17 @@ def decide(plan: Plan, me: Me, state: State, view: View) -> Action:
 
 
 def _wait(plan: Plan, state: State, view: View) -> Wait:
-    """Wait until the next retry, until an event is to be prepared, or is due and delays the steps of another event."""
+    """Wait until the next retry, until an event is to be prepared, or is due and delays the steps of another event.
+
+    A client that stays silent is no longer awaited at some moment: that ends the wait too.
+    """
     waits_s = [at_s - view.now_s for at_s in view.not_before_s.values()]
     if len(state.events) > 1:
         waits_s += [view.left_s(known.event) or 0.0 for known in _interrupting_events(state)]
     waits_s += [_early_s(plan, known, view) for known in state.events.values() if known.prepares]
+    for known in state.events.values():
+        if known.open and not known.started and not known.approved:
+            waits_s += [view.awaited[name] for name in state.missing_approvals(known.event.key, view.awaited)]
     return Wait(min((seconds for seconds in waits_s if seconds > 0), default=None))
 
 
@@ -228,7 +235,7 @@ def _interrupting_events(state: State) -> List[EventState]:
 def _approve(plan: Plan, me: Me, state: State, known: EventState, view: View) -> Optional[Action]:
     # An approved event is approved again only at a moment that the agent has set.
     at_s = view.not_before_s.get(f"approve {known.event.key}", float("inf") if known.approved else 0.0)
-    if view.document is None or why_not_ready(plan, me, state, known) or at_s > view.now_s:
+    if view.document is None or why_not_ready(plan, me, state, known, view.awaited) or at_s > view.now_s:
         return None
     event = view.document.event(known.event.key)
     if event is None or event.status != SCHEDULED or not me.is_in(event):
@@ -244,12 +251,12 @@ def lapsed_record(state: State, step: Step, event: Event) -> Dict[str, Any]:
     return {"kind": "lapsed", "step": step.name, "event": event.key, "again": again, "reason": reason}
 
 
-def why_not_approved(plan: Plan, me: Me, state: State, known: EventState) -> str:
-    """Return the reason not to approve, for people, or "" when there is none."""
-    return "it is approved" if known.approved else why_not_ready(plan, me, state, known)
+def why_not_approved(plan: Plan, me: Me, state: State, known: EventState, awaited: Iterable[str] = ()) -> str:
+    """Return the reason not to approve, for people, or "" when there is none. `awaited` are the clients to wait for."""
+    return "it is approved" if known.approved else why_not_ready(plan, me, state, known, awaited)
 
 
-def why_not_ready(plan: Plan, me: Me, state: State, known: EventState) -> str:
+def why_not_ready(plan: Plan, me: Me, state: State, known: EventState, awaited: Iterable[str] = ()) -> str:
     """Return the reason not to approve now, whether or not it was approved before; "" when there is none."""
     if known.started:
         return "it has started"
@@ -261,7 +268,9 @@ def why_not_ready(plan: Plan, me: Me, state: State, known: EventState) -> str:
         return 'approve = "never"'
     if plan.approve == "first-in-resources" and not me.is_first_in(known.event):
         return f"{known.event.resources[0] if known.event.resources else 'another machine'} is first in Resources"
-    return _why_not_prepared(plan, state, known) if known.do == "prepare" else ""
+    why = _why_not_prepared(plan, state, known) if known.do == "prepare" else ""
+    missing = state.missing_approvals(known.event.key, awaited)
+    return why or (f"client {missing[0]!r} has not approved it" if missing else "")
 
 
 def _why_not_prepared(plan: Plan, state: State, known: EventState) -> str:

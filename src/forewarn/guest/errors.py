@@ -7,6 +7,7 @@ GuestError
     CutShort               the response broke off, or is not HTTP
     NotReady               404, 410, 429 or 5xx: the endpoint cannot serve us yet
     BadDocument            200, but the body is not a document
+    PollInterrupted        another thread of this program ended a long poll
   Refused                  400, 405, …: the request is wrong; trying again does not help
   ConfigError              the configuration file: exit code 2
   JournalInUse             another agent uses the journal
@@ -61,6 +62,10 @@ class NotReady(EndpointError):
 
 class BadDocument(EndpointError):
     """The body is not a document of this protocol."""
+
+
+class PollInterrupted(EndpointError):
+    """Another thread of this program ended a long poll; the endpoint did nothing wrong."""
 
 
 class Refused(GuestError):

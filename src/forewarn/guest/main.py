@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, NoReturn, Optional
 
 from forewarn import __version__
 from forewarn.guest import config as configuration
@@ -31,9 +32,18 @@ from forewarn.guest.errors import (
 from forewarn.guest.plan import Plan
 from forewarn.guest.printable import MAX_LINE_CHARS, printable, word
 from forewarn.guest.system import system
+from forewarn.guest.transport import Transport
 
+if TYPE_CHECKING:
+    from forewarn.guest.agent import Agent
+    from forewarn.guest.serving.clients import Clients
+
+# The log of a service: this much in one file, and so many older files.
+MAX_LOG_BYTES, OLD_LOGS = 10 * 1024 * 1024, 3
 # Fields of records that are too long for a line, or that `history` shows in another way.
-NOT_IN_HISTORY = ("at", "kind", "event", "tell", "child", "kept", "events", "steps", "messages", "tally")
+NOT_IN_HISTORY = (
+    "at", "kind", "event", "tell", "child", "kept", "events", "steps", "messages", "tally", "client_approvals",
+)  # fmt: skip
 # What argparse writes about a command or type that does not exist.
 _WRONG_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _NAME = re.compile(r"[\w-]+")
@@ -107,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("check", _check, "Check the configuration and the endpoint; change nothing.")
     run = add("run", _run, "Run until SIGTERM.")
+    run.add_argument(
+        "--service", action="store_true", help="run as a service of Windows, and log to a file in state_dir"
+    )
     run.add_argument("--dry-run", action="store_true", help="log what the agent would do, but do and approve nothing")
     simulate = add("simulate", _simulate, "Prepare the steps for an invented event, and undo them.")
     simulate.add_argument("type", choices=("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"))
@@ -153,7 +166,7 @@ def _check(options: argparse.Namespace) -> int:
 
     config = _load(options)
     print(f"ok    {options.config}: {len(config.plan.rules)} rule(s), {len(config.plan.steps)} step(s)")
-    if not config.plan.steps and config.plan.approve != "never":
+    if not (config.plan.steps or config.clients or config.plan.approve == "never"):
         print("NOTE  there are no steps: the agent approves events and prepares nothing")
     problems = 0
     for step in config.plan.steps:
@@ -164,6 +177,7 @@ def _check(options: argparse.Namespace) -> int:
         if not messages:
             print(f"ok    step {step.name!r}")
     messages = program_problems(config.plan.health.command) if config.plan.health is not None else []
+    messages += _client_problems(config)
     messages += [
         f"{what}: {path} cannot be written to"
         for what, path in (("state_dir", config.state_dir), ("metrics_file", config.metrics_file))
@@ -173,6 +187,16 @@ def _check(options: argparse.Namespace) -> int:
         print(f"WRONG {each}")
     reached = _endpoint_answers(config)
     return 1 if problems or messages else 0 if reached else 3
+
+
+def _client_problems(config: configuration.Config) -> List[str]:
+    """Return what is wrong with the sockets of the clients."""
+    if not config.clients:
+        return []
+    from forewarn.guest.serving.listener import socket_problem
+
+    found = [(client.name, socket_problem(client)) for client in config.clients]
+    return [f"client {name!r}: {problem}" for name, problem in found if problem]
 
 
 def _writable(folder: Path) -> bool:
@@ -210,13 +234,14 @@ def _endpoint_answers(config: configuration.Config) -> bool:
     return True
 
 
-def _client(config: configuration.Config) -> Client:
+def _client(config: configuration.Config, *, interruptible: bool = False) -> Client:
     return Client(
         config.endpoint,
         api_version=config.api_version,
         name=config.name,
         source_address=config.source_address,
         poll_every_s=config.poll_every_s,
+        transport=Transport(source_address=config.source_address, interruptible=interruptible),
     )
 
 
@@ -224,16 +249,36 @@ def _client(config: configuration.Config) -> Client:
 
 
 def _run(options: argparse.Namespace) -> int:
-    return run(_load(options), dry_run=options.dry_run)
+    config = _load(options)
+    if options.service:
+        system.run_as_service("forewarn-agent", lambda: _run_in_service(config, dry_run=options.dry_run))
+        return 0
+    _set_up_log(config.log_level)
+    system.end_on_signals(_exit)
+    return run(config, dry_run=options.dry_run)
+
+
+def _run_in_service(config: configuration.Config, *, dry_run: bool) -> None:
+    """Run the agent with its log in a file, because a service has no stderr."""
+    from logging.handlers import RotatingFileHandler
+
+    system.make_private_folder(config.state_dir)
+    handler = RotatingFileHandler(
+        config.state_dir / "agent.log", maxBytes=MAX_LOG_BYTES, backupCount=OLD_LOGS, encoding="utf-8"
+    )
+    _set_up_log(config.log_level, handler)
+    try:
+        run(config, dry_run=dry_run)
+    except Exception:
+        logging.getLogger("forewarn.guest").exception("the agent ends")
+        raise
 
 
 def run(config: configuration.Config, *, dry_run: bool = False) -> int:
-    """Run the agent in the foreground until SIGTERM."""
+    """Run the agent until the process ends."""
     from forewarn.guest import status
     from forewarn.guest.agent import Agent
 
-    _set_up_log(config.log_level)
-    system.end_on_signals(_exit)
     journal = journals.MemoryJournal() if dry_run else journals.Journal(config.state_dir)
     log_refused_programs(config.plan)
 
@@ -251,12 +296,19 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
     log = logging.getLogger("forewarn.guest")
     try:
         agent = Agent(
-            config.plan, _client(config), journal, boot=boot_id(config.boot_id_file), dry_run=dry_run, on_change=show
+            config.plan,
+            _client(config, interruptible=bool(config.clients)),
+            journal,
+            boot=boot_id(config.boot_id_file),
+            dry_run=dry_run,
+            on_change=show,
+            clients=_clients(config) if not dry_run else None,
         )
         dry = "; a dry run: nothing is done, nothing is approved" if dry_run else ""
         log.info("watching %s%s", agent.client.endpoint, dry)
         try:
-            agent.run()
+            with _serving_clients(agent, config):
+                agent.run()
         except SystemExit:
             left = f"; {agent.activity} is under way, and the next agent continues it" if agent.activity else ""
             log.info("a signal ends the agent%s", left)
@@ -265,6 +317,24 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
         log.error("%s", error)
         return 1
     return 0
+
+
+def _clients(config: configuration.Config) -> Optional[Clients]:
+    """Return what the agent and its clients share; the modules for it are loaded only if there are clients."""
+    if not config.clients:
+        return None
+    from forewarn.guest.serving.clients import Clients
+
+    return Clients(config.clients)
+
+
+def _serving_clients(agent: Agent, config: configuration.Config) -> ContextManager[object]:
+    """Return a block in which the clients of the agent are served, if it has any."""
+    if agent.clients is None:
+        return contextlib.nullcontext()
+    from forewarn.guest.serving.wiring import serving
+
+    return serving(agent, agent.clients, source_address=config.source_address, api_version=config.api_version)
 
 
 def log_refused_programs(plan: Plan) -> None:
@@ -317,10 +387,11 @@ def log_formatter(*, terminal: bool) -> logging.Formatter:
     return _PlainLines("%(asctime)s %(message)s", "%H:%M:%S") if terminal else _JsonLines()
 
 
-def _set_up_log(level: str) -> None:
-    """Log one line per action to stderr: plain on a terminal, JSON elsewhere."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(log_formatter(terminal=sys.stderr.isatty()))
+def _set_up_log(level: str, handler: Optional[logging.Handler] = None) -> None:
+    """Log one line per action to stderr or to the handler: plain on a terminal, JSON elsewhere."""
+    terminal = handler is None and sys.stderr.isatty()
+    handler = handler or logging.StreamHandler()
+    handler.setFormatter(log_formatter(terminal=terminal))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

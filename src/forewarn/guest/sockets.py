@@ -94,8 +94,15 @@ def ask(address: str, line: str, deadline: Deadline, *, max_bytes: int = MAX_ANS
                 raise OSError(f"its answer is longer than {max_bytes} bytes")
 
 
+def connect_to_file(path: str, deadline: Deadline) -> socket.socket:
+    """Return a connection to a socket file; raise OSError where the system has none."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError("this system has no socket files for Python")
+    return _connect_to(socket.AF_UNIX, path, deadline)
+
+
 def _open(address: str, deadline: Deadline) -> socket.socket:
     if address.startswith("/"):
-        return _connect_to(socket.AF_UNIX, address, deadline)
+        return connect_to_file(address, deadline)
     host, _, port = address.rpartition(":")
     return connect(host.strip("[]"), int(port), deadline)

@@ -8,7 +8,7 @@ name an event by its `key`, the id in upper case.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple, TypeVar
 
 from forewarn.guest.document import Event, event_json, parse_event
 from forewarn.guest.errors import BadDocument
@@ -20,6 +20,8 @@ COMPLETED, CANCELLED, REBOOTED = "completed", "cancelled", "rebooted"
 # A hostile endpoint can list other events at every poll: of those that are gone and of their messages, the last ones are kept.
 MAX_ENDED_EVENTS = 20
 MAX_MESSAGES = 100
+# Of the events that local clients have approved, the last ones are kept.
+MAX_CLIENT_APPROVED_EVENTS = 1_000
 
 
 @dataclass
@@ -120,6 +122,8 @@ class State:
         self.events: Dict[str, EventState] = {}
         self.steps: Dict[str, StepState] = {}
         self.messages: List[Message] = []
+        # By event id: the local clients that have approved it. An event may be here before it is seen.
+        self.client_approvals: Dict[str, List[str]] = {}
         self.tally = Tally()
         # A step was prepared or an event started, and health has not passed since.
         self.out_of_service = False
@@ -142,6 +146,10 @@ class State:
     def quiet(self) -> bool:
         """Whether nothing is open."""
         return not (self.events or self.messages or self.out_of_service or any(s.dirty for s in self.steps.values()))
+
+    def missing_approvals(self, event_id: str, clients: Iterable[str]) -> List[str]:
+        """Return which of these clients have not approved the event."""
+        return [client for client in clients if client not in self.client_approvals.get(event_id, ())]
 
     def unreturned(self) -> List[EventState]:
         """Return the events that are over and since which the machine has not been back in service."""
@@ -264,6 +272,16 @@ def _approved(state: State, record: Record) -> None:
         state.tally.lead_time_s = float(record["left_s"])
 
 
+def _client_approved(state: State, record: Record) -> None:
+    """Add the approvals to a copy: the thread of a connection applies this while the agent's thread may read the old one."""
+    approvals = dict(state.client_approvals)
+    for each in record["ids"]:
+        approvals[str(each)] = [*approvals.get(str(each), ()), str(record["client"])]
+    while len(approvals) > MAX_CLIENT_APPROVED_EVENTS:
+        del approvals[next(iter(approvals))]
+    state.client_approvals = approvals
+
+
 def _refused(state: State, record: Record) -> None:
     for each in record["ids"]:
         if each in state.events:
@@ -274,6 +292,8 @@ def _over(state: State, record: Record) -> None:
     """End an event: it is gone from the document, or it was Started in an earlier boot."""
     known = state.events[record["id"]]
     known.gone = record["how"] != REBOOTED
+    if known.gone:
+        state.client_approvals.pop(known.event.key, None)
     if known.open:
         known.over = record["how"]
         state.add_messages(record, known.event, record["how"])
@@ -336,6 +356,7 @@ def state_record(state: State) -> Dict[str, Any]:
         "events": [{**vars(known), "event": event_json(known.event)} for known in state.events.values()],
         "steps": {name: {**vars(step), "skipped": sorted(step.skipped)} for name, step in state.steps.items()},
         "messages": [{**vars(message), "event": event_json(message.event)} for message in state.messages],
+        "client_approvals": state.client_approvals,
         "tally": tally,
     }
 
@@ -347,6 +368,8 @@ def _state(state: State, record: Record) -> None:
     state.events = {known.event.key: known for known in events}
     state.steps = {name: _step_state(stored) for name, stored in record["steps"].items()}
     state.messages = [_of(Message, each, event=parse_event(each["event"])) for each in record["messages"]]
+    approvals = record.get("client_approvals", {})
+    state.client_approvals = {str(event_id): list(clients) for event_id, clients in approvals.items()}
     step_s = {(step, phase): seconds for step, phase, seconds in record["tally"]["step_s"]}
     state.tally = _of(Tally, record["tally"], step_s=step_s)
 
@@ -379,6 +402,7 @@ KINDS: Mapping[str, Callable[[State, Record], None]] = {
     "skip": _skip,  # a step will not begin for this event, and why
     "approving": lambda _state, _record: None,  # the approval is about to be sent
     "approved": _approved,
+    "client-approved": _client_approved,  # a local client approved events, before it is answered
     "refused": _refused,
     "over": _over,
     "health": _health,

@@ -35,13 +35,31 @@ def describe(agent: Agent) -> Dict[str, Any]:
         "health": agent.state.last_health,
         "events": [_event(agent, known, wall_s) for known in agent.state.events.values()],
         "steps": [_step(agent.state, step.name) for step in agent.plan.steps if not step.notifies],
+        "clients": _clients(agent),
     }
+
+
+def _clients(agent: Agent) -> List[Dict[str, Any]]:
+    if agent.clients is None:
+        return []
+    awaited = agent.clients.awaited()
+    return [
+        {
+            "name": client.name,
+            "address": client.address,
+            "state": contact,
+            "approves": client.approves,
+            "awaited": client.name in awaited,
+            "approved": [known for known, names in agent.state.client_approvals.items() if client.name in names],
+        }
+        for client, contact in zip(agent.clients.served, agent.clients.contacts())
+    ]
 
 
 def _event(agent: Agent, known: EventState, wall_s: float) -> Dict[str, Any]:
     event, view = known.event, agent.view()
     left_s, budget_s = view.left_s(event), budget_left_s(known, view)
-    why = why_not_approved(agent.plan, agent.me or Me(""), agent.state, known)
+    why = why_not_approved(agent.plan, agent.me or Me(""), agent.state, known, view.awaited)
     if not why:
         why = known.refused or "it is about to be"
     return {
@@ -107,7 +125,14 @@ def terminal_lines(status: Mapping[str, Any], now_s: float, running: bool) -> Li
         f"step       {step['name']}: {step['state']}" + (f": {step['reason']}" if step["reason"] else "")
         for step in status["steps"]
     ]
+    lines += [_client_line(client) for client in status.get("clients", ())]
     return [printable(line) for line in lines]
+
+
+def _client_line(client: Mapping[str, Any]) -> str:
+    role = "its approval is awaited" if client["awaited"] else "NOT WAITED FOR" if client["approves"] else "only reads"
+    approved = "".join(f", approved {word(each)}" for each in client["approved"])
+    return f"client     {client['name']} at {client['address']}: {client['state']}, {role}{approved}"
 
 
 def _left(event: Mapping[str, Any], now_s: float) -> str:
@@ -117,7 +142,7 @@ def _left(event: Mapping[str, Any], now_s: float) -> str:
     return f"; starts in {start_s:.0f} s or later, {budget_s:.0f} s of the budget remain"
 
 
-def metrics(state: State, failures: int) -> str:
+def metrics(state: State, failures: int, silent_clients: int = 0) -> str:
     """Return the metrics in Prometheus' text format, for the textfile collector of the node exporter."""
     tally = state.tally
     samples = [
@@ -129,6 +154,7 @@ def metrics(state: State, failures: int) -> str:
         ("step_failures_total", "counter", "Steps that failed to prepare or to be undone.", tally.step_failures),
         ("endpoint_failures_total", "counter", "Requests the endpoint did not answer as it should.", failures),
         ("in_service", "gauge", "Whether the machine is in service.", int(not state.out_of_service)),
+        ("silent_clients", "gauge", "Approving clients that are not waited for: they are silent.", silent_clients),
         (
             "detection_delay_seconds",
             "gauge",
@@ -157,4 +183,5 @@ def _label(text: str) -> str:
 def write(agent: Agent, folder: Path, metrics_file: Optional[Path]) -> None:
     replace_file(folder / NAME, json.dumps(describe(agent)).encode() + b"\n", 0o600)
     if metrics_file is not None:
-        replace_file(metrics_file, metrics(agent.state, agent.client.failures.total).encode(), 0o644)
+        silent = sum(each["approves"] and not each["awaited"] for each in _clients(agent))
+        replace_file(metrics_file, metrics(agent.state, agent.client.failures.total, silent).encode(), 0o644)

@@ -10,23 +10,22 @@ import contextlib
 import json
 import logging
 import os
-import select
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
 from forewarn.guest.output import ProgramOutput
-from forewarn.guest.processes import POLL_S, discard, end_group, release, start_held, start_ticks
+from forewarn.guest.processes import POLL_S, discard, end_group, exit_waiter, release, start_held, start_ticks
 from forewarn.guest.programs import checked_program
 
 log = logging.getLogger("forewarn.guest.steps")
 output_log = logging.getLogger("forewarn.guest.output")
 
-# How often the endpoint is polled while a program runs: a more urgent event may come.
-POLL_ENDPOINT_S = 1.0
+# How often the output of a program is trimmed. The endpoint is polled as often as the client allows: an event may change.
+TRIM_OUTPUT_S = 0.2
 # With less time than this a check is not worth starting.
 CHECK_NEEDS_S = 0.5
 # The pause between two health checks.
@@ -186,16 +185,16 @@ class Run:
         self, child: subprocess.Popen[bytes], argv: Sequence[str], until_s: float, output: ProgramOutput
     ) -> int:
         """Return the exit code; poll the endpoint meanwhile. End the program before raising OutOfTime or Interrupted."""
-        with _exit_waiter(child) as wait_for_exit:
+        with exit_waiter(child) as wait_for_exit:
             try:
                 while True:
                     left_s = min(self.left_s(), until_s - self._time.monotonic())
                     if left_s <= 0:
                         raise OutOfTime(f"{_program_name(argv)} did not end in time and was ended")
-                    code = wait_for_exit(min(left_s, POLL_ENDPOINT_S))
+                    code = wait_for_exit(min(left_s, TRIM_OUTPUT_S))
                     if code is not None:
                         return code
-                    output.rewind_if_large()
+                    output.trim()
                     self._poll_and_check()
             except (OutOfTime, Interrupted):
                 end_group(child.pid, self._time, child=child)
@@ -274,27 +273,6 @@ def _shorten(names: str) -> str:
 def _program_name(argv: Sequence[str]) -> str:
     """Return the program without arguments, which may hold secrets."""
     return Path(argv[0]).name
-
-
-@contextlib.contextmanager
-def _exit_waiter(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], Optional[int]]]:
-    """Yield a function that waits for the exit; it sleeps without polling where the system allows."""
-    try:
-        pidfd = os.pidfd_open(child.pid)
-    except (AttributeError, OSError):
-        yield lambda seconds: _wait_by_polling(child, seconds)
-        return
-    try:
-        yield lambda seconds: child.poll() if select.select([pidfd], [], [], seconds)[0] else None
-    finally:
-        os.close(pidfd)
-
-
-def _wait_by_polling(child: subprocess.Popen[bytes], seconds: float) -> Optional[int]:
-    try:
-        return child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def await_orphan(child: Tuple[int, int], run: Run, time: Time) -> None:

@@ -63,6 +63,10 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # systemd = { unit = "cache.service" }      # or units = ["a.service", "b.service"]; user = true for a user's own unit
 
 # [[steps]]
+# name = "stop the web server"
+# windows_service = { service = "W3SVC" }   # or services = ["A", "B"]; docs/guide/windows-guests.md
+
+# [[steps]]
 # name = "stop the importer"
 # [steps.process]
 # pid_file = "/run/importer.pid"
@@ -102,6 +106,13 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # [[steps]]
 # name = "tell the team"
 # notify = { url_file = "/etc/forewarn/webhook", shape = "slack" }   # or shape = "event"
+
+# [[serve.client]]                # a program here that gets events from the agent: docs/guide/agent-clients.md
+# name = "billing"
+# socket = "/run/forewarn/billing.sock"   # or port = 9001, of 127.0.0.1
+# mode = "660"                    # who may connect to the socket
+# approves = true                 # the agent waits for its approval
+# client_timeout = "5m"           # but not for longer than this if it is silent
 
 # [health]                        # must pass before the machine returns to service
 # command = ["curl", "-fsS", "http://127.0.0.1:8080/healthz"]

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import select
 import socket
 import threading
-from typing import Iterator, Mapping, NamedTuple, Optional
+from typing import Iterator, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.clock import Time
-from forewarn.guest.errors import CutShort, NoAnswer, Unreachable
-from forewarn.guest.sockets import Deadline, connect
+from forewarn.guest.errors import CutShort, NoAnswer, PollInterrupted, Unreachable
+from forewarn.guest.sockets import Deadline, connect, connect_to_file
 
 CONNECT_TIMEOUT_S = 5.0
+# An endpoint that begins with this is the path of a socket file.
+UNIX = "unix:"
 # A document of 2,500 events with long descriptions has 3.4 MB.
 MAX_BODY_BYTES = 8 * 1024 * 1024
+# One wait ends all interruptions up to then.
+MAX_INTERRUPTS = 4_096
 
 
 class Response(NamedTuple):
@@ -32,12 +37,30 @@ class Response(NamedTuple):
 class Transport:
     """Sends requests to one endpoint at a time over one connection; ignores `http_proxy` and its like."""
 
-    def __init__(self, *, source_address: str = "", time: Optional[Time] = None, ca_file: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        source_address: str = "",
+        time: Optional[Time] = None,
+        ca_file: str = "",
+        interruptible: bool = False,
+    ) -> None:
         self._ca_file = ca_file  # the certificates to trust for https; "": those of the system
         self._source = (source_address, 0) if source_address else None
         self._time = time or Time()
         self._endpoint = ""
         self._connection: Optional[http.client.HTTPConnection] = None
+        # What is sent on the second socket ends a long poll, which waits for the first one too.
+        self._interrupts: Optional[Tuple[socket.socket, socket.socket]] = None
+        if interruptible:
+            self._interrupts = socket.socketpair()
+            self._interrupts[1].setblocking(False)
+
+    def interrupt(self) -> None:
+        """End the long poll of another thread with PollInterrupted, or its next one. Without `interruptible` nothing happens."""
+        if self._interrupts is not None:
+            with contextlib.suppress(OSError):  # it was interrupted very often, and is so already
+                self._interrupts[1].send(b"!")
 
     def request(
         self,
@@ -60,11 +83,17 @@ class Transport:
                 return self._exchange(method, path, headers, body, deadline_s)
             except CutShort:
                 pass
-        self.close()
+        self._disconnect()
         self._connect(endpoint, timeout_s)
         return self._exchange(method, path, headers, body, deadline_s)
 
     def close(self) -> None:
+        """End the connection; an interruptible transport cannot be used any more."""
+        self._disconnect()
+        for each in self._interrupts or ():
+            each.close()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -73,17 +102,20 @@ class Transport:
         parts = urlsplit(endpoint)
         secure = parts.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port)
+        connection = kind(parts.hostname or "localhost", parts.port)
         deadline = Deadline(min(CONNECT_TIMEOUT_S, timeout_s))
         try:
-            connection.sock = connect(connection.host, connection.port, deadline, self._source)
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if endpoint.startswith(UNIX):
+                connection.sock = connect_to_file(endpoint[len(UNIX) :], deadline)
+            else:
+                connection.sock = connect(connection.host, connection.port, deadline, self._source)
+                connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _enable_keepalive(connection.sock)
             if secure:
                 connection.sock = _wrap_in_tls(connection.sock, connection.host, deadline, self._ca_file)
         except OSError as error:
             connection.close()
             raise Unreachable(f"no connection to {endpoint}: {error.strerror or error}") from None
-        _enable_keepalive(connection.sock)
         self._endpoint, self._connection = endpoint, connection
 
     def _exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes, deadline_s: float) -> Response:
@@ -94,22 +126,34 @@ class Transport:
             with _shut_after(self._left_s(deadline_s), connection.sock):
                 connection.sock.settimeout(self._left_s(deadline_s))
                 connection.request(method, path, body=body or None, headers=dict(headers))
-                response = connection.getresponse()
-                body_bytes = _read(response)
+                if "Prefer" in headers:
+                    self._wait_for_answer(connection.sock, deadline_s)
+                with connection.getresponse() as response:
+                    body_bytes = _read(response)
         except socket.timeout:
-            self.close()
+            self._disconnect()
             raise NoAnswer("no answer in time") from None
         except (http.client.HTTPException, OSError, ValueError) as error:
-            self.close()
+            self._disconnect()
             raise CutShort(f"the answer broke off: {type(error).__name__}") from None
         except BaseException:  # a signal in the middle: the rest of this response must not be read as the next one
-            self.close()
+            self._disconnect()
             raise
         received = {name.lower(): value for name, value in response.getheaders()}
         if response.will_close:
             received["connection"] = "close"  # as HTTP/1.0 means without saying so
-            self.close()
+            self._disconnect()
         return Response(response.status, received, body_bytes)
+
+    def _wait_for_answer(self, connection: socket.socket, deadline_s: float) -> None:
+        """Wait until a response begins; raise PollInterrupted if another thread ends the wait."""
+        if self._interrupts is None:
+            return
+        interrupted = self._interrupts[0]
+        ready, _, _ = select.select([connection, interrupted], [], [], self._left_s(deadline_s))
+        if ready == [interrupted]:
+            interrupted.recv(MAX_INTERRUPTS)
+            raise PollInterrupted("another thread ended the long poll")
 
     def _left_s(self, deadline_s: float) -> float:
         left_s = deadline_s - self._time.monotonic()

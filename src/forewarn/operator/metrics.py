@@ -6,73 +6,15 @@ left out while the store is away: no figure is better than an old one.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn import __version__
-from forewarn.core.readiness import DrillResult
+from forewarn.operator.node_facts import Facts, Following, GuestCounts
 from forewarn.operator.open_connections import OpenConnections
 from forewarn.service.inventory import InventoryHealth
-from forewarn.store import Backlog, Connections
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
-    """How a node follows a database that it shares with other nodes."""
-
-    silent_s: float
-    away: bool
-    synchronous: bool
-    timeline: int
-    connections: Connections
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """The state of a node. `following` is None if the store is its own; figures of the store are None while it is away."""
-
-    role: str
-    store: str
-    leads: bool
-    ticked_ago_s: float | None
-    taken_over: int
-    scopes: int
-    machines: int
-    following: Following | None = None
-    clock_held: bool | None = None
-    store_held: bool | None = None
-    backlog: Backlog | None = None
-    overdue_s: float | None = None
-    due_s: float | None = None
-    hosts: Mapping[str, int] | None = None
-    hooks: Mapping[str, int] | None = None
-    drill: DrillResult = field(default_factory=DrillResult)
-    hook_failing_s: float | None = None
-    hook_messages: Mapping[str, int] = field(default_factory=dict)
-    inventory: InventoryHealth = field(default_factory=InventoryHealth)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuestCounts:
-    """The counters of the guest listener since its start, and what it holds now."""
-
-    by_status: Mapping[int, int]
-    remembered: int
-    parsed: int
-    connections: int
-    waiting: int
-    accepted: int
-    refused: Mapping[str, int]
-    paused: int
-    blocked: int
-    timed_out: int
-    unknown: int
-    forged: int
-    rendered: int
-    absent_addresses: int = 0
 
 
 class GuestMetrics:
@@ -221,6 +163,11 @@ def _work(facts: Facts) -> Iterator[Metric]:
         "not-measured": drill.machines - drill.measured,
     }
     yield _by_label(GaugeMetricFamily("forewarn_drill_machines", text, labels=["result"]), machines)
+    if facts.budgets:
+        used = GaugeMetricFamily("forewarn_budget_used", "What is down in the fleet, by budget.", labels=["budget"])
+        yield _by_label(used, {name: use for name, (use, _) in facts.budgets.items()})
+        limit = GaugeMetricFamily("forewarn_budget_limit", "How much may be down at once.", labels=["budget"])
+        yield _by_label(limit, {name: most for name, (_, most) in facts.budgets.items()})
     overdue = "How long the event that should have started first is past its NotBefore."
     yield from _gauges(
         ("forewarn_overdue_start_seconds", overdue, facts.overdue_s),

@@ -824,6 +824,9 @@ def test_the_budgets_of_the_fleet_are_set_and_shown_with_their_use(service: Runn
     (reason,) = service.get(f"/v1/events/{waiting['id']}")["waiting_for"]
     assert (reason["code"], reason["events"]) == ("budget", [first["id"]])
     use = service.get("/v1/budget")
+    metrics = service.request("GET", "/metrics").raw.decode().splitlines()
+    shown = {line for line in metrics if line.startswith("forewarn_budget")}
+    assert shown == {'forewarn_budget_used{budget="machines"} 1.0', 'forewarn_budget_limit{budget="machines"} 1.0'}
     assert (use["machines_down"], use["events"]) == (1, [first["id"]])
     owner = service.token_of("owner", "blog")
     seen = service.request("GET", f"/v1/events/{waiting['id']}", token=owner).json["waiting_for"]

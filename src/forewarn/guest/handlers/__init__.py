@@ -31,12 +31,14 @@ from forewarn.guest.handlers import (
     process,
     redis,
     systemd,
+    windows_service,
 )
 
 HANDLERS: Mapping[str, ModuleType] = {
     "command": command,
     "process": process,
     "systemd": systemd,
+    "windows_service": windows_service,
     "haproxy": haproxy,
     "nginx": nginx,
     "http": http,

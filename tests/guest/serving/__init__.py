@@ -1,0 +1,1 @@
+"""Tests of what serves the agent's clients."""
