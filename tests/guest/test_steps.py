@@ -171,12 +171,14 @@ def test_a_hanging_step_is_ended_with_its_children(tmp_path: Path) -> None:
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
-def test_a_program_that_no_event_needs_is_ended(tmp_path: Path) -> None:
-    """It is ended with its children as at the end of its time; a step that is to finish goes on."""
+def test_a_program_that_no_event_needs_is_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is ended with its children as at the end of its time, and has not failed; a step that is to finish goes on."""
+    caplog.set_level("INFO")
     begun, go = tmp_path / "begun", tmp_path / "go"
-    shell = f"sleep 600 & echo $! > {begun}.new; mv {begun}.new {begun}; wait"
+    shell = f"echo draining; sleep 600 & echo $! > {begun}.new; mv {begun}.new {begun}; wait"
     with pytest.raises(Interrupted, match="no event needs it any more"):
         new_run(needed=lambda: not begun.exists()).command(["/bin/sh", "-c", shell])
+    assert outputs(caplog) == [("INFO", "draining")]
     until(lambda: not alive(int(begun.read_text())))
     waits = f"while [ ! -e {go} ]; do sleep 0.02; done; exit 7"
     finishing = new_run(needed=lambda: False, finish=True, poll=go.touch)
@@ -231,8 +233,9 @@ def test_a_program_does_not_run_before_its_pid_is_recorded(tmp_path: Path) -> No
     assert not (tmp_path / "done").exists()
 
 
-def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None:
-    """It is ended when its time is over; another process with the same pid is left alone."""
+def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so. It is ended when its time is over; another process with the same pid is left alone."""
+    caplog.set_level("INFO")
     waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
     with subprocess.Popen(["/bin/sh", "-c", waits], start_new_session=True) as soon_over:
         glances: list[None] = []
@@ -245,6 +248,7 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
         await_orphan((soon_over.pid, start_ticks(soon_over.pid)), new_run(PATIENCE_S, poll=glance), Time())
         assert len(glances) >= 3
         assert soon_over.wait() == 0
+        assert caplog.messages == [f"prepare 'one' waits for process {soon_over.pid}, which an earlier agent started"]
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as hanging:
         with pytest.raises(OutOfTime):
             await_orphan((hanging.pid, start_ticks(hanging.pid)), new_run(share_s=0.2), Time())
@@ -255,6 +259,7 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
         assert unneeded.wait(PATIENCE_S) == -signal.SIGTERM
     await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), new_run(share_s=0.1), Time())
     await_orphan((0, 0), new_run(share_s=0.1), Time())
+    assert len(caplog.messages) == 3
 
 
 def test_wait_until_checks_until_the_condition_holds() -> None:

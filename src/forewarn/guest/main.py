@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         "--service", action="store_true", help="run as a service of Windows, and log to a file in state_dir"
     )
     run.add_argument("--dry-run", action="store_true", help="log what the agent would do, but do and approve nothing")
-    simulate = add("simulate", _simulate, "Prepare the steps for a invented event, and undo them.")
+    simulate = add("simulate", _simulate, "Prepare the steps for an invented event, and undo them.")
     simulate.add_argument("type", choices=("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"))
     simulate.add_argument("--in", dest="in_", metavar="5m", help="the notice [default: the least notice of that type]")
     status = add(
@@ -172,6 +172,8 @@ def _check(options: argparse.Namespace) -> int:
 
     config = _load(options)
     print(f"ok    {options.config}: {len(config.plan.rules)} rule(s), {len(config.plan.steps)} step(s)")
+    if not (config.plan.steps or config.clients or config.plan.approve == "never"):
+        print("NOTE  there are no steps: the agent approves events and prepares nothing")
     problems = 0
     for step in config.plan.steps:
         messages = HANDLERS[step.handler].check(step.spec)
@@ -310,8 +312,13 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
         )
         dry = "; a dry run: nothing is done, nothing is approved" if dry_run else ""
         log.info("watching %s%s", agent.client.endpoint, dry)
-        with _serving_clients(agent, config):
-            agent.run()
+        try:
+            with _serving_clients(agent, config):
+                agent.run()
+        except SystemExit:
+            left = f"; {agent.activity} is under way, and the next agent continues it" if agent.activity else ""
+            log.info("a signal ends the agent%s", left)
+            raise
     except JournalError as error:
         log.error("%s", error)
         return 1
