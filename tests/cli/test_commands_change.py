@@ -355,6 +355,23 @@ def test_the_budget_of_a_scope_is_set_and_shown(cli: CommandLine) -> None:
     assert "max_unavailable" in refused.stderr
 
 
+def test_windows_of_a_scope_that_leave_a_maintenance_no_time_are_warned_of(cli: CommandLine) -> None:
+    """On standard error; with --json in the result."""
+    for name, day in (("mondays", "Mon"), ("fridays", "Fri")):
+        cli.output("window", "add", name, "--when", f"{day} 00:00-01:00")
+    targets = ("--type", "Reboot", "--machine", "db/db-1", "--window", "mondays")
+    made = cli.json("maintenance", "schedule", *targets, "--yes")
+    text = f"maintenance {made['id']} cannot start in scope db with these windows"
+    changed = cli.run("scope", "set", "db", "--window", "fridays")
+    assert (changed.returncode, f"! {text}" in changed.stderr) == (0, True)
+    assert cli.run("scope", "set", "db", "--window", "mondays").stderr == ""
+    assert text in cli.json("scope", "set", "db", "--window", "fridays")["warnings"][0]
+    cli.output("maintenance", "cancel", made["id"])
+    cli.output("scope", "set", "db", "--window", "")
+    for name in ("mondays", "fridays"):
+        cli.output("window", "remove", name)
+
+
 def test_windows_and_no_go_times_are_added_shown_and_removed(cli: CommandLine) -> None:
     """A scope takes a window by its name; a window in use stays."""
     text = cli.output("window", "add", "always", "--when", "Mon-Thu 00:00-24:00", "--when", "Fri-Sun 00:00-24:00")
