@@ -230,6 +230,25 @@ def test_a_checked_fleet_file_warns_like_apply(tmp_path: Path, capsys: pytest.Ca
     assert (json.loads(printed.out)["warnings"], printed.err) == ([warning], "")
 
 
+def test_a_checked_fleet_file_names_the_windows_that_only_the_server_knows(
+    cli: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line for each window with the tables that name it. `diff` refuses a window that does not exist."""
+    file = tmp_path / "fleet.toml"
+    tables = [("attic", '["nights"]'), ("cellar", "[]"), ("roof", '["nights", "days"]')]
+    file.write_text(
+        "".join(f'[[scopes]]\nname = "{n}"\nkind = "availability-set"\nwindows = {windows}\n' for n, windows in tables)
+    )
+    rest = "is not in this file, because windows are on the server: `forewarn fleet diff` checks whether it exists"
+    check(str(file))
+    assert capsys.readouterr().err.splitlines() == [
+        f'! {file}: scopes[0] "attic", scopes[2] "roof": windows: \'nights\' {rest}',
+        f"! {file}: scopes[2] \"roof\": windows: 'days' {rest}",
+    ]
+    refused = cli.run("fleet", "diff", str(file))
+    assert (refused.returncode, "scope attic: windows: there is no window 'nights'" in refused.stderr) == (FAILED, True)
+
+
 def test_an_empty_fleet_file_is_warned_of(cli: CommandLine, tmp_path: Path) -> None:
     """`check`, `diff` and `apply` say that nothing is in it: it may be the wrong file."""
     empty = tmp_path / "empty.toml"
