@@ -28,6 +28,7 @@ check: setup  ## format, lint, types, architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/windows src/forewarn/guest
 	$(BIN)/lint-imports --no-cache
 
 format: setup

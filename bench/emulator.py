@@ -2,7 +2,10 @@
 Also how long the shortest command takes, beside a bare interpreter.
 
 The mock is what people write instead: `http.server` and `json`, one document, none of the protocol's checks, no clock, no
-log. Both are timed from the start to the first answer, in turns; a fixture also to its end.
+log. Both are timed from the start to the first answer, in turns; a fixture also to its end. The emulator's first answer to an
+operator is measured too, because the API is imported for it.
+
+Ratios are of CPU time: on a shared machine a start may wait for a core longer than it computes.
 """
 
 import http.client
@@ -21,39 +24,42 @@ from urllib.parse import urlsplit
 
 from tests.support.waiting import PATIENCE_S
 
-from bench.measure import spent_cpu_s
+from bench.measure import exact_cpu_s, median_ratio
 from bench.mock import Handler
 from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.size import Size
 from forewarn.testing.emulator import Emulator
 
+EMULATE = [sys.executable, "-m", "forewarn", "emulate", "--port", "0"]
 PATH = "/metadata/scheduledevents?api-version=2020-07-01"
-PROCESS_LIMIT_S, FIXTURE_LIMIT_S, VERSION_LIMIT = 0.5, 0.02, 2
+MOCK_LIMIT, FIXTURE_LIMIT_S, VERSION_LIMIT = 4, 0.02, 2
 
 
 def run(folder: Path, size: Size) -> list[Verdict]:
     # As installed: compiled once, before the first start that counts.
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    emulators, mocks, versions, interpreters = [], [], [], []
+    emulators, operators, mocks, versions, interpreters = [], [], [], [], []
     for _ in range(1 + size.emulator_starts):
         versions.append(_to_its_end([sys.executable, "-m", "forewarn", "--version"], environment))
         interpreters.append(_to_its_end([sys.executable, "-c", "pass"], environment))
-        emulators.append(_process([sys.executable, "-m", "forewarn", "emulate", "--port", "0"], environment))
+        emulators.append(_process(EMULATE, environment))
+        operators.append(_process(EMULATE, environment, name="operator", path="/readyz"))
         mocks.append(_process([sys.executable, "-m", "bench.mock"], environment))
-    del emulators[0], mocks[0], versions[0], interpreters[0]
+    del emulators[0], operators[0], mocks[0], versions[0], interpreters[0]
     fixtures, bare = [], []
     for _ in range(size.emulator_fixtures):
         fixtures.append(_fixture(_emulator))
         bare.append(_fixture(_mock))
-    _report_processes("to its first answer", {"forewarn emulate": emulators, "bare mock": mocks})
+    names = "forewarn emulate, to a guest", "forewarn emulate, to an operator", "bare mock"
+    _report_processes("to its first answer", dict(zip(names, (emulators, operators, mocks), strict=True)))
     _report_processes("to its end", {"forewarn --version": versions, "bare interpreter": interpreters})
     _report_fixtures(fixtures, bare)
     return [
         at_most(
-            "seconds from starting the emulator to its first answer, median",
-            statistics.median(wall_s for wall_s, _ in emulators),
-            PROCESS_LIMIT_S,
+            "CPU from starting the emulator to its first answer over a bare mock's, medians",
+            _cpu_ratio(emulators, mocks),
+            MOCK_LIMIT,
         ),
         at_most(
             "seconds from asking for the fixture to its first answer, median",
@@ -61,22 +67,27 @@ def run(folder: Path, size: Size) -> list[Verdict]:
             FIXTURE_LIMIT_S,
         ),
         at_most(
-            "seconds of `forewarn --version` over those of a bare interpreter, medians",
-            statistics.median(wall_s for wall_s, _ in versions)
-            / statistics.median(wall_s for wall_s, _ in interpreters),
+            "CPU of `forewarn --version` over that of a bare interpreter, medians",
+            _cpu_ratio(versions, interpreters),
             VERSION_LIMIT,
         ),
     ]
 
 
-def _process(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+def _cpu_ratio(over: list[tuple[float, float]], under: list[tuple[float, float]]) -> float:
+    return median_ratio([cpu_s for _, cpu_s in over], [cpu_s for _, cpu_s in under])
+
+
+def _process(
+    command: list[str], environment: dict[str, str], *, name: str = "guest", path: str = PATH
+) -> tuple[float, float]:
     """Wall and CPU seconds from the start of a process to its first answer; it prints where it is once it listens."""
     begun_s = time.perf_counter()
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            _ask(process.stdout.readline().partition("guest=")[2].split()[0])
-            return time.perf_counter() - begun_s, spent_cpu_s(process.pid)
+            _ask(process.stdout.readline().partition(f"{name}=")[2].split()[0], path)
+            return time.perf_counter() - begun_s, exact_cpu_s(process.pid)
         finally:
             process.kill()
 
@@ -114,12 +125,12 @@ def _mock() -> Iterator[str]:
         thread.join(PATIENCE_S)
 
 
-def _ask(url: str) -> None:
+def _ask(url: str, path: str = PATH) -> None:
     place = urlsplit(url)
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE_S)
-    connection.request("GET", PATH, headers={"Metadata": "true"})
+    connection.request("GET", path, headers={"Metadata": "true"})
     answer = connection.getresponse()
-    if answer.status != 200 or not answer.read().startswith(b'{"DocumentIncarnation":'):
+    if answer.status != 200 or not answer.read().startswith((b'{"DocumentIncarnation":', b'{"ready":true')):
         raise RuntimeError(f"{url} gave no document")
     connection.close()
 

@@ -18,7 +18,7 @@ from bench.measure import median_ratio, quantile
 from bench.plot import draw
 from bench.report import Verdict, at_most, milliseconds, print_table
 from bench.size import Size
-from bench.subjects import LOAD_CORE, Subject, missing_tools, nginx, serving
+from bench.subjects import LOAD_CORE, Subject, missing_tools, nginx, serving, serving_at
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "poll.svg"
 FORE, PEER = "forewarn", "nginx"
@@ -29,6 +29,16 @@ MOST_IDLE_BYTES = 4_096
 MOST_FAN_OUT_RATIO = 2.0
 MOST_BATCHES = 1
 MOST_FRESH_S = 0.010
+MOST_CLOCK_RATIO = 1.05
+ONE_MACHINE = """
+[[scopes]]
+name = "alone"
+kind = "standalone"
+[[machines]]
+scope = "alone"
+name = "vm"
+addresses = ["127.0.0.1"]
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,7 @@ def run(folder: Path, size: Size) -> list[Verdict]:
             subjects.append(stack.enter_context(nginx(folder / "nginx", _body(subjects[0]))))
         verdicts += _requests(subjects, amounts, ratios, with_wrk=size.judged)
         verdicts += _crowd(subjects, amounts, ratios)
+    verdicts += clocks(folder, amounts)
     verdicts += _fan_out(database, amounts)
     verdicts += _changes(folder, database, amounts)
     _storm(database, amounts)
@@ -173,6 +184,27 @@ def _judged(way: str, ratio: float) -> Verdict:
     name = f"nginx CPU / forewarn CPU, {way}, goal {goal:g},"
     measured = f"{ratio:.2f}" + ("" if ratio >= goal else ", below the goal")
     return Verdict(f"{name} at least {least:g}", measured, met=ratio >= least)
+
+
+def clocks(folder: Path, amounts: Amounts) -> list[Verdict]:
+    """The poll of a service as an emulator has it, with a manual clock and in memory, beside one with the system clock."""
+    fleet = folder / "fleet.toml"
+    fleet.write_text(ONE_MACHINE)
+    with ExitStack() as stack:
+        subjects = [
+            stack.enter_context(
+                serving_at(name, "memory:", folder / name, options=("--clock", name, "--fleet", str(fleet)))
+            )
+            for name in ("manual", "system")
+        ]
+        costs = costs_of(subjects, lambda subject: answered_of(_task("keep_alive", subject, amounts)), amounts.rounds)
+    ratio = median_ratio(costs["manual"].rounds_s, costs["system"].rounds_s)
+    rows = [
+        [name, _micro(statistics.median(each.rounds_s)), _micro(min(each.rounds_s))] for name, each in costs.items()
+    ]
+    title = f"A poll by the clock of the service, store in memory: CPU per request, median of {amounts.rounds} rounds"
+    print_table(title, ["clock", "median", "least"], rows)
+    return [at_most("CPU of a poll with a manual clock / with the system clock", ratio, MOST_CLOCK_RATIO)]
 
 
 # -- crowds

@@ -94,17 +94,27 @@ def serving(database: Path, port: int = 0, *, limits: Mapping[str, str] = LIMITS
 
 @contextmanager
 def serving_at(
-    name: str, store: str, state: Path, port: int = 0, *, limits: Mapping[str, str] = LIMITS
+    name: str,
+    store: str,
+    state: Path,
+    port: int = 0,
+    *,
+    limits: Mapping[str, str] = LIMITS,
+    options: Sequence[str] = (),
 ) -> Iterator[Subject]:
-    """`forewarn serve`, ready. The system clock; every check, counter and limit on. Without a `port` the system chooses one."""
+    """`forewarn serve`, ready. The system clock unless `options` name another; every check, counter and limit on.
+
+    Without a `port` the system chooses one.
+    """
     command = [
         *(sys.executable, "-m", "forewarn", "serve", "--store", store, "--log-level", "error"),
         *("--guest", f"127.0.0.1:{port}", "--operator", "127.0.0.1:0", "--state-dir", str(state)),
+        *options,
     ]
     with _running(pinned(command), limits) as process:
-        line = process.stdout.readline() if process.stdout else ""
-        if not line.startswith("ready "):
-            raise RuntimeError(f"forewarn serve printed {line!r} instead of ready")
+        line = next((each for each in process.stdout or () if each.startswith("ready ")), "")
+        if not line:
+            raise RuntimeError("forewarn serve ended before it was ready")
         yield Subject(name, process.pid, guest_port(line))
 
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -35,6 +36,7 @@ PARTS: dict[str, list[str]] = {
     "core": [*PYTEST, "tests/core", *COVERED],
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
     "testing": [*PYTEST, "tests/testing"],
+    "windows": [*PYTEST, "tests/integration/windows"],
     "kvm": [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/integration/kvm"],
     "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
     "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],
@@ -79,6 +81,7 @@ class Result:
     seconds: float
     code: int
     output: str
+    cpu_s: float = 0.0  # of the part and the programs it waited for
 
     def line(self) -> str:
         """Say in one line how the part ended: its own last line tells how many tests there were."""
@@ -119,8 +122,10 @@ def main() -> int:
     print("== time by part")
     for name in names:
         result = results[name]
-        print(f"{name:<16} {result.seconds:6.1f} s  {'ok' if result.code == 0 else f'FAILED ({result.code})'}")
-    print(f"{'all':<16} {time.monotonic() - started_s:6.1f} s")
+        state = "ok" if result.code == 0 else f"FAILED ({result.code})"
+        print(f"{name:<16} {result.seconds:6.1f} s  {result.cpu_s:6.1f} s of CPU  {state}")
+    cpu_s = sum(result.cpu_s for result in results.values())
+    print(f"{'all':<16} {time.monotonic() - started_s:6.1f} s  {cpu_s:6.1f} s of CPU")
     print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
     print_failures(failed)
     return 1 if failed else 0
@@ -142,11 +147,15 @@ def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Re
     """Run one part to its end. Its programs keep what they have compiled, also where the caller's environment forbids it."""
     environment = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started_s = time.monotonic()
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, check=False, text=True, errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    return Result(name, time.monotonic() - started_s, done.returncode, done.stdout)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        output.seek(0)
+        text = output.read().decode("utf-8", "replace")
+    code = process.returncode = os.waitstatus_to_exitcode(status)
+    return Result(name, time.monotonic() - started_s, code, text, used.ru_utime + used.ru_stime)
 
 
 def print_failures(failed: Sequence[Result]) -> None:

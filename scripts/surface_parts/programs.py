@@ -194,6 +194,7 @@ AGENT_KEYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"signal": '"TERM"', "kill_after": '"20s"', "foreground": "true", "up_for": '"1s"', "match": '"x"'},
     ),
     "systemd": ({}, {"unit": '"a.service"', "units": '["a.service"]', "user": "true"}),
+    "windows_service": ({}, {"service": '"A"', "services": '["A"]'}),
     "haproxy": ({"proxies": '["/run/h"]', "servers": '["b/s"]'}, {"drain_for": '"1s"', "keep": "1"}),
     "nginx": (
         {"file": '"/f"', "servers": '["127.0.0.1:1"]'},

@@ -106,7 +106,7 @@ def test_an_operators_approval_starts_an_event(cli: CommandLine) -> None:
     event_id = first_event(maintenance)["id"]
     assert "not approved by db-1" in cli.output("event", "why", event_id)
     watcher = cli.start("event", "watch", event_id)
-    cli.output("event", "approve", event_id)
+    assert f"event {event_id} is approved\n" in cli.output("event", "approve", event_id)
     cli.output("order", "start", cli.open_order()["id"])
     cli.output("order", "finish", event_id, "--new-host", "db-1=rack9")
     output, errors = watcher.communicate(timeout=PATIENCE_S)

@@ -14,6 +14,9 @@ from forewarn.guest.journal import Journal
 from forewarn.guest.state import EventState
 from tests.support.fake_endpoint import E1, FakeEndpoint, ManualTime
 
+# A shell, and a command that does nothing.
+SHELL, NOTHING = ("'cmd.exe', '/c'", "ver>NUL") if os.name == "nt" else ("'/bin/sh', '-c'", "true")
+
 
 def noted(folder: Path, text: str) -> list[str]:
     """Return a command that appends a line to the file `did`."""
@@ -27,8 +30,8 @@ def step(folder: Path, name: str, *, more: str = "", prepare: str = "", recover:
         f'name = "{name}"',
         more,
         "[steps.command]",
-        f"prepare = ['/bin/sh', '-c', '{prepare or 'true'} && echo prepare {name} >> {folder}/did']",
-        f"recover = ['/bin/sh', '-c', '{recover or 'true'} && echo recover {name} >> {folder}/did']",
+        f"prepare = [{SHELL}, '{prepare or NOTHING} && echo prepare {name}>>{folder / 'did'}']",
+        f"recover = [{SHELL}, '{recover or NOTHING} && echo recover {name}>>{folder / 'did'}']",
     ]
     return "\n".join(lines) + "\n"
 

@@ -31,7 +31,6 @@ from tests.support.fake_endpoint import (
     http_server,
     respond,
 )
-from tests.support.guest_service import WEB_0, serving
 from tests.support.waiting import PATIENCE_S, until
 
 STRANGE = "0000FFFF-0000-4000-8000-000000000000"
@@ -224,8 +223,11 @@ def test_this_machines_name() -> None:
         assert silent.me().origin == "hostname"
 
 
+@pytest.mark.posix
 def test_against_the_real_service() -> None:
     """document, watch, approve and me work from a machine's own address with the service's clock and long poll."""
+    from tests.support.guest_service import WEB_0, serving
+
     with serving() as service:
         client = Client(f"127.0.0.1:{service.port}", source_address=WEB_0)
         assert client.me().name == "web-0"

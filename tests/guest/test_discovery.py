@@ -1,13 +1,21 @@
 """Discovery of the endpoint: the order of the sources, with leases as DHCP clients write them."""
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from forewarn.guest.discovery import DEFAULT_ENDPOINT, find_endpoint, leased_endpoints, normal_endpoint, option_245
+from forewarn.guest.discovery import (
+    DEFAULT_ENDPOINT,
+    find_endpoint,
+    leased_endpoints,
+    normal_endpoint,
+    option_245,
+    stored_option_245,
+)
 from forewarn.guest.errors import ConfigError
 from tests.support.waiting import PATIENCE_S
 
@@ -73,6 +81,7 @@ def test_option_245(lease: str, address: str | None) -> None:
     assert option_245(lease) == address
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(
     "value", ['"' + "\\250" * 200_000, '"' + "x" * 800_000, " " * 800_000], ids=["escapes", "text", "space"]
 )
@@ -86,6 +95,7 @@ def test_an_option_that_never_ends_is_read_in_one_pass(value: str) -> None:
     assert ended.stdout == "None\n"
 
 
+@pytest.mark.posix
 def test_a_lease_that_is_no_file_is_skipped(tmp_path: Path) -> None:
     """A pipe in the folder of a DHCP client does not block the agent."""
     os.mkfifo(tmp_path / "dhclient.a.leases")
@@ -107,3 +117,23 @@ def test_an_address_of_version_6_keeps_its_brackets() -> None:
     """The brackets allow a port after the address."""
     assert normal_endpoint("[fd00::1]:8169") == "http://[fd00::1]:8169"
     assert normal_endpoint("unix:/run/agent.sock") == "unix:/run/agent.sock"
+
+
+@pytest.mark.parametrize(
+    ("options", "address"),
+    [
+        (
+            struct.pack("<5I3sx", 15, 0, 3, 0, 9, b"abc") + struct.pack("<5I4B", 245, 0, 4, 0, 9, 168, 63, 129, 16),
+            "168.63.129.16",
+        ),
+        (struct.pack("<5I4B", 245, 0, 4, 1, 9, 168, 63, 129, 16), None),
+        (struct.pack("<5I3sx", 245, 0, 3, 0, 9, b"abc"), None),
+        (struct.pack("<5I2s", 245, 0, 4, 0, 9, b"ab"), None),
+        (struct.pack("<5I", 245, 0, 0xFFFF_FFFF, 0, 9), None),
+        (b"\xf5", None),
+        (b"", None),
+    ],
+)
+def test_option_245_as_windows_stores_it(options: bytes, address: str | None) -> None:
+    """A value of four bytes counts, if it is not an option of the vendor; what breaks off is ignored."""
+    assert stored_option_245(options) == address

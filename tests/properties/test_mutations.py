@@ -38,7 +38,7 @@ TRIED_FIRST = {
     "bake_time_ignored": 23,
     "limit_of_failures_ignored": 60,
     "no_operator_continues": 3,
-    "start_outside_a_window": 55,
+    "start_outside_a_window": 12,
     "announced_at_once": 39,
     "announced_beyond_its_window": 19,
     "budget_of_hosts_ignored": 2,

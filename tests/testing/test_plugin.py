@@ -221,7 +221,7 @@ def test_otherwise(scheduled_events, my_service):
 
 def test_the_fixture_needs_the_server_extra(tmp_path: Path) -> None:
     """Without it a test with the fixture fails and says what to install; other tests pass."""
-    conftest = "import sys\nsys.modules['uvicorn'] = None\n"
+    conftest = "import sys\nsys.modules.update(dict.fromkeys(['httptools', 'msgspec', 'starlette', 'uvicorn']))\n"
     text = "def test_with(scheduled_events):\n    pass\n\ndef test_without():\n    pass\n"
     done = pytest_run(tmp_path, conftest=conftest, test_it=text)
     assert "pip install 'forewarn[server]'" in done.stdout

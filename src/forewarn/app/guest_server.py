@@ -11,7 +11,7 @@ from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.limits import Limits
 from forewarn.endpoint.listener import Address, GuestListener
 from forewarn.endpoint.loop import Loop
-from forewarn.operator.listener import STOP_WITHIN_S
+from forewarn.operator.bound_socket import STOP_WITHIN_S
 from forewarn.service.private_files import check_secret
 from forewarn.service.settings import Settings
 

@@ -20,7 +20,7 @@ from forewarn.core.readiness import DrillResult, drill_result, machine_readiness
 from forewarn.core.waiting import held_because
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
-from forewarn.operator.metrics import Facts, Following, GuestCounts
+from forewarn.operator.node_facts import Facts, Following, GuestCounts
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
 from forewarn.service.follower import UNREADY_AFTER_S, Follower

@@ -1,6 +1,7 @@
 """The operator listener of a service: access, API, portal and monitoring, wired to one node."""
 
 import secrets
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -12,11 +13,10 @@ from forewarn.app.guest_server import GuestServer
 from forewarn.app.health import guest_counts
 from forewarn.app.operator_token import SECRET_BYTES
 from forewarn.app.service import Service, new_id
-from forewarn.endpoint.listener import host_in_url
 from forewarn.operator.api.access import Access, refuse_foreign_host
 from forewarn.operator.api.access_recorder import AccessRecorder
 from forewarn.operator.api.app import api_routes
-from forewarn.operator.api.calls import Call
+from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.api.context import Api
 from forewarn.operator.api.doubtful_requests import DoubtfulRequests
 from forewarn.operator.api.failed_attempts import FailedAttempts
@@ -35,8 +35,10 @@ MAX_NAMED = 3
 
 
 @contextmanager
-def operator_listener(service: Service, guest_server: GuestServer, token: str, calls: Sequence[Call]) -> Iterator[str]:
-    """Start the operator listener and yield its address once it accepts."""
+def answering_operators(
+    service: Service, guest_server: GuestServer, token: str, listener: socket.socket, more_calls: Sequence[Call]
+) -> Iterator[None]:
+    """Answer operators on a bound socket, with more calls than those of the API. The block begins once they are answered."""
     settings = service.settings
     proxies = list(settings.operator_proxies) if settings.behind_tls_proxy else None
     open_connections = OpenConnections(
@@ -48,15 +50,14 @@ def operator_listener(service: Service, guest_server: GuestServer, token: str, c
         )
     )
     with listening(
-        _application(service, guest_server, _access(service, token), calls, open_connections),
-        settings.operator,
+        _application(service, guest_server, _access(service, token), (*CALLS, *more_calls), open_connections),
+        listener,
         tls_cert=settings.tls_cert,
         tls_key=settings.tls_key,
         trusted_proxies=proxies,
         open_connections=open_connections,
-    ) as port:
-        scheme = "https" if settings.tls_cert is not None else "http"
-        yield f"{scheme}://{host_in_url(settings.operator.rpartition(':')[0].strip('[]'))}:{port}"
+    ):
+        yield
 
 
 def _application(

@@ -5,23 +5,27 @@ import logging
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from forewarn.app.guest_server import GuestServer
-from forewarn.app.operator_server import operator_listener
 from forewarn.app.operator_token import environment_token, findable
 from forewarn.app.service import Service
 from forewarn.core.fleet_difference import Difference
 from forewarn.endpoint.connection import Connection, ConnectionFactory
-from forewarn.operator.api.calls import CALLS, Call
-from forewarn.operator.listener import STOP_WITHIN_S
+from forewarn.endpoint.listener import host_in_url
+from forewarn.operator.bound_socket import STOP_WITHIN_S, bound
 from forewarn.service.private_files import check_tls
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import Ticker
+
+if TYPE_CHECKING:
+    from forewarn.operator.api.calls import Call
 
 # How long a thread that computes may keep the others waiting; Python's default is 5 ms.
 SWITCH_S = 0.0005
@@ -93,13 +97,14 @@ def running(
     service: Service,
     *,
     connection: ConnectionFactory = Connection,
-    calls: Sequence[Call] = CALLS,
+    more_calls: "Callable[[], Sequence[Call]] | None" = None,
     write_address: bool = True,
 ) -> Iterator[tuple[GuestServer, str]]:
     """Run the guest listener, the follower, the ticker and the operator listener.
 
-    Yield the guest server and the URL of the operator listener. An emulator passes its own connection class and additional
-    API calls. With `write_address` the command line on this machine finds the service by itself.
+    Yield the guest server and the URL of the operator listener. An emulator passes its own connection class and `more_calls`
+    of the API; what answers operators then starts at their first connection. With `write_address` the command line on this
+    machine finds the service by itself.
     """
     check_tls(service.settings)
     token = "" if service.settings.token_free else environment_token()
@@ -111,7 +116,7 @@ def running(
         ticking(service),
         _in_thread("hooks", sender.run, sender.stop) if service.settings.role != "guest" else nullcontext(),
         _in_thread("inventory", inventory.run, inventory.stop) if inventory is not None else nullcontext(),
-        operator_listener(service, guest_server, token, calls) as operator_url,
+        _operator_listener(service, guest_server, token, more_calls) as operator_url,
         findable(service, operator_url) if write_address and service.settings.role != "guest" else nullcontext(),
     ):
         yield guest_server, operator_url
@@ -133,6 +138,52 @@ def _guest_server(service: Service, connection: ConnectionFactory) -> Iterator[G
         yield guest_server
     finally:
         guest_server.stop()
+
+
+@contextmanager
+def _operator_listener(
+    service: Service, guest_server: GuestServer, token: str, more_calls: "Callable[[], Sequence[Call]] | None"
+) -> Iterator[str]:
+    """Listen for operators, and yield the URL."""
+
+    def answer() -> AbstractContextManager[None]:
+        from forewarn.app.operator_server import answering_operators  # importing it takes as long as all the rest
+
+        return answering_operators(service, guest_server, token, listener, more_calls() if more_calls else ())
+
+    settings = service.settings
+    with bound(settings.operator) as listener:
+        scheme = "https" if settings.tls_cert is not None else "http"
+        host = host_in_url(settings.operator.rpartition(":")[0].strip("[]"))
+        url = f"{scheme}://{host}:{listener.getsockname()[1]}"
+        with answer() if more_calls is None else _at_first_connection(listener, answer):
+            yield url
+
+
+@contextmanager
+def _at_first_connection(listener: socket.socket, answer: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Accept connections now, and call `answer`, which answers them, at the first one: many tests never make one."""
+    listener.listen()
+    stopped, stop = socket.socketpair()
+
+    def run() -> None:
+        try:
+            if stopped.fileno() not in _readable(listener, stopped):
+                with answer():
+                    _readable(stopped)
+        finally:
+            listener.close()  # a caller must not wait for an answer if `answer` failed
+
+    with stopped, _in_thread("operator listener", run, stop.close):
+        yield
+
+
+def _readable(*sockets: socket.socket) -> set[int]:
+    """Wait until one of the sockets can be read; return the descriptors of those that can."""
+    poll = select.poll()
+    for each in sockets:
+        poll.register(each, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll()}
 
 
 def ticking(service: Service, stop_within_s: float = STOP_WITHIN_S) -> AbstractContextManager[None]:

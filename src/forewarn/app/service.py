@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forewarn.app.health import Health
 from forewarn.app.hook_transport import HttpTransport
@@ -29,9 +29,9 @@ from forewarn.core.store_hold import replaced
 from forewarn.executors import registry
 from forewarn.executors.base import Executor
 from forewarn.executors.command import CommandExecutor
-from forewarn.operator.api.receipts import render_receipt
 from forewarn.service.clock import Clock, clock_for
 from forewarn.service.clock_file import ClockFile, boot_id, clock_path
+from forewarn.service.decisions import Once
 from forewarn.service.follower import Follower
 from forewarn.service.hook_sender import HookSender
 from forewarn.service.inventory import InventoryHealth
@@ -133,7 +133,7 @@ class Service:
             alone=self.state_dir.alone if self.state_dir is not None else lambda: nullcontext(False),
             pause=_pause,
             times=times,
-            render_receipt=render_receipt,
+            render_receipt=_render_receipt,
             host_executor=host_executor,
             node_host=settings.node_host or socket.gethostname(),
         )
@@ -268,6 +268,12 @@ def _clock_of(settings: Settings, floor: datetime | None) -> Clock:
 def _pause(tried: int) -> None:
     """Sleep for a random time after a conflict, so that two writers do not meet again at once."""
     time.sleep(random.uniform(0.0, min(PAUSE_S * 2**tried, MAX_PAUSE_S)))  # noqa: S311 - no secret
+
+
+def _render_receipt(once: Once, made: Any) -> tuple[int, str]:
+    from forewarn.operator.api.receipts import render_receipt  # it imports the bodies of the API
+
+    return render_receipt(once, made)
 
 
 def read_fleet_file(path: Path) -> Fleet:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -29,30 +30,37 @@ class Moment:
 class Now:
     """The present Moment: the same object for a whole second, so that "still the same second" is one comparison.
 
-    `moment` is valid until the monotonic clock reaches `until_s`: a poll, which reads that clock anyway, makes no call. Only a
-    steady clock gives such a promise; any other clock is read each time. `until_s` never exceeds `fresh_until_s`, so that every
-    poll after that time checks whether the documents in memory are still valid.
+    `moment` is valid until the monotonic clock reaches `until_s`: a poll, which reads that clock anyway, makes no call. A move
+    of the service clock, in any thread, ends it. `until_s` never exceeds `fresh_until_s`, so that every poll after that time
+    checks whether the documents in memory are still valid.
     """
 
-    __slots__ = ("_clock", "_monotonic", "fresh_until_s", "moment", "until_s")
+    __slots__ = ("_clock", "_lock", "_monotonic", "fresh_until_s", "moment", "until_s")
 
     def __init__(self, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._monotonic = monotonic
+        self._lock = threading.Lock()
         self.moment = Moment(clock.display_time())
         self.until_s = 0.0
         self.fresh_until_s = math.inf
+        clock.listen(self._clock_moved)
 
     def __call__(self) -> Moment:
         read_s = self._monotonic()
         if read_s < self.until_s:
             return self.moment
-        now = self._clock.display_time()
-        if now.replace(microsecond=0) != self.moment.at.replace(microsecond=0):
-            self.moment = Moment(now)
-        if self._clock.steady:
-            self.until_s = min(read_s + 1.0 - now.microsecond / 1e6, self.fresh_until_s)
-        return self.moment
+        with self._lock:
+            now, rate = self._clock.display_time(), self._clock.rate
+            if now.replace(microsecond=0) != self.moment.at.replace(microsecond=0):
+                self.moment = Moment(now)
+            lasts_s = (1.0 - now.microsecond / 1e6) / rate if rate else math.inf
+            self.until_s = min(read_s + lasts_s, self.fresh_until_s)
+            return self.moment
+
+    def _clock_moved(self) -> None:
+        with self._lock:  # after a reading that another thread made before the move
+            self.until_s = 0.0
 
 
 # The response indexes of a 304: for a connection that stays open, and for one that closes.

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import glob
 import re
+import struct
 from typing import Callable, Iterable, Iterator, Mapping, Optional, Sequence
 from urllib.parse import urlsplit
 
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.safe_files import read_regular
+from forewarn.guest.system import system
 from forewarn.guest.transport import UNIX, can_connect
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
@@ -33,6 +35,8 @@ _OPTION_245 = re.compile(
     re.MULTILINE,
 )
 
+_STORED_OPTION = struct.Struct("<5I")
+
 Connect = Callable[[str, int, float], bool]
 
 
@@ -49,7 +53,7 @@ def find_endpoint(
         return normal_endpoint(named)
     if _accepts_connections(DEFAULT_ENDPOINT, connect):
         return DEFAULT_ENDPOINT
-    for endpoint in leased_endpoints(leases):
+    for endpoint in (*leased_endpoints(leases), *stored_endpoints(system.dhcp_options())):
         if _accepts_connections(endpoint, connect):
             return endpoint
     return DEFAULT_ENDPOINT
@@ -78,6 +82,31 @@ def leased_endpoints(patterns: Iterable[str]) -> Iterator[str]:
             address = option_245(_read(name))
             if address is not None:
                 yield f"http://{address}"
+
+
+def stored_endpoints(stored: Iterable[bytes]) -> Iterator[str]:
+    """Yield the address in option 245 among the options that Windows stores for each network interface."""
+    for options in stored:
+        address = stored_option_245(options)
+        if address is not None:
+            yield f"http://{address}"
+
+
+def stored_option_245(options: bytes) -> Optional[str]:
+    """Return option 245 of the registry's DhcpInterfaceOptions if it is an address (4 bytes).
+
+    An option has five numbers of four bytes (its code, an unused one, its length, whether it is the vendor's, when it expires)
+    and its value, filled up to a multiple of four bytes.
+    """
+    at = 0
+    while at + _STORED_OPTION.size <= len(options):
+        code, _, length, vendor, _ = _STORED_OPTION.unpack_from(options, at)
+        at += _STORED_OPTION.size
+        value = options[at : at + length]
+        if (code, vendor, len(value)) == (245, 0, 4):
+            return ".".join(str(byte) for byte in value)
+        at += -(-length // 4) * 4
+    return None
 
 
 def option_245(lease: str) -> Optional[str]:

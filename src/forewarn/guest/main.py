@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from forewarn.guest.agent import Agent
     from forewarn.guest.serving.clients import Clients
 
+HELP_COLUMNS = 80
+# The log of a service: this much in one file, and so many older files.
+MAX_LOG_BYTES, OLD_LOGS = 10 * 1024 * 1024, 3
 # Fields of records that are too long for a line, or that `history` shows in another way.
 NOT_IN_HISTORY = (
     "at", "kind", "event", "tell", "child", "kept", "events", "steps", "messages", "tally", "client_approvals",
@@ -71,11 +74,16 @@ class _StoreOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+def _help_formatter(prog: str) -> argparse.HelpFormatter:
+    """Return a formatter of a fixed width: argparse asks `shutil` for the width of the terminal, also when it prints no help."""
+    return argparse.HelpFormatter(prog, width=HELP_COLUMNS)
+
+
 class _StrictParser(argparse.ArgumentParser):
     """A parser, like those of its commands, that refuses an option given twice, and suggests the nearest name for a wrong one."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(formatter_class=_help_formatter, **options)
         self.register("action", None, _StoreOnce)
         self.register("action", "store", _StoreOnce)
 
@@ -115,8 +123,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("check", _check, "Check the configuration and the endpoint; change nothing.")
     run = add("run", _run, "Run until SIGTERM.")
+    run.add_argument(
+        "--service", action="store_true", help="run as a service of Windows, and log to a file in state_dir"
+    )
     run.add_argument("--dry-run", action="store_true", help="log what the agent would do, but do and approve nothing")
-    simulate = add("simulate", _simulate, "Prepare the steps for a invented event, and undo them.")
+    simulate = add("simulate", _simulate, "Prepare the steps for an invented event, and undo them.")
     simulate.add_argument("type", choices=("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"))
     simulate.add_argument("--in", dest="in_", metavar="5m", help="the notice [default: the least notice of that type]")
     status = add(
@@ -161,6 +172,8 @@ def _check(options: argparse.Namespace) -> int:
 
     config = _load(options)
     print(f"ok    {options.config}: {len(config.plan.rules)} rule(s), {len(config.plan.steps)} step(s)")
+    if not (config.plan.steps or config.clients or config.plan.approve == "never"):
+        print("NOTE  there are no steps: the agent approves events and prepares nothing")
     problems = 0
     for step in config.plan.steps:
         messages = HANDLERS[step.handler].check(step.spec)
@@ -242,16 +255,36 @@ def _client(config: configuration.Config, *, interruptible: bool = False) -> Cli
 
 
 def _run(options: argparse.Namespace) -> int:
-    return run(_load(options), dry_run=options.dry_run)
+    config = _load(options)
+    if options.service:
+        system.run_as_service("forewarn-agent", lambda: _run_in_service(config, dry_run=options.dry_run))
+        return 0
+    _set_up_log(config.log_level)
+    system.end_on_signals(_exit)
+    return run(config, dry_run=options.dry_run)
+
+
+def _run_in_service(config: configuration.Config, *, dry_run: bool) -> None:
+    """Run the agent with its log in a file, because a service has no stderr."""
+    from logging.handlers import RotatingFileHandler
+
+    system.make_private_folder(config.state_dir)
+    handler = RotatingFileHandler(
+        config.state_dir / "agent.log", maxBytes=MAX_LOG_BYTES, backupCount=OLD_LOGS, encoding="utf-8"
+    )
+    _set_up_log(config.log_level, handler)
+    try:
+        run(config, dry_run=dry_run)
+    except Exception:
+        logging.getLogger("forewarn.guest").exception("the agent ends")
+        raise
 
 
 def run(config: configuration.Config, *, dry_run: bool = False) -> int:
-    """Run the agent in the foreground until SIGTERM."""
+    """Run the agent until the process ends."""
     from forewarn.guest import status
     from forewarn.guest.agent import Agent
 
-    _set_up_log(config.log_level)
-    system.end_on_signals(_exit)
     journal = journals.MemoryJournal() if dry_run else journals.Journal(config.state_dir)
     log_refused_programs(config.plan)
 
@@ -279,8 +312,13 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
         )
         dry = "; a dry run: nothing is done, nothing is approved" if dry_run else ""
         log.info("watching %s%s", agent.client.endpoint, dry)
-        with _serving_clients(agent, config):
-            agent.run()
+        try:
+            with _serving_clients(agent, config):
+                agent.run()
+        except SystemExit:
+            left = f"; {agent.activity} is under way, and the next agent continues it" if agent.activity else ""
+            log.info("a signal ends the agent%s", left)
+            raise
     except JournalError as error:
         log.error("%s", error)
         return 1
@@ -355,10 +393,11 @@ def log_formatter(*, terminal: bool) -> logging.Formatter:
     return _PlainLines("%(asctime)s %(message)s", "%H:%M:%S") if terminal else _JsonLines()
 
 
-def _set_up_log(level: str) -> None:
-    """Log one line per action to stderr: plain on a terminal, JSON elsewhere."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(log_formatter(terminal=sys.stderr.isatty()))
+def _set_up_log(level: str, handler: Optional[logging.Handler] = None) -> None:
+    """Log one line per action to stderr or to the handler: plain on a terminal, JSON elsewhere."""
+    terminal = handler is None and sys.stderr.isatty()
+    handler = handler or logging.StreamHandler()
+    handler.setFormatter(log_formatter(terminal=terminal))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

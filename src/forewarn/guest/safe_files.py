@@ -22,7 +22,7 @@ MAX_NAMES_SEARCHED = 10_000
 # 0 where the system does not have the flag.
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _NEVER_WAIT: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-BINARY: int = getattr(os, "OBINARY", 0)
+BINARY: int = getattr(os, "O_BINARY", 0)
 _PATH_ONLY: int = getattr(os, "O_PATH", 0)
 _DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
 
@@ -82,12 +82,14 @@ def replace_file(
         with os.fdopen(os.dup(file), "wb") as out:
             out.write(data)
         if owner is not None:
-            with contextlib.suppress(PermissionError):
-                os.fchown(file, owner.st_uid, owner.st_gid)
+            system.give_away(file, owner)
 
 
 def create_file(path: Union[str, Path], mode: int) -> int:
     """Put a new empty file in the place of the file and return its descriptor for writing."""
+    if not _PATH_ONLY:  # Windows gives an open file no other name
+        replace_file(path, b"", mode)
+        return open_regular(path, os.O_WRONLY)
     with contextlib.ExitStack() as after_error:
         with _new_file(path, mode, follow=False, sync=False) as file:
             copy = os.dup(file)
@@ -143,19 +145,17 @@ def _sync_folder(folder: int) -> None:
 
 def _remove_leftovers(location: _Location) -> None:
     """Remove what an agent of this user left when it was killed while it wrote this file."""
-    if location.folder is None:
-        return
-    with contextlib.suppress(OSError):
-        folder = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=location.folder)
-        try:
-            with os.scandir(folder) as entries:
-                for entry in islice(entries, MAX_NAMES_SEARCHED):
-                    if entry.name.startswith(f".{location.name}.") and entry.name.endswith(".new"):
-                        status = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
-                            os.unlink(entry.name, dir_fd=folder)
-        finally:
-            os.close(folder)
+    base = Path(location.name).name
+    with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
+        folder: Union[int, Path] = Path(location.name).parent
+        if location.folder is not None:
+            folder = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=location.folder)
+            opened.callback(os.close, folder)
+        for entry in islice(opened.enter_context(os.scandir(folder)), MAX_NAMES_SEARCHED):
+            if entry.name.startswith(f".{base}.") and entry.name.endswith(".new"):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_uid == system.own_user_number():
+                    os.unlink(location.sibling(entry.name), dir_fd=location.folder)
 
 
 @contextlib.contextmanager
@@ -203,7 +203,7 @@ def _open_path(name: str, folder: Optional[int], opened: contextlib.ExitStack) -
 
 
 def _check_links(location: _Location, status: os.stat_result) -> None:
-    if location.link_owners and location.link_owners - {0, os.geteuid(), status.st_uid}:
+    if location.link_owners and location.link_owners - {0, system.own_user_number(), status.st_uid}:
         raise OSError(errno.EPERM, "a link of another user leads to it")
 
 

@@ -63,6 +63,10 @@ do = "approve"                    # approve | prepare | prepare-only | ignore
 # systemd = { unit = "cache.service" }      # or units = ["a.service", "b.service"]; user = true for a user's own unit
 
 # [[steps]]
+# name = "stop the web server"
+# windows_service = { service = "W3SVC" }   # or services = ["A", "B"]; docs/guide/windows-guests.md
+
+# [[steps]]
 # name = "stop the importer"
 # [steps.process]
 # pid_file = "/run/importer.pid"

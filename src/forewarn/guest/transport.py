@@ -128,8 +128,8 @@ class Transport:
                 connection.request(method, path, body=body or None, headers=dict(headers))
                 if "Prefer" in headers:
                     self._wait_for_answer(connection.sock, deadline_s)
-                response = connection.getresponse()
-                body_bytes = _read(response)
+                with connection.getresponse() as response:
+                    body_bytes = _read(response)
         except socket.timeout:
             self._disconnect()
             raise NoAnswer("no answer in time") from None

@@ -22,7 +22,8 @@ from starlette.types import ASGIApp
 
 from forewarn import __version__
 from forewarn.core.errors import ForewarnError
-from forewarn.operator.metrics import Facts, GuestCounts, GuestMetrics, NodeMetrics, OperatorMetrics, registry_of
+from forewarn.operator.metrics import GuestMetrics, NodeMetrics, OperatorMetrics, registry_of
+from forewarn.operator.node_facts import Facts, GuestCounts
 from forewarn.operator.open_connections import OpenConnections
 from forewarn.operator.request_path import check_paths
 from forewarn.operator.transport_security import require_tls_of_browsers

@@ -70,10 +70,10 @@ class SavedReading(Protocol):
 
 
 class Clock(Protocol):
-    """A source of time. A steady clock runs at the pace of real seconds."""
+    """A source of time. Until it is moved, `rate` of its seconds pass in a real second: 0 if it stands still."""
 
     name: str
-    steady: bool
+    rate: float
 
     def now(self) -> datetime:
         """Return the time for a decision."""
@@ -101,6 +101,9 @@ class Clock(Protocol):
 
     def move_to(self, moment: datetime) -> None:
         """Move the clock forward, or raise Refused if it cannot be moved."""
+
+    def listen(self, moved: Callable[[], None]) -> None:
+        """Call `moved` after each `move_to`."""
 
 
 class _JumpDetector:
@@ -162,7 +165,7 @@ class _JumpDetector:
 
 class SystemClock:
     name = "system"
-    steady = True
+    rate = 1.0
 
     def __init__(
         self,
@@ -201,6 +204,9 @@ class SystemClock:
         raise Refused(
             f"the system clock cannot be moved to {moment:%H:%M:%S}: serve with --clock manual or --clock 60x"
         )
+
+    def listen(self, moved: Callable[[], None]) -> None:
+        """Do nothing: this clock is not moved."""
 
 
 class KeptClock(SystemClock):
@@ -270,6 +276,16 @@ class KeptClock(SystemClock):
 class _Trusted:
     """A clock that no one can set from outside: it has no unexpected jumps."""
 
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, moved: Callable[[], None]) -> None:
+        self._listeners.append(moved)
+
+    def _tell_listeners(self) -> None:
+        for moved in self._listeners:
+            moved()
+
     def jump(self) -> Jump | None:
         return None
 
@@ -288,9 +304,10 @@ class ManualClock(_Trusted):
     """Stands still until `move_to` moves it forward."""
 
     name = "manual"
-    steady = False
+    rate = 0.0
 
     def __init__(self, start: datetime) -> None:
+        super().__init__()
         self._now = start
 
     def now(self) -> datetime:
@@ -303,21 +320,21 @@ class ManualClock(_Trusted):
 
     def move_to(self, moment: datetime) -> None:
         self._now = _forward(self._now, moment)
+        self._tell_listeners()
 
 
 class ScaledClock(_Trusted):
     """Runs `rate` times as fast as the machine's monotonic clock, and can be moved forward."""
-
-    steady = False
 
     def __init__(self, start: datetime, rate: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         if not 0 < rate <= MAX_RATE:
             raise Invalid(
                 f"a clock rate of {rate:g} makes no sense: use a number above 0 and up to {MAX_RATE:g}, like 60x"
             )
+        super().__init__()
         self.name = f"{rate:g}x"
+        self.rate = rate
         self._lock = threading.Lock()
-        self._rate = rate
         self._monotonic = monotonic
         self._start, self._origin = start, monotonic()
 
@@ -328,15 +345,16 @@ class ScaledClock(_Trusted):
     display_time = now
 
     def seconds_until(self, moment: datetime) -> float | None:
-        return max(0.0, (moment - self.now()).total_seconds() / self._rate)
+        return max(0.0, (moment - self.now()).total_seconds() / self.rate)
 
     def move_to(self, moment: datetime) -> None:
         with self._lock:
             # Time went on while the caller was busy: a moment that has just passed is no step back.
             self._start, self._origin = max(self._read(), moment), self._monotonic()
+        self._tell_listeners()
 
     def _read(self) -> datetime:
-        return self._start + timedelta(seconds=(self._monotonic() - self._origin) * self._rate)
+        return self._start + timedelta(seconds=(self._monotonic() - self._origin) * self.rate)
 
 
 def _forward(now: datetime, moment: datetime) -> datetime:

@@ -4,12 +4,13 @@ It is not a second implementation: it starts the service as `serve` does. The re
 one interface, the connection to a guest (`emulated_connection`).
 """
 
-from asyncio import get_running_loop
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,28 +34,29 @@ from forewarn.core.model import (
 from forewarn.core.order_verbs import Outcome
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.connection import ConnectionFactory
-from forewarn.operator.api.calls import CALLS
+from forewarn.service.clock import Clock
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.approvals import Approvals, OnApproval
 from forewarn.testing.default_machines import FIRST_HOST, SCOPE, default_fleet, machine_hosts
 from forewarn.testing.durations import Duration, seconds_of
 from forewarn.testing.emulated_connection import EmulatedConnection, EmulatorParts
-from forewarn.testing.emulator_api import emulator_calls
 from forewarn.testing.emulator_settings import check_settings, emulator_clock, emulator_settings, seeded_ids
 from forewarn.testing.expectations import WITHIN_S, Expectations
 from forewarn.testing.faults import DOCUMENT, Fault, FaultPlan, machine_list, parse_faults, read_faults
-from forewarn.testing.recording_file import read_recording
 from forewarn.testing.refusals import Refusals
-from forewarn.testing.replay import Replay, ReplayedConnection
 from forewarn.testing.request_log import LoggedRequest, RequestLog
 from forewarn.testing.reset import end_maintenances, remove_rules
 from forewarn.testing.short_notice import ShortNotice
 
 if TYPE_CHECKING:
+    from forewarn.operator.api.calls import Call
+    from forewarn.testing.replay import Replay
     from forewarn.testing.scenarios.player import ScenarioRun
 
 MAX_MACHINES = 250
 MAX_PORT = 65_534
+# A test computes a moment before it passes it as `not_before`, and a system clock moves on meanwhile.
+NOT_BEFORE_LATE_S = 1.0
 OPERATOR = Actor("operator", "emulator")
 
 T = TypeVar("T")
@@ -99,7 +101,7 @@ class Emulator:
         guest: str = "",
         operator: str = "",
         faults: Faults | None = None,
-        replay: Path | None = None,
+        replay: Path | str | None = None,
         enabled: bool = True,
         **settings: object,
     ) -> None:
@@ -111,11 +113,12 @@ class Emulator:
         if not 0 <= port <= MAX_PORT:
             raise InvalidSettings(f"port: {port} is not from 1 to {MAX_PORT}, or 0 for any two free ports")
         check_settings(settings)
-        recording = read_recording(replay) if replay is not None else None
-        if recording is not None:
+        self.clock = emulator_clock(clock, seeded=seed is not None)
+        self.replay = _open_replay(Path(replay), self.clock) if replay is not None else None
+        if self.replay is not None:
             if fleet is not None or machines != 1:
                 raise InvalidSettings("replay: a recording is of one machine: leave out other machines and fleets")
-            fleet = default_fleet(1, recording.head.machine)
+            fleet = default_fleet(1, self.replay.recording.head.machine)
         self._fleet_is_file = isinstance(fleet, str | Path)
         self._fleet = (
             read_fleet_file(Path(fleet)) if isinstance(fleet, str | Path) else fleet or default_fleet(machines)
@@ -129,8 +132,6 @@ class Emulator:
         self._settings = settings
         self.seed = seed if seed is not None else int(new_id()[:8], 16)
         self._new_id = seeded_ids(seed) if seed is not None else new_id
-        self.clock = emulator_clock(clock, seeded=seed is not None)
-        self.replay = Replay(recording, self.clock) if recording is not None else None
         self._short_notice = ShortNotice()
         self.log = RequestLog(self.clock.now)
         self.approvals = Approvals()
@@ -183,9 +184,9 @@ class Emulator:
         if self.replay is not None:
             self.replay.nudge = self.service.ticker.nudge
             self.service.ticker.call_periodically(self.replay)
-            connection = partial(ReplayedConnection, self.replay, self._parts)
+            connection = self.replay.connections(self._parts)
         guest_server, self._operator_url = self._running.enter_context(
-            running(self.service, connection=connection, calls=(*CALLS, *emulator_calls(self)), write_address=False)
+            running(self.service, connection=connection, more_calls=self._api_calls, write_address=False)
         )
         self._urls = guest_server.listener.urls
         self._refusals = Refusals(
@@ -197,6 +198,11 @@ class Emulator:
 
     def _connection(self) -> ConnectionFactory:
         return partial(EmulatedConnection, self._parts)
+
+    def _api_calls(self) -> "tuple[Call, ...]":
+        from forewarn.testing.emulator_api import emulator_calls  # it imports the whole API
+
+        return emulator_calls(self)
 
     def _every_caller(self) -> str | None:
         """Return the only machine as `scope/name`, or None if there are several or a file defines them."""
@@ -302,6 +308,7 @@ class Emulator:
         A duration is like "15m", a timedelta or a number of seconds; as `not_before` and `earliest` it counts from now. `notice`
         is the time from now until NotBefore, also if the protocol promises more.
         """
+        now = self.clock.now()
         targets = Targets(
             machines=tuple(self._key(name) for name in machines),
             scope=scope,
@@ -312,8 +319,8 @@ class Emulator:
             type=_one_of(EventType, type, "type"),
             targets=targets,
             source=_one_of(Source, source, "source"),
-            not_before=self._moment(not_before, "not_before"),
-            earliest=self._moment(earliest, "earliest"),
+            not_before=_moment(not_before, "not_before", now),
+            earliest=_moment(earliest, "earliest", now),
             duration_s=-1 if duration_s == -1 else int(seconds_of(duration_s, "duration_s")),
             description=description,
             emergency=emergency,
@@ -323,7 +330,7 @@ class Emulator:
             raise Refused("a replay shows only the recording: schedule on an emulator without `replay`")
         control = self.service.control
         if notice is None:
-            self._check_not_before(request)
+            self._check_not_before(request, now)
             maintenance_id = control.submit(request, OPERATOR)
         else:
             with self._short_notice.of(request.type, int(seconds_of(notice, "notice"))):
@@ -389,6 +396,8 @@ class Emulator:
         A callback that raises fails the test. One that returns the status of an error, like 503, answers the guest with it, and
         nothing is recorded. This can be used as a decorator.
         """
+        if iscoroutinefunction(callback):
+            raise Refused("on_approval: the callback must not be async: it is called in a thread of its own")
         self.approvals.set_callback(callback)
         return callback
 
@@ -522,23 +531,19 @@ class Emulator:
         scope, slash, rest = name.partition("/")
         if slash:
             return scope, rest
+        self._known_machine(name)
         matching = self.service.store.machines_named(name)
         return matching[0].key if len(matching) == 1 else (SCOPE, name)
 
-    def _moment(self, moment: datetime | Duration | None, name: str) -> datetime | None:
-        if moment is None or isinstance(moment, datetime):
-            return moment
-        return self.clock.now() + timedelta(seconds=seconds_of(moment, name))
-
-    def _check_not_before(self, request: MaintenanceRequest) -> None:
+    def _check_not_before(self, request: MaintenanceRequest, now: datetime) -> None:
         """Raise if NotBefore would be later than requested, because the service gives the notice that the protocol promises."""
         if request.not_before is None or request.emergency:
             return
         scopes = [scope for scope in self.service.store.scopes().values() if scope.enabled]
         named = {*(scope for scope, _ in request.targets.machines), request.targets.scope} - {""}
         notices_s = [scope.notice_s(request.type) for scope in scopes if scope.name in named or not named]
-        left_s = (request.not_before - self.clock.now()).total_seconds()
-        if notices_s and left_s < max(notices_s):
+        left_s = (request.not_before - now).total_seconds()
+        if notices_s and left_s < max(notices_s) - NOT_BEFORE_LATE_S:
             promised, short = duration_text(max(notices_s)), duration_text(max(0, int(left_s)))
             raise Invalid(
                 f"not_before: it is {short} from now, but machines that poll get {promised} of notice before a {request.type}, so"
@@ -547,12 +552,28 @@ class Emulator:
             )
 
 
+def _open_replay(path: Path, clock: Clock) -> "Replay":
+    from forewarn.testing.recording_file import read_recording  # few emulators replay
+    from forewarn.testing.replay import Replay
+
+    return Replay(read_recording(path), clock)
+
+
 def _in_event_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")  # an event loop runs only if the test has imported it
     try:
-        get_running_loop()
+        if asyncio is None:
+            return False
+        asyncio.get_running_loop()
     except RuntimeError:
         return False
     return True
+
+
+def _moment(moment: datetime | Duration | None, name: str, now: datetime) -> datetime | None:
+    if moment is None or isinstance(moment, datetime):
+        return moment
+    return now + timedelta(seconds=seconds_of(moment, name))
 
 
 def _one_of(enum: Any, value: str, key: str) -> Any:

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from urllib.parse import parse_qsl
 
 from forewarn.core.document import rfc1123
 from forewarn.core.durations import duration_text
 from forewarn.core.model import Scope
 from forewarn.endpoint import protocol
+from forewarn.endpoint.connection import ConnectionFactory
 from forewarn.endpoint.document_state import DocumentState
 from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.protocol import Approve, Poll, Request, Response
@@ -65,6 +67,10 @@ class Replay:
         self.line = recording.lines[0]
         self.shown_tag = ""  # of the current document
         self.seen_ids: frozenset[str] = frozenset()
+
+    def connections(self, parts: EmulatorParts) -> ConnectionFactory:
+        """Return what makes the connections to guests that this replay answers."""
+        return partial(ReplayedConnection, self, parts)
 
     # -- called by the ticker
 

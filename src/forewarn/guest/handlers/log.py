@@ -6,12 +6,13 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any, List, Mapping, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple
 
 from forewarn.guest.config_values import check_keys, text
 from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.safe_files import open_regular
 from forewarn.guest.steps import Run
+from forewarn.guest.system import system
 
 
 class Spec(NamedTuple):
@@ -31,22 +32,23 @@ def check(spec: Spec) -> List[str]:
     if spec.file:
         folder = Path(spec.file).parent
         return [] if os.access(folder, os.W_OK) else [f"{folder} cannot be written to"]
-    return [] if _facility(spec) is not None else [f"this machine has no syslog, or no facility {spec.syslog!r}"]
+    return (
+        []
+        if system.syslog_facility(spec.syslog) is not None
+        else [f"this machine has no syslog, or no facility {spec.syslog!r}"]
+    )
 
 
 def notify(spec: Spec, run: Run) -> None:
     line = json.dumps({"change": run.change, "event": run.event}, separators=(",", ":"))
-    facility = _facility(spec)
+    facility = system.syslog_facility(spec.syslog)
     if spec.file:
         try:
             _append(spec.file, line.encode() + b"\n")
         except OSError as error:
             raise StepFailed(f"{spec.file} cannot be written: {error.strerror}") from None
     elif facility is not None:
-        import syslog
-
-        syslog.openlog("forewarn-agent", 0, facility)
-        syslog.syslog(syslog.LOG_NOTICE, line)
+        system.write_syslog(facility, line)
 
 
 def _append(path: str, line: bytes) -> None:
@@ -59,14 +61,6 @@ def _append(path: str, line: bytes) -> None:
             line = line[os.write(file, line) :]
     finally:
         os.close(file)
-
-
-def _facility(spec: Spec) -> Optional[int]:
-    try:
-        import syslog
-    except ImportError:
-        return None
-    return getattr(syslog, f"LOG_{spec.syslog.upper()}", None)
 
 
 def do_nothing(*_: object) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import signal
 import stat
+import sys
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
+from typing import IO, Any, Callable, Iterator, Mapping, Optional, Tuple
 
 from forewarn.guest.errors import GuestError
+
+assert sys.platform != "win32"
 
 MAX_LINKS = 40
 DEFAULT_CONFIG = "/etc/forewarn/agent.toml"
@@ -50,9 +54,35 @@ def end_on_signals(end: Callable[..., Any]) -> None:
     signal.signal(signal.SIGINT, end)
 
 
+def syslog_facility(name: str) -> Optional[int]:
+    """Return the number of the facility of the system log, or None if there is no such facility."""
+    import syslog
+
+    return getattr(syslog, f"LOG_{name.upper()}", None)
+
+
+def write_syslog(facility: int, line: str) -> None:
+    import syslog
+
+    syslog.openlog("forewarn-agent", 0, facility)
+    syslog.syslog(syslog.LOG_NOTICE, line)
+
+
+def service_state(name: str) -> str:
+    """Raise OSError: only Windows has such services."""
+    raise OSError(errno.ENOSYS, "only Windows has such services")
+
+
 def run_as_service(name: str, work: Callable[[], Any]) -> None:
     """Raise GuestError: a service manager of Linux runs the agent in the foreground."""
     raise GuestError("only Windows has such services: let systemd run `forewarn-agent run`")
+
+
+def find_program(name: str) -> Optional[str]:
+    """Return the path of the program in PATH, or None; `shutil.which` would bring three compression libraries into memory."""
+    paths = [name] if os.sep in name else [f"{folder}/{name}" for folder in os.get_exec_path() if folder]
+    # `Path.is_file` raises an error for a folder that this user may not search.
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)  # noqa: PTH113
 
 
 # -- files
@@ -75,6 +105,38 @@ def make_private_folder(folder: Path) -> None:
 def replace(source: str, target: str, folder: Optional[int]) -> None:
     """Give the file `source` the name `target`; both are names in `folder`, or paths if it is None."""
     os.replace(source, target, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def give_away(file: int, owner: os.stat_result) -> None:
+    """Give the open file the user and group of `owner`, where this user may."""
+    with contextlib.suppress(PermissionError):
+        os.fchown(file, owner.st_uid, owner.st_gid)
+
+
+def own_user_number() -> int:
+    """Return this user as `os.stat` shows it."""
+    return os.geteuid()
+
+
+def output_file() -> IO[bytes]:
+    """Return a file in memory, or a temporary file where the system has none. All writes go to its end."""
+    try:
+        file = os.fdopen(os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b", buffering=0)
+    except (AttributeError, OSError):
+        import tempfile  # only systems without files in memory need it
+
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the caller closes it
+    fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+    return file
+
+
+def limit_output(file: IO[bytes], max_bytes: int) -> None:
+    """Limit what can still be written to a file in memory; a temporary file gets no limit."""
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(file, fcntl.F_SETFL, 0)
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
+        os.ftruncate(file.fileno(), max_bytes)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
 
 
 def owner_of(file: int) -> int:

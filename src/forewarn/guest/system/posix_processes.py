@@ -7,8 +7,11 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from pathlib import Path
-from typing import IO, Any, List, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Iterator, List, Optional, Sequence, Tuple
+
+assert sys.platform != "win32"
 
 # States in /proc/PID/stat of a process that has ended.
 _ENDED = ("Z", "X")
@@ -73,6 +76,27 @@ def tree_lives(pid: int, child: Optional[subprocess.Popen[bytes]]) -> bool:
         return True
     stats = [_stat_fields(path.name) for path in Path("/proc").glob("[0-9]*")]
     return not stats or any(fields[0] not in _ENDED and int(fields[2]) == pid for fields in stats if fields)
+
+
+@contextlib.contextmanager
+def exit_waiter(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], Optional[int]]]:
+    """Yield a function that waits for the exit; it sleeps without polling where the system allows."""
+    try:
+        pidfd = os.pidfd_open(child.pid)
+    except (AttributeError, OSError):
+        yield lambda seconds: _wait_by_polling(child, seconds)
+        return
+    try:
+        yield lambda seconds: child.poll() if select.select([pidfd], [], [], seconds)[0] else None
+    finally:
+        os.close(pidfd)
+
+
+def _wait_by_polling(child: subprocess.Popen[bytes], seconds: float) -> Optional[int]:
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 # -- processes

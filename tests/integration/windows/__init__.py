@@ -1,0 +1,1 @@
+"""The guest side on Windows: CPython for Windows under Wine, which `scripts/test_tools` installs."""
