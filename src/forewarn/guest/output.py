@@ -1,17 +1,11 @@
 """The output of a program of a step: bounded, and logged as one line when the program has ended.
 
-<<<<<<< HEAD
-The program writes to a file, not to a pipe: it may outlive the agent, and a pipe without a reader would end it. Linux keeps the
-file in memory and limits its size, also for a program that stays in the background after the agent has logged its output.
-On Windows it is a temporary file, which only the agent shortens, while it waits for the program.
-=======
 The program writes to a file, not to a pipe: it may outlive the agent, and a pipe without a reader would end it. The agent trims
-the file while the program runs. After that the kernel limits the size of the file, because something that the program left
-running may go on writing.
+the file while the program runs. After that Linux limits the size of the file, because something that the program left running
+may go on writing; Windows does not.
 
 Programs may also open the file by its name: `echo text > /dev/stderr` empties it. So the file has no fixed size while the program
 runs, and all writes go to its end.
->>>>>>> main
 """
 
 from __future__ import annotations
