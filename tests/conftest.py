@@ -20,8 +20,11 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
-# A shell that starts the tests in the background lets them ignore SIGINT, and so would every program that they start.
+# A shell that starts the tests in the background lets them ignore SIGINT, and `nohup` SIGHUP; so would every program that they
+# start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # What a service writes into its state folder, which must never be the working directory.
 STATE_FILES = ("store.json", "operator.token", "forewarn.db")

@@ -154,7 +154,7 @@ def live(folder: str, die_at: int, story: str) -> int:
     """Run an agent to its end, or two with a reboot between them; return the number of boundaries passed."""
     os.chdir(folder)
     if story == "cancelled":  # a program runs in real time: poll often meanwhile
-        steps.POLL_ENDPOINT_S = client.MIN_BETWEEN_S = client.POLL_EVERY_S = 0.02
+        steps.TRIM_OUTPUT_S = client.MIN_BETWEEN_S = client.POLL_EVERY_S = 0.02
     agent, journal = born(die_at, 0, story)
     while agent.document is None or agent.document.events or not agent.state.quiet:
         if agent.state.boot != boot(story):

@@ -111,6 +111,37 @@ def test_a_signalled_process_is_awaited_after_a_cancel(tmp_path: Path) -> None:
         child.stdout.close()
 
 
+def test_a_process_that_is_still_ending_is_awaited_before_it_is_started(tmp_path: Path) -> None:
+    """The agent was killed, or its time was over, after it had sent the signal; the journal has that."""
+    end = tmp_path / "end"
+    wait = f"[time.sleep(0.01) for _ in iter(pathlib.Path({str(end)!r}).exists, True)]"
+    slow = f"import pathlib; signal.signal(signal.SIGTERM, lambda *_: ({wait}, sys.exit(0)))"
+    table = {"pid_file": str(tmp_path / "pid"), "start": ["sleep", "60"], "foreground": True, "up_for": "0"}
+    spec = process.parse(table, "here")
+    with running(tmp_path, slow) as child:
+        stopping = run_of(share_s=0.3)
+        with pytest.raises(OutOfTime):
+            process.prepare(spec, stopping)
+        assert alive(child.pid)
+        undoing = Run(
+            step="one",
+            phase="recover",
+            event=event(),
+            share_s=PATIENCE_S,
+            time=Time(),
+            kept=stopping.kept,
+            poll=end.touch,
+        )
+        process.recover(spec, undoing)
+        assert child.wait(PATIENCE_S) == 0
+        assert child.stdout is not None
+        child.stdout.close()
+    pid = int((tmp_path / "pid").read_text())
+    assert pid != child.pid
+    assert alive(pid)
+    os.kill(pid, 9)
+
+
 def test_a_program_that_makes_a_daemon_of_itself(tmp_path: Path) -> None:
     """It counts as up when its own pid file names a live process."""
     daemon = f"sleep 60 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"

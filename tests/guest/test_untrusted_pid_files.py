@@ -267,9 +267,9 @@ def test_refused_programs_are_logged_when_the_agent_starts(tmp_path: Path, caplo
 
 
 def test_every_command_of_a_handler_is_named() -> None:
-    """`PROGRAMS` has each field of the specification that is a list of texts, except names of servers."""
+    """`PROGRAMS` has each field of the specification that is a list of texts, except names of servers, units and services."""
     for name, module in HANDLERS.items():
         types = getattr(module, "Spec").__annotations__  # noqa: B009 (a module has no type for it)
         commands = {field for field, kind in types.items() if "Tuple[str, ...]" in str(kind)}
-        others = {"servers", "units", "proxies", "sentinels"}
+        others = {"servers", "units", "services", "proxies", "sentinels"}
         assert set(getattr(module, "PROGRAMS", ())) == commands - others, name

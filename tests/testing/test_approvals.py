@@ -225,6 +225,16 @@ def test_other_results_of_a_callback_fail_the_test(emulator: Emulator) -> None:
     assert emulator.status(event) == "Scheduled"
 
 
+def test_an_async_callback_is_refused(emulator: Emulator) -> None:
+    """Nobody would await it, so none of its checks would run."""
+
+    async def check(_: LoggedRequest) -> None:
+        """Check nothing: it is never called."""
+
+    with pytest.raises(Refused, match="on_approval: the callback must not be async"):
+        emulator.on_approval(check)  # type: ignore[arg-type]
+
+
 def test_the_number_of_callbacks_is_limited() -> None:
     """An approval over the limit is answered with an error, and the test fails."""
     may_return = threading.Event()
@@ -265,3 +275,15 @@ def test_held_approvals_wait_for_their_answers() -> None:
         held.set_hold(hold=True)
         threading.Thread(target=hang_up_is_fine, args=(emulator, first), daemon=True).start()
         held.wait_held(PATIENCE_S)
+
+
+def test_held_approvals_pass_also_if_the_next_ones_are_held(emulator: Emulator) -> None:
+    """The thread of a held approval may wake up only after the test holds approvals again."""
+    held, event = emulator.approvals, emulator.schedule("Reboot", "vm-0")
+    held.set_hold(hold=True)
+    guest = Guest(emulator, event)
+    assert held.wait_held(PATIENCE_S)
+    held.set_hold(hold=False)
+    held.set_hold(hold=True)
+    assert guest.status() == 200
+    assert emulator.status(event) == "Started"

@@ -127,6 +127,28 @@ def test_a_declared_kind_must_be_approved() -> None:
     assert reasons(report)["approves"].startswith("it did not approve Freeze: the agent approves the event: not within")
 
 
+def test_a_failed_row_says_that_requests_exceeded_the_rate_limit() -> None:
+    """They may be the cause, so the reason names the row that is about them."""
+    report = conform(agent_command("hammering"), only=["too-many-429"], events=["type=Reboot"])
+    (reason,) = reasons(report).values()
+    assert re.search(r"after a 429 .* \(the rate limit refused \d+ of its requests: see does-not-hammer\)$", reason)
+
+
+def test_events_of_other_machines_are_shown_alone() -> None:
+    """An agent that handles only the first event of a document is found out too."""
+    report = conform(
+        agent_command("shortsighted"),
+        events=["type=Reboot", "type=Terminate"],
+        only=["own-events-only", "whole-names"],
+        patience_s=WRONG_AGENT_PATIENCE_S,
+        silence_s=PATIENCE_S,
+    )
+    assert reasons(report) == {
+        "own-events-only": "it approved events that name only vm-1: Terminate",
+        "whole-names": "it approved events that name only vm-01: Terminate",
+    }
+
+
 def test_a_source_that_the_service_never_publishes() -> None:
     """An agent that waits for a Terminate by a user gets one. What the platform's document cannot show is skipped."""
     report = conform(

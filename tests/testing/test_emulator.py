@@ -406,6 +406,16 @@ def test_wrong_durations_are_refused(emulator: Emulator, wrong: Any) -> None:
             call(wrong)
 
 
+@pytest.mark.parametrize("clock", ["system", "60x"])
+def test_not_before_may_be_the_notice_while_the_clock_moves(clock: str) -> None:
+    """The duration is counted from the same moment as the notice."""
+    with Emulator(clock=clock) as emulator:
+        event, _ = emulator.service.control.event(emulator.schedule("Reboot", "vm-0", not_before="15m").id)
+        assert event.not_before is not None
+        assert event.published is not None
+        assert event.not_before - event.published >= timedelta(minutes=15)
+
+
 def test_not_before_cannot_shorten_the_notice(emulator: Emulator) -> None:
     """The message says how much notice there is, and how to get less. Nothing is scheduled."""
     for not_before in ("5m", START + timedelta(minutes=5)):
@@ -492,6 +502,8 @@ def test_each_machine_has_a_url_of_its_own() -> None:
         assert send(f"http://127.0.0.3:{urlsplit(emulator.endpoints['emulated/vm-2']).port}").status == 404
         with pytest.raises(NotFound, match="there is no machine 'vm-9': there are emulated/vm-0"):
             emulator.endpoint_of("vm-9")
+        with pytest.raises(NotFound, match="there is no machine 'vm-9': there are emulated/vm-0"):
+            emulator.schedule("Reboot", "vm-9")
     with Emulator() as alone:
         assert alone.endpoint_of("vm-0") == alone.endpoint
 

@@ -24,16 +24,29 @@ class ApprovalQueue:
         self._writer = writer
         self._save = save
         self._waiting: deque[tuple[GuestApproval, Future[None]]] = deque()
+        # Whether the writer's thread is going to look at what waits.
+        self._requested = False
 
     def submit(self, approval: GuestApproval) -> "Future[None]":
         """Queue an approval. A cancelled `Future` takes it out of the queue, unless it is being saved."""
         saved: Future[None] = Future()
         self._waiting.append((approval, saved))
-        self._writer.submit(self._save_waiting)
+        self._request_save()
         return saved
 
+    def _request_save(self) -> None:
+        if not self._requested:
+            self._requested = True
+            self._writer.submit(self._save_waiting)
+
     def _save_waiting(self) -> None:
-        """Save what waits now; runs in the writer's thread, once for each approval, and often finds nothing left to do."""
+        """Save what waits now; runs in the writer's thread. What comes meanwhile is saved by the next call."""
+        self._requested = False
+        self._save_batch()
+        if self._waiting:
+            self._request_save()
+
+    def _save_batch(self) -> None:
         found = [self._waiting.popleft() for _ in range(min(MAX_TOGETHER, len(self._waiting)))]
         batch = [(approval, saved) for approval, saved in found if saved.set_running_or_notify_cancel()]
         if not batch:

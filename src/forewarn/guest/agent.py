@@ -66,6 +66,8 @@ class Agent:
         self.state: State = fold_records(records)
         if self.state.damaged:
             log.error("%d record(s) of the journal cannot be understood and are ignored", self.state.damaged)
+        if clients is not None:
+            clients.remember(self.state.events)
         self.me: Optional[Me] = None
         self.document: Optional[Document] = None
         self.activity = ""
@@ -112,7 +114,7 @@ class Agent:
         self._identified_s = now_s
         me = self.client.me()
         if me != self.me:
-            log.info("this machine is %s (%s)", me.name, me.origin)
+            log.info("this machine is %s, %s", me.name, NAME_ORIGINS[me.origin])
         self.me = me
 
     def turn(self) -> Optional[float]:
@@ -136,12 +138,18 @@ class Agent:
         )
 
     def record_client_approval(self, client: str, event_ids: Sequence[str]) -> None:
-        """Record that a client approves these events, and end the long poll. The thread of a connection calls this."""
+        """Record that a client approves these events, and end the long poll. The thread of a connection calls this.
+
+        An event that has ended meanwhile is left out: its end, which removes its approvals, may be recorded already.
+        """
         with self._recording:
+            listed = {event.key for event in self.document.events} if self.document is not None else set()
             new = [each for each in dict.fromkeys(event_ids) if self.state.missing_approvals(each, [client])]
+            new = [each for each in new if each in listed]
             if not new:
                 return
-            self._record({"kind": "client-approved", "client": client, "ids": new})
+            # Only the agent's own thread compacts the journal: it changes parts of the state without a record.
+            self.state.apply(self.journal.append({"kind": "client-approved", "client": client, "ids": new}))
         log.info("client %r approves %s", client, ", ".join(new))
         self.client.interrupt()
 
@@ -164,6 +172,7 @@ class Agent:
         if line is not None:
             event = record.get("event")
             fields = {**record, **(event if isinstance(event, dict) else self._event_fields(record.get("id")))}
+            fields["Resources"] = ", ".join(fields.get("Resources", ()))
             log.log(line[0], line[1].format_map(_Fields(fields)))
         if record["kind"] in ("started", "over"):
             self._retries.pop(f"approve {record['id']}", None)
@@ -446,7 +455,7 @@ class Agent:
 
     def _show(self) -> None:
         """Report a change to `on_change`, which writes status and metrics; an idle agent writes nothing."""
-        contacts = tuple(self.clients.contacts()) if self.clients is not None else ()
+        contacts = (*self.clients.contacts(), *self.clients.awaited()) if self.clients is not None else ()
         version = hash((self.state.version, self.activity, self.client.failures.last, contacts))
         if version != self._shown_version:
             self._shown_version = version
@@ -460,6 +469,11 @@ class _Fields(Dict[str, Any]):
         return ""
 
 
+NAME_ORIGINS = {
+    "configured": "as configured",
+    "instance": "as the endpoint says",
+    "hostname": "by its host name",
+}
 LOG_LINES: Mapping[str, Tuple[int, str]] = {
     "seen": (logging.INFO, "{EventType} {EventId} of {Resources} is {EventStatus}, not before {NotBefore}: {do}"),
     "changed": (logging.INFO, "{EventType} {EventId} of {Resources} is now not before {NotBefore}: {do}"),

@@ -33,6 +33,7 @@ from forewarn.guest.transport import Response, Transport
 NEWEST_VERSION = "2020-07-01"
 INSTANCE_VERSION = "2017-08-01"
 PATH = "/metadata/scheduledevents"
+INSTANCE_PATH = "/metadata/instance/compute"
 
 # "The first call may take up to two minutes": this applies until one has been answered.
 FIRST_ANSWER_TIMEOUT_S = 130.0
@@ -87,9 +88,9 @@ class Client:
     @property
     def endpoint(self) -> str:
         """The endpoint in use; discovered at the first request, and again after three failures to connect or get a document."""
-        if not self._endpoint:
-            self._endpoint = self._find()
-        return self._endpoint
+        # The threads of an agent's clients read this too, and must not see an endpoint that was forgotten meanwhile.
+        endpoint = self._endpoint = self._endpoint or self._find()
+        return endpoint
 
     # -- reading
 
@@ -226,17 +227,8 @@ class Client:
 
     def instance(self) -> Me:
         """Return this machine as `/metadata/instance` names it; raise BadDocument or another error if it does not."""
-        path = "/metadata/instance/compute"
-        answer = self._request("GET", path, version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S)
-        try:
-            compute = json.loads(answer.body.decode("utf-8-sig"), parse_int=whole_number)
-            name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
-        except (ValueError, AttributeError, RecursionError):
-            name = scale_set = None
-        if not isinstance(name, str) or not name:
-            raise BadDocument(f"{path} has no name")
-        scale_set = scale_set if isinstance(scale_set, str) else ""
-        return Me(writable(name)[:MAX_NAME_CHARS], "instance", writable(scale_set)[:MAX_NAME_CHARS])
+        answer = self._request("GET", INSTANCE_PATH, version=INSTANCE_VERSION, timeout_s=INSTANCE_TIMEOUT_S)
+        return parse_instance(answer.body)
 
     def check_events(self) -> None:
         """Raise EndpointError unless the endpoint has events for this machine; without a version it enables nothing."""
@@ -282,6 +274,19 @@ class Client:
 
     def close(self) -> None:
         self._transport.close()
+
+
+def parse_instance(body: bytes) -> Me:
+    """Return the machine that the body of a response from INSTANCE_PATH names; raise BadDocument if it names none."""
+    try:
+        compute = json.loads(body.decode("utf-8-sig"), parse_int=whole_number)
+        name, scale_set = compute.get("name"), compute.get("vmScaleSetName")
+    except (ValueError, AttributeError, RecursionError):
+        name = scale_set = None
+    if not isinstance(name, str) or not name:
+        raise BadDocument(f"{INSTANCE_PATH} has no name")
+    scale_set = scale_set if isinstance(scale_set, str) else ""
+    return Me(writable(name)[:MAX_NAME_CHARS], "instance", writable(scale_set)[:MAX_NAME_CHARS])
 
 
 def _check_status(answer: Response) -> Response:

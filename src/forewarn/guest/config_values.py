@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
@@ -35,6 +34,8 @@ def check_keys(table: Any, known: Iterable[str], where: str, **required: str) ->
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `did you mean host?` with the nearest known name, or "" if none is near."""
+    import difflib  # only a wrong name needs it
+
     return "".join(f"did you mean {nearest}?" for nearest in difflib.get_close_matches(name, list(known), n=1))
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from forewarn.guest.agent import Agent
     from forewarn.guest.serving.clients import Clients
 
+HELP_COLUMNS = 80
 # The log of a service: this much in one file, and so many older files.
 MAX_LOG_BYTES, OLD_LOGS = 10 * 1024 * 1024, 3
 # Fields of records that are too long for a line, or that `history` shows in another way.
@@ -76,11 +77,16 @@ class _StoreOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+def _help_formatter(prog: str) -> argparse.HelpFormatter:
+    """Return a formatter of a fixed width: argparse asks `shutil` for the width of the terminal, also when it prints no help."""
+    return argparse.HelpFormatter(prog, width=HELP_COLUMNS)
+
+
 class _StrictParser(argparse.ArgumentParser):
     """A parser, like those of its commands, that refuses an option given twice, and suggests the nearest name for a wrong one."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(formatter_class=_help_formatter, **options)
         self.register("action", None, _StoreOnce)
         self.register("action", "store", _StoreOnce)
 
@@ -124,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         "--service", action="store_true", help="run as a service of Windows, and log to a file in state_dir"
     )
     run.add_argument("--dry-run", action="store_true", help="log what the agent would do, but do and approve nothing")
-    simulate = add("simulate", _simulate, "Prepare the steps for a invented event, and undo them.")
+    simulate = add("simulate", _simulate, "Prepare the steps for an invented event, and undo them.")
     simulate.add_argument("type", choices=("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"))
     simulate.add_argument("--in", dest="in_", metavar="5m", help="the notice [default: the least notice of that type]")
     status = add(
@@ -169,6 +175,8 @@ def _check(options: argparse.Namespace) -> int:
 
     config = _load(options)
     print(f"ok    {options.config}: {len(config.plan.rules)} rule(s), {len(config.plan.steps)} step(s)")
+    if not (config.plan.steps or config.clients or config.plan.approve == "never"):
+        print("NOTE  there are no steps: the agent approves events and prepares nothing")
     problems = 0
     for step in config.plan.steps:
         messages = HANDLERS[step.handler].check(step.spec)
@@ -308,8 +316,13 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
         )
         dry = "; a dry run: nothing is done, nothing is approved" if dry_run else ""
         log.info("watching %s%s", agent.client.endpoint, dry)
-        with _serving_clients(agent, config):
-            agent.run()
+        try:
+            with _serving_clients(agent, config):
+                agent.run()
+        except SystemExit:
+            left = f"; {agent.activity} is under way, and the next agent continues it" if agent.activity else ""
+            log.info("a signal ends the agent%s", left)
+            raise
     except JournalError as error:
         log.error("%s", error)
         return 1

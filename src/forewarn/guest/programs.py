@@ -6,7 +6,6 @@ path counts.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
@@ -16,7 +15,7 @@ from forewarn.guest.system import system
 
 def checked_program(argv: Sequence[str]) -> Tuple[str, ...]:
     """Return the command with the path of its program; raise StepFailed if it is missing or others may write it."""
-    path = shutil.which(argv[0])
+    path = system.find_program(argv[0])
     if path is None:
         raise StepFailed(f"{Path(argv[0]).name} cannot be run")
     problem = _problem(path)
@@ -27,7 +26,7 @@ def checked_program(argv: Sequence[str]) -> Tuple[str, ...]:
 
 def program_problems(argv: Sequence[str]) -> List[str]:
     """Return what is wrong with the program, as sentences."""
-    if shutil.which(argv[0]) is None:
+    if system.find_program(argv[0]) is None:
         return [f"{argv[0]} is not a program on this machine"]
     problem = refusal(argv)
     return [problem] if problem else []
@@ -35,7 +34,7 @@ def program_problems(argv: Sequence[str]) -> List[str]:
 
 def refusal(argv: Sequence[str]) -> str:
     """Return why the program would be refused, or "" if it would run or is missing."""
-    path = shutil.which(argv[0])
+    path = system.find_program(argv[0])
     return _problem(path) if path is not None else ""
 
 

@@ -44,12 +44,14 @@ def connect(host: str, port: int, deadline: Deadline, source: Optional[Tuple[str
 
 
 def _look_up(host: str, port: int, deadline: Deadline) -> List[Tuple[int, Any]]:
+    # For a text Python loads the Unicode tables of international names, even if the name has only ASCII.
+    name = host.encode("ascii") if host.isascii() else host
     addresses: List[Tuple[int, Any]] = []
     failures: List[OSError] = []
 
     def look_up() -> None:
         try:
-            addresses.extend((each[0], each[4]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            addresses.extend((each[0], each[4]) for each in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
             failures.append(OSError(f"{host} cannot be looked up: {error}"))
 

@@ -273,10 +273,13 @@ def _approved(state: State, record: Record) -> None:
 
 
 def _client_approved(state: State, record: Record) -> None:
+    """Add the approvals to a copy: the thread of a connection applies this while the agent's thread may read the old one."""
+    approvals = dict(state.client_approvals)
     for each in record["ids"]:
-        state.client_approvals.setdefault(str(each), []).append(str(record["client"]))
-    while len(state.client_approvals) > MAX_CLIENT_APPROVED_EVENTS:
-        del state.client_approvals[next(iter(state.client_approvals))]
+        approvals[str(each)] = [*approvals.get(str(each), ()), str(record["client"])]
+    while len(approvals) > MAX_CLIENT_APPROVED_EVENTS:
+        del approvals[next(iter(approvals))]
+    state.client_approvals = approvals
 
 
 def _refused(state: State, record: Record) -> None:

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import IO, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
@@ -21,10 +20,11 @@ from forewarn.guest.output import ProgramOutput
 from forewarn.guest.processes import POLL_S, discard, end_group, exit_waiter, release, start_held, start_ticks
 from forewarn.guest.programs import checked_program
 
+log = logging.getLogger("forewarn.guest.steps")
 output_log = logging.getLogger("forewarn.guest.output")
 
-# How often the endpoint is polled while a program runs: a more urgent event may come.
-POLL_ENDPOINT_S = 1.0
+# How often the output of a program is trimmed. The endpoint is polled as often as the client allows: an event may change.
+TRIM_OUTPUT_S = 0.2
 # With less time than this a check is not worth starting.
 CHECK_NEEDS_S = 0.5
 # The pause between two health checks.
@@ -150,16 +150,20 @@ class Run:
         `more` adds variables. Raises StepFailed, or OutOfTime after ending the program when its time or `within_s` is over, or
         Interrupted after ending it when no event needs the step any more.
         """
-        code: Optional[int] = None
+        failed = checked
         with contextlib.closing(ProgramOutput()) as output:
             try:
                 child = self._spawn(argv, more or {}, output)
                 code = self._wait_for(child, argv, self._time.monotonic() + within_s, output)
+                failed = checked and code != 0
+            except (Interrupted, SystemExit):  # the program did not fail: it was ended, or it goes on without the agent
+                failed = False
+                raise
             finally:
-                self._log_output(argv, output.text(), failed=checked and code != 0)
+                self._log_output(argv, output.text(), failed=failed)
         if code in (126, 127):
             raise StepFailed(f"{_program_name(argv)} cannot be run")
-        if checked and code != 0:
+        if failed:
             raise StepFailed(
                 f"{_program_name(argv)} ended with {code}"
                 if code > 0
@@ -186,10 +190,10 @@ class Run:
                     left_s = min(self.left_s(), until_s - self._time.monotonic())
                     if left_s <= 0:
                         raise OutOfTime(f"{_program_name(argv)} did not end in time and was ended")
-                    code = wait_for_exit(min(left_s, POLL_ENDPOINT_S))
+                    code = wait_for_exit(min(left_s, TRIM_OUTPUT_S))
                     if code is not None:
                         return code
-                    output.rewind_if_large()
+                    output.trim()
                     self._poll_and_check()
             except (OutOfTime, Interrupted):
                 end_group(child.pid, self._time, child=child)
@@ -255,7 +259,11 @@ def drain_end_s(left_s: float, drain_for_s: float) -> float:
 
 def _anonymous_file() -> IO[bytes]:
     """Return a file in memory where the system has that: a full disk must not keep a step from running."""
-    return os.fdopen(os.memfd_create("event"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("event"), "w+b")
+    import tempfile  # only systems without files in memory need it
+
+    return tempfile.TemporaryFile()
 
 
 def _shorten(names: str) -> str:
@@ -272,6 +280,8 @@ def _program_name(argv: Sequence[str]) -> str:
 
 def await_orphan(child: Tuple[int, int], run: Run, time: Time) -> None:
     """Wait for a program that an earlier agent started; end it when its time is over, or when no event needs it any more."""
+    if _lives(child):
+        log.info("%s %r waits for process %d, which an earlier agent started", run.phase, run.step, child[0])
     try:
         while _lives(child):
             run.pause(POLL_S)

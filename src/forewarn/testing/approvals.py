@@ -73,6 +73,9 @@ class Approvals:
         """Replace the callback; approvals that are held get this status, or pass if it is None."""
         with self._changed:
             self.callback, self._status_of_released = callback, status_of_released
+            if callback != self.hold:
+                for number in self._held:
+                    self._answers.setdefault(number, status_of_released)
             self._changed.notify_all()
 
     def raise_failure(self) -> None:
@@ -103,13 +106,13 @@ class Approvals:
     def hold(self, request: LoggedRequest) -> int | None:
         """Wait for the answer to this approval. This is a callback."""
         with self._changed:
+            if self.callback != self.hold:  # replaced before this thread began
+                return self._status_of_released
             self._held[request.number] = request
             self._changed.notify_all()
-            in_time = self._changed.wait_for(
-                lambda: request.number in self._answers or self.callback != self.hold, MAX_HELD_S
-            )
+            self._changed.wait_for(lambda: request.number in self._answers, MAX_HELD_S)
             del self._held[request.number]
-            return self._answers.pop(request.number, self._status_of_released if in_time else UNAVAILABLE)
+            return self._answers.pop(request.number, UNAVAILABLE)
 
     def set_hold(self, *, hold: bool) -> None:
         """Hold each approval from now on, or let those that are held pass and hold no more."""

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 
 MAX_MACHINES = 250
 MAX_PORT = 65_534
+# A test computes a moment before it passes it as `not_before`, and a system clock moves on meanwhile.
+NOT_BEFORE_LATE_S = 1.0
 OPERATOR = Actor("operator", "emulator")
 
 T = TypeVar("T")
@@ -98,7 +101,7 @@ class Emulator:
         guest: str = "",
         operator: str = "",
         faults: Faults | None = None,
-        replay: Path | None = None,
+        replay: Path | str | None = None,
         enabled: bool = True,
         **settings: object,
     ) -> None:
@@ -111,7 +114,7 @@ class Emulator:
             raise InvalidSettings(f"port: {port} is not from 1 to {MAX_PORT}, or 0 for any two free ports")
         check_settings(settings)
         self.clock = emulator_clock(clock, seeded=seed is not None)
-        self.replay = _open_replay(replay, self.clock) if replay is not None else None
+        self.replay = _open_replay(Path(replay), self.clock) if replay is not None else None
         if self.replay is not None:
             if fleet is not None or machines != 1:
                 raise InvalidSettings("replay: a recording is of one machine: leave out other machines and fleets")
@@ -305,6 +308,7 @@ class Emulator:
         A duration is like "15m", a timedelta or a number of seconds; as `not_before` and `earliest` it counts from now. `notice`
         is the time from now until NotBefore, also if the protocol promises more.
         """
+        now = self.clock.now()
         targets = Targets(
             machines=tuple(self._key(name) for name in machines),
             scope=scope,
@@ -315,8 +319,8 @@ class Emulator:
             type=_one_of(EventType, type, "type"),
             targets=targets,
             source=_one_of(Source, source, "source"),
-            not_before=self._moment(not_before, "not_before"),
-            earliest=self._moment(earliest, "earliest"),
+            not_before=_moment(not_before, "not_before", now),
+            earliest=_moment(earliest, "earliest", now),
             duration_s=-1 if duration_s == -1 else int(seconds_of(duration_s, "duration_s")),
             description=description,
             emergency=emergency,
@@ -326,7 +330,7 @@ class Emulator:
             raise Refused("a replay shows only the recording: schedule on an emulator without `replay`")
         control = self.service.control
         if notice is None:
-            self._check_not_before(request)
+            self._check_not_before(request, now)
             maintenance_id = control.submit(request, OPERATOR)
         else:
             with self._short_notice.of(request.type, int(seconds_of(notice, "notice"))):
@@ -392,6 +396,8 @@ class Emulator:
         A callback that raises fails the test. One that returns the status of an error, like 503, answers the guest with it, and
         nothing is recorded. This can be used as a decorator.
         """
+        if iscoroutinefunction(callback):
+            raise Refused("on_approval: the callback must not be async: it is called in a thread of its own")
         self.approvals.set_callback(callback)
         return callback
 
@@ -525,23 +531,19 @@ class Emulator:
         scope, slash, rest = name.partition("/")
         if slash:
             return scope, rest
+        self._known_machine(name)
         matching = self.service.store.machines_named(name)
         return matching[0].key if len(matching) == 1 else (SCOPE, name)
 
-    def _moment(self, moment: datetime | Duration | None, name: str) -> datetime | None:
-        if moment is None or isinstance(moment, datetime):
-            return moment
-        return self.clock.now() + timedelta(seconds=seconds_of(moment, name))
-
-    def _check_not_before(self, request: MaintenanceRequest) -> None:
+    def _check_not_before(self, request: MaintenanceRequest, now: datetime) -> None:
         """Raise if NotBefore would be later than requested, because the service gives the notice that the protocol promises."""
         if request.not_before is None or request.emergency:
             return
         scopes = [scope for scope in self.service.store.scopes().values() if scope.enabled]
         named = {*(scope for scope, _ in request.targets.machines), request.targets.scope} - {""}
         notices_s = [scope.notice_s(request.type) for scope in scopes if scope.name in named or not named]
-        left_s = (request.not_before - self.clock.now()).total_seconds()
-        if notices_s and left_s < max(notices_s):
+        left_s = (request.not_before - now).total_seconds()
+        if notices_s and left_s < max(notices_s) - NOT_BEFORE_LATE_S:
             promised, short = duration_text(max(notices_s)), duration_text(max(0, int(left_s)))
             raise Invalid(
                 f"not_before: it is {short} from now, but machines that poll get {promised} of notice before a {request.type}, so"
@@ -566,6 +568,12 @@ def _in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _moment(moment: datetime | Duration | None, name: str, now: datetime) -> datetime | None:
+    if moment is None or isinstance(moment, datetime):
+        return moment
+    return now + timedelta(seconds=seconds_of(moment, name))
 
 
 def _one_of(enum: Any, value: str, key: str) -> Any:

@@ -61,6 +61,18 @@ def test_a_file_that_a_killed_agent_left_is_replaced(tmp_path: Path) -> None:
             assert connection.recv(12) == b"HTTP/1.1 200"
 
 
+def test_a_busy_programs_socket_is_left_alone(tmp_path: Path) -> None:
+    """A program that accepts no connection now still has its socket; the agent does not wait for it either."""
+    path = tmp_path / "one.sock"
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as queued:
+        busy.bind(str(path))
+        busy.listen(0)
+        queued.connect(str(path))
+        with pytest.raises(OSError, match="another program listens there"):
+            started(ServedClient("one", path))
+        assert path.exists()
+
+
 def started(client: ServedClient) -> None:
     clients = Clients([client])
     listener = Listener(clients, None)  # type: ignore[arg-type]
@@ -79,6 +91,12 @@ def test_another_programs_socket_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"client 'one': .*one\.sock: another program listens there"):
             started(ServedClient("one", path))
         assert path.exists()
+    datagrams = tmp_path / "log.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as alive:
+        alive.bind(str(datagrams))
+        with pytest.raises(OSError, match=r"log\.sock: another program listens there"):
+            started(ServedClient("one", datagrams))
+        assert datagrams.exists()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"client 'one': 127.0.0.1:{port}: Address already in use"):
@@ -95,6 +113,8 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
+    assert "other users may write" in socket_problem(ServedClient("one", folder / "one.sock"))
+    folder.chmod(0o1777)
     assert "other users may write" in socket_problem(ServedClient("one", folder / "one.sock"))
     assert "there is no folder" in socket_problem(ServedClient("one", tmp_path / "none" / "one.sock"))
     assert socket_problem(ServedClient("one", tmp_path / "one.sock")) == ""

@@ -101,6 +101,7 @@ def test_a_large_body_is_not_read(pair: Pair, head: str) -> None:
         (b"GET / HTTP/1.1\r\nA : b\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nA: b\nC: d\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nA:" + b" " * 16_000 + b"\x01\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", 400),

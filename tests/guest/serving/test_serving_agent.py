@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from forewarn.guest.errors import JournalError, NoAnswer, NotReady, Refused
 from forewarn.guest.journal import Journal
 from forewarn.guest.serving.clients import MAX_AGE_S, MAX_WAITING
 from forewarn.guest.serving.settings import ServedClient
+from forewarn.guest.serving.upstream import Upstream
 from tests.guest.in_process_agent import step
 from tests.guest.serving.local_agent import ServingHarness, approving, endpoint, harness
-from tests.support.fake_endpoint import E1, E2, answer
+from tests.support.fake_endpoint import E1, E2, ManualTime, Reply, ScriptedTransport, answer
 from tests.support.guest_service import get, post
 from tests.support.waiting import until
 
@@ -244,6 +246,42 @@ def test_what_may_be_approved(tmp_path: Path) -> None:
         assert served.kinds.count("client-approved") == 1, "a repeated approval is not recorded again"
 
 
+def test_an_event_of_this_machine_is_not_forwarded_while_only_the_host_name_is_known(tmp_path: Path) -> None:
+    """The agent then asks the endpoint which machine this is, and forwards nothing while the endpoint does not say."""
+    with harness(tmp_path, *approving("one", "two")) as served:
+        reply, instance = served.endpoint.transport.reply, [answer(b"", 429)]
+
+        def without_a_name(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+            return instance[0] if "/instance/" in path else reply(method, path, headers, body)
+
+        served.endpoint.transport.reply = without_a_name
+        served.endpoint.announce()
+        served.endpoint.announce(E2, Resources=["web-1"])
+        served.run(for_s=1)
+        assert served.agent.me is not None
+        assert served.agent.me.origin == "hostname"
+        assert statuses(served, "one", post(E1), post(E2)) == [503, 503]
+        instance[0] = answer(b'{"name":"web-0"}')
+        assert statuses(served, "one", post(E1, E2)) == [200]
+        assert served.endpoint.approved == [E2]
+        assert served.agent.state.client_approvals == {E1: ["one"]}
+
+
+def test_an_endpoint_that_names_no_machine_gets_the_approvals_of_other_events(tmp_path: Path) -> None:
+    """Then the host name is all there is; with `name` in its configuration the agent needs no host name."""
+    with harness(tmp_path, *approving("one")) as served:
+        reply = served.endpoint.transport.reply
+
+        def without_instance(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+            return answer(b"{}", 404) if "/instance/" in path else reply(method, path, headers, body)
+
+        served.endpoint.transport.reply = without_instance
+        served.endpoint.announce(E2, Resources=["web-1"])
+        served.run(for_s=1)
+        assert statuses(served, "one", post(E2)) == [200]
+        assert served.endpoint.approved == [E2]
+
+
 def test_nothing_is_held_if_forwarding_fails(tmp_path: Path) -> None:
     """The endpoint's error is passed on, and the approvals of the same request are not recorded."""
     with harness(tmp_path, *approving("one")) as served:
@@ -275,6 +313,20 @@ def test_repeating_an_approval_is_safe(tmp_path: Path) -> None:
         served.run(for_s=1)
         assert statuses(served, "one", post(E1)) == [200]
         assert served.kinds.count("client-approved") == 0
+
+
+def test_an_event_that_ends_while_the_agent_is_down_may_be_approved(tmp_path: Path) -> None:
+    """The client does not know that the event is over, and the other ids of its request count."""
+    with harness(tmp_path, *approving("one", "two")) as served:
+        served.endpoint.announce()
+        served.run(for_s=1)
+        served.listener.close()
+        served.endpoint.end()
+        served.restart()
+        served.endpoint.announce(E2)
+        served.run(for_s=1)
+        assert statuses(served, "one", post(E1, E2)) == [200]
+        assert served.agent.state.client_approvals == {E2: ["one"]}
 
 
 def test_an_approval_that_cannot_be_recorded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,6 +364,21 @@ def test_approvals_end_with_the_event(tmp_path: Path) -> None:
         assert served.agent.state.client_approvals == {}
 
 
+def test_an_approval_that_comes_when_its_event_ends_is_not_kept(tmp_path: Path) -> None:
+    """The thread of a connection may record it after the agent recorded the end; the event may be listed again."""
+    with harness(tmp_path, *approving("one")) as served:
+        served.endpoint.announce()
+        served.run(for_s=1)
+        served.endpoint.end()
+        served.run(for_s=1)
+        served.agent.record_client_approval("one", [E1])
+        assert served.agent.state.client_approvals == {}
+        served.endpoint.announce()
+        served.run(for_s=5)
+        assert why(served) == "client 'one' has not approved it"
+        assert served.endpoint.approved == []
+
+
 def test_what_the_instance_is_comes_from_the_endpoint(tmp_path: Path) -> None:
     """It is passed through; the same request of six clients is one request to the endpoint."""
     with harness(tmp_path, *approving(*SIX)) as served:
@@ -325,6 +392,17 @@ def test_what_the_instance_is_comes_from_the_endpoint(tmp_path: Path) -> None:
         assert len(served.endpoint.transport.requests) == before + 2
         served.endpoint.fails = NotReady(503, "away")
         assert statuses(served, "one", get("/metadata/instance?api-version=2017-08-01")) == [503]
+
+
+def test_a_request_to_the_endpoint_does_not_keep_the_agent_from_ending() -> None:
+    """The agent ends at once, also while clients ask the endpoint one after another."""
+
+    def ends(*_: object) -> Reply:
+        upstream.close()
+        return answer(b"{}")
+
+    upstream = Upstream(lambda: "http://10.0.0.1", ScriptedTransport(ends), ManualTime())
+    assert upstream.instance("/metadata/instance").status == 200
 
 
 @pytest.mark.parametrize("path", ["../identity", "%2e%2e/identity", ".", "compute//name", "compute\\name"])
@@ -358,6 +436,44 @@ def test_status_and_metrics_list_the_clients(tmp_path: Path) -> None:
         assert lines[-2] == "client     two at 127.0.0.1:0: not heard yet, NOT WAITED FOR"
         status.write(served.agent, tmp_path, tmp_path / "agent.prom")
         assert "forewarn_agent_silent_clients 2\n" in (tmp_path / "agent.prom").read_text()
+
+
+def test_status_shows_when_a_client_that_never_came_is_no_longer_awaited(tmp_path: Path) -> None:
+    """The agent writes status and metrics again at that moment, although nothing else changes."""
+    with harness(tmp_path, *approving("one", timeout_s=60)) as served:
+        shown: list[bool] = []
+        served.agent._on_change = lambda agent: shown.append(status.describe(agent)["clients"][0]["awaited"])
+        served.run(for_s=59)
+        assert set(shown) == {True}
+        served.run(for_s=32)
+        assert shown[-1] is False
+
+
+def test_a_client_may_approve_while_the_agent_reads_the_approvals(tmp_path: Path) -> None:
+    """The agent's thread writes its status from the approvals of before, and goes on."""
+    with harness(tmp_path, *approving("one", "two")) as served:
+        served.endpoint.announce()
+        served.endpoint.announce(E2, Resources=["web-0"])
+        served.run(for_s=1)
+        assert statuses(served, "one", post(E1)) == [200]
+        before = served.agent.state.client_approvals
+        reading = iter(before.items())
+        assert statuses(served, "two", post(E1, E2)) == [200]
+        assert list(reading) == [(E1, ["one"])]
+        assert served.agent.state.client_approvals == {E1: ["one", "two"], E2: ["two"]}
+
+
+def test_a_client_never_compacts_the_journal(tmp_path: Path) -> None:
+    """Its thread could read a state that the agent's thread changes; the agent compacts with its next record."""
+    with harness(tmp_path, *approving("one")) as served:
+        served.endpoint.announce()
+        served.run(for_s=1)
+        served.journal.max_bytes = 0
+        assert statuses(served, "one", post(E1)) == [200]
+        assert served.kinds[-1] == "client-approved"
+        served.run(for_s=5)
+        assert served.kinds[0] == "state"
+        assert served.endpoint.approved == [E1]
 
 
 def test_approvals_of_many_threads_are_all_recorded(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from forewarn.app import server
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
+from forewarn.core.lifecycle import GuestApproval
 from forewarn.core.model import Actor, ClockHold, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
 from forewarn.service import ticker
 from forewarn.service.clock import KeptClock
@@ -27,17 +28,15 @@ from tests.support.waiting import PATIENCE_S, until
 
 
 def line_of(served: Serving, monkeypatch: pytest.MonkeyPatch) -> "list[Future[None]]":
-    """What guests' requests wait for, as it comes; when machines were last seen goes the same way and is not of it."""
-    writer, line = served.endpoint.writer, []
-    submit = writer.submit
+    """What the approvals of guests wait for, as they come."""
+    approvals, line = served.endpoint.approvals, list[Future[None]]()
+    submit = approvals.submit
 
-    def noted(write: Callable[..., None], *more: object) -> "Future[None]":
-        future: Future[None] = submit(write, *more)
-        if not more:
-            line.append(future)
-        return future
+    def noted(approval: GuestApproval) -> "Future[None]":
+        line.append(submit(approval))
+        return line[-1]
 
-    monkeypatch.setattr(writer, "submit", noted)
+    monkeypatch.setattr(approvals, "submit", noted)
     return line
 
 

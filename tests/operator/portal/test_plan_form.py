@@ -272,7 +272,10 @@ def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
         ({"update_domain": "1234567"}, "update_domain"),
         ({"not_before": "tomorrow"}, "not_before"),
         ({"type": "Explode"}, "type"),
-        ({"target": "machines", "scope": "", "machines": "web-9"}, "there is no machine web-9"),
+        (
+            {"target": "machines", "scope": "", "machines": "web-9"},
+            "there is no machine web-9: check its name in the fleet",
+        ),
         ({"target": "nothing"}, "choose scopes"),
         ({"labels": "rack=z9"}, "no machine of shop has labels like rack=z9"),
         ({"labels": "rack=a3,"}, "a part is empty"),

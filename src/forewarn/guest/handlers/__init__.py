@@ -16,35 +16,29 @@ A handler that reports changes (`plan.NOTIFIERS`) has `notify(spec, run)` as wel
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
-from typing import Mapping
+from typing import Iterator, Mapping
 
-from forewarn.guest.handlers import (
-    checkpoint,
-    command,
-    haproxy,
-    http,
-    log,
-    nginx,
-    notify,
-    patroni,
-    process,
-    redis,
-    systemd,
-    windows_service,
-)
+NAMES = (
+    "command", "process", "systemd", "windows_service", "haproxy", "nginx", "http", "patroni", "redis", "checkpoint", "log",
+    "notify",
+)  # fmt: skip
 
-HANDLERS: Mapping[str, ModuleType] = {
-    "command": command,
-    "process": process,
-    "systemd": systemd,
-    "windows_service": windows_service,
-    "haproxy": haproxy,
-    "nginx": nginx,
-    "http": http,
-    "patroni": patroni,
-    "redis": redis,
-    "checkpoint": checkpoint,
-    "log": log,
-    "notify": notify,
-}
+
+class _Handlers(Mapping[str, ModuleType]):
+    """The modules by their names. A look-up imports the module, so the agent holds only the handlers that its plan names."""
+
+    def __getitem__(self, name: str) -> ModuleType:
+        if name not in NAMES:
+            raise KeyError(name)
+        return import_module(f"{__name__}.{name}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+HANDLERS: Mapping[str, ModuleType] = _Handlers()

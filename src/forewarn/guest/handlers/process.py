@@ -20,7 +20,7 @@ from forewarn.guest.handlers.pid_files import (
     running_pid,
     send_signal,
 )
-from forewarn.guest.processes import POLL_S, alive, start_detached
+from forewarn.guest.processes import POLL_S, alive, start_detached, start_ticks
 from forewarn.guest.programs import checked_program, program_problems
 from forewarn.guest.steps import Run
 from forewarn.guest.system import system
@@ -58,8 +58,9 @@ def prepare(spec: Spec, run: Run) -> None:
     if target is None:
         return
     with target:
+        run.keep(signalled=[target.pid, target.ticks])
         send_signal(target, getattr(signal, f"SIG{spec.signal}"))
-        run.finish = True  # the signal cannot be taken back: `recover` must find the process gone
+        run.finish = True  # the signal cannot be taken back
         kill_at_s = run.left_s() - spec.kill_after if spec.kill_after else 0.0
         try:
             while target.alive():
@@ -75,6 +76,9 @@ def verify(spec: Spec, _: Run) -> Optional[bool]:
 
 
 def recover(spec: Spec, run: Run) -> None:
+    pid, ticks = run.kept.get("signalled", (0, 0))
+    # The process may still be ending, if the agent was killed or its time was over. A process that ignores the signal stays.
+    run.wait_at_most(float("inf"), POLL_S, lambda: (not pid or start_ticks(pid) != ticks, ""))
     if not spec.start or _running_pid(spec):
         return
     if spec.foreground:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 from forewarn.guest.config_values import check_keys, flag, strings
 from forewarn.guest.errors import ConfigError, StepFailed
 from forewarn.guest.processes import POLL_S
 from forewarn.guest.steps import Run
+from forewarn.guest.system import system
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z]+")
 # Exit codes of `systemctl is-active`: 0 active, 3 inactive or failed, 4 no such unit.
@@ -31,7 +31,7 @@ def parse(table: Mapping[str, Any], where: str) -> Spec:
 
 
 def check(_: Spec) -> List[str]:
-    return [] if shutil.which("systemctl") else ["this machine has no systemctl"]
+    return [] if system.find_program("systemctl") else ["this machine has no systemctl"]
 
 
 def prepare(spec: Spec, run: Run) -> None:

@@ -6,9 +6,12 @@ import json
 import logging
 import selectors
 import socket
-from typing import Callable, List, Sequence
+from typing import Callable, Iterable, List, Optional, Sequence
 
-from forewarn.guest.errors import JournalError
+from forewarn.guest.client import INSTANCE_PATH, INSTANCE_VERSION, parse_instance
+from forewarn.guest.document import Event
+from forewarn.guest.errors import BadDocument, JournalError
+from forewarn.guest.names import Me
 from forewarn.guest.serving import protocol
 from forewarn.guest.serving.clients import Clients
 from forewarn.guest.serving.protocol import AboutInstance, Answer, Poll, StartRequests
@@ -70,11 +73,14 @@ class Answers:
             return protocol.UNAVAILABLE
         ours: List[str] = []
         others: List[str] = []
-        for event_id in dict.fromkeys(event_ids):
-            event = published.document.event(event_id)
+        events = {each: published.document.event(each) for each in dict.fromkeys(event_ids)}
+        me = self._me(published.me, events.values())
+        if me is None:
+            return protocol.UNAVAILABLE
+        for event_id, event in events.items():
             if event is None and not self._clients.was_shown(event_id):
                 return protocol.error(400, f"Bad request. EventId {event_id} is not an event of this machine's scope")
-            if event is not None and not published.me.is_in(event):
+            if event is not None and not me.is_in(event):
                 others.append(event_id)
             elif event is not None and not event.started:
                 ours.append(event.key)
@@ -91,6 +97,21 @@ class Answers:
             log.error("the approval of client %r is refused: %s", client.name, error)
             return protocol.UNAVAILABLE
         return Answer(200)
+
+    def _me(self, known: Me, events: Iterable[Optional[Event]]) -> Optional[Me]:
+        """Return this machine's name, or None if the agent knows only the host name and the endpoint cannot be asked now.
+
+        The host name may be another one. Then an event of this machine would be forwarded and start before it is prepared.
+        """
+        if known.origin != "hostname" or all(event is None or known.is_in(event) for event in events):
+            return known
+        answer = self._upstream.instance(f"{INSTANCE_PATH}?api-version={INSTANCE_VERSION}")
+        if answer.status == 429 or answer.status >= 500:
+            return None
+        try:
+            return parse_instance(answer.body)
+        except BadDocument:  # the endpoint names no machine: the host name is all there is
+            return known
 
 
 def _wait(changed: socket.socket, connection: socket.socket, wait_s: float) -> None:

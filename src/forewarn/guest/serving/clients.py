@@ -11,7 +11,7 @@ import socket
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set
 
 from forewarn.guest.clock import Time
 from forewarn.guest.document import Document
@@ -59,15 +59,23 @@ class Clients:
         published = Published(document, me) if before is None else before.updated(document, me)
         with self._lock:
             self._published, self._confirmed_s = published, self.time.monotonic()
-            for event in document.events:
-                self._shown_ids[event.key] = None
-                self._shown_ids.move_to_end(event.key)
-            while len(self._shown_ids) > MAX_SHOWN_IDS:
-                self._shown_ids.popitem(last=False)
+            self._remember(event.key for event in document.events)
             if before is None or published.etag != before.etag:
                 for waker in self._waiters:
                     with contextlib.suppress(OSError):  # it is awake already
                         waker.send(b"!")
+
+    def remember(self, event_keys: Iterable[str]) -> None:
+        """Remember events that an earlier agent has shown: approving one is no error, even if it ended meanwhile."""
+        with self._lock:
+            self._remember(event_keys)
+
+    def _remember(self, event_keys: Iterable[str]) -> None:
+        for key in event_keys:
+            self._shown_ids[key] = None
+            self._shown_ids.move_to_end(key)
+        while len(self._shown_ids) > MAX_SHOWN_IDS:
+            self._shown_ids.popitem(last=False)
 
     def awaited(self) -> Mapping[str, float]:
         """Return the clients whose approval counts now, and for how long each still does if it stays silent."""

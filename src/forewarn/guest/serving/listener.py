@@ -56,6 +56,7 @@ class Listener:
         """Listen for every client, or raise ConfigError or OSError."""
         for client in self._clients.served:
             listening = self._sockets[client.name] = _listen(client)
+            listening.setblocking(False)  # a connection may be gone again before it is accepted
             self._selector.register(listening, selectors.EVENT_READ, client)
         self._selector.register(self._closing[0], selectors.EVENT_READ)
         self._thread.start()
@@ -199,7 +200,9 @@ def _listen_on_file(path: Path, mode: int) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if os.path.lexists(path):
-            if listening.connect_ex(str(path)) == 0:
+            listening.setblocking(False)
+            # Only a refusal shows that no program has the socket: another error may come from one that is busy, or is no stream.
+            if listening.connect_ex(str(path)) != errno.ECONNREFUSED:
                 raise OSError(errno.EADDRINUSE, "another program listens there")
             path.unlink()  # an agent that was killed left it
         listening.bind(str(path))
@@ -221,6 +224,8 @@ def socket_problem(client: ServedClient) -> str:
         if not folder.is_dir():
             return f"there is no folder {folder}: create it"
         problem = system.others_may_write(folder)
+        if not problem and folder.stat().st_mode & 0o022:  # in a sticky folder others could come before the agent
+            problem = f"other users may write {folder}: use another folder"
         if problem:
             return f"socket {path} is refused: another program could take its place: {problem}"
         if not os.access(folder, os.W_OK):

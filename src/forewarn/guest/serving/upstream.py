@@ -53,7 +53,8 @@ class Upstream:
             return self._request("POST", target, body) if mine else UNAVAILABLE
 
     def close(self) -> None:
-        with self._turn:
+        """End the connection, unless a request is under way: clients must not keep the agent from ending."""
+        if self._turn.acquire(blocking=False):
             self._transport.close()
 
     @contextlib.contextmanager

@@ -78,6 +78,13 @@ def run_as_service(name: str, work: Callable[[], Any]) -> None:
     raise GuestError("only Windows has such services: let systemd run `forewarn-agent run`")
 
 
+def find_program(name: str) -> Optional[str]:
+    """Return the path of the program in PATH, or None; `shutil.which` would bring three compression libraries into memory."""
+    paths = [name] if os.sep in name else [f"{folder}/{name}" for folder in os.get_exec_path() if folder]
+    # `Path.is_file` raises an error for a folder that this user may not search.
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)  # noqa: PTH113
+
+
 # -- files
 
 
@@ -111,18 +118,25 @@ def own_user_number() -> int:
     return os.geteuid()
 
 
-def output_file(max_bytes: int) -> IO[bytes]:
-    """Return a file in memory that cannot grow beyond this size, or a temporary file where the system has none."""
-    import tempfile  # the SDK needs none
-
+def output_file() -> IO[bytes]:
+    """Return a file in memory, or a temporary file where the system has none. All writes go to its end."""
     try:
         file = os.fdopen(os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b", buffering=0)
     except (AttributeError, OSError):
-        return tempfile.TemporaryFile(buffering=0)
-    with contextlib.suppress(OSError):
+        import tempfile  # only systems without files in memory need it
+
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the caller closes it
+    fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+    return file
+
+
+def limit_output(file: IO[bytes], max_bytes: int) -> None:
+    """Limit what can still be written to a file in memory; a temporary file gets no limit."""
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(file, fcntl.F_SETFL, 0)
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
         os.ftruncate(file.fileno(), max_bytes)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
-    return file
 
 
 def owner_of(file: int) -> int:

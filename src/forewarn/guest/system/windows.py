@@ -8,6 +8,7 @@ import signal
 import sys
 import winreg
 from pathlib import Path
+from shutil import which as find_program
 from typing import Any, Callable, Iterator, Mapping, Optional
 
 assert sys.platform == "win32"
@@ -17,6 +18,7 @@ from forewarn.guest.system.windows_files import (
     MAX_LINKS,
     SYNC_FLAGS,
     give_away,
+    limit_output,
     lock,
     make_private_folder,
     others_may_change,
@@ -39,7 +41,9 @@ __all__ = [
     "default_state_dir",
     "dhcp_options",
     "end_on_signals",
+    "find_program",
     "give_away",
+    "limit_output",
     "lock",
     "make_private_folder",
     "others_may_change",
