@@ -16,11 +16,15 @@ if not exist "%CONFIG%" (
     echo %CONFIG% is missing: write it first
     exit /b 1
 )
+if not exist "%~f2" echo "%~f2" is missing: give the whole path of python.exe& exit /b 1
+rem An endpoint that does not answer yet (3) is no reason to stop here; a wrong configuration or step is.
+"%~f2" "%~f3" check --config "%CONFIG%"
+if errorlevel 1 if not errorlevel 3 exit /b 1
 if not exist "%FOLDER%" mkdir "%FOLDER%"
 rem Only administrators may write below %ProgramFiles%: what runs as the system must not be replaced by others.
-copy /y "%~3" "%FOLDER%\forewarn-agent.pyz" >NUL
+copy /y "%~f3" "%FOLDER%\forewarn-agent.pyz" >NUL
 if errorlevel 1 exit /b 1
-sc.exe create forewarn-agent binPath= "\"%~2\" \"%FOLDER%\forewarn-agent.pyz\" run --service --config \"%CONFIG%\"" start= auto
+sc.exe create forewarn-agent binPath= "\"%~f2\" \"%FOLDER%\forewarn-agent.pyz\" run --service --config \"%CONFIG%\"" start= auto
 if errorlevel 1 exit /b 1
 sc.exe description forewarn-agent "Prepares this machine for maintenance and brings it back"
 rem Whatever goes wrong, and however often: Windows starts it again after five seconds.

@@ -106,7 +106,7 @@ def test_an_operators_approval_starts_an_event(cli: CommandLine) -> None:
     event_id = first_event(maintenance)["id"]
     assert "not approved by db-1" in cli.output("event", "why", event_id)
     watcher = cli.start("event", "watch", event_id)
-    cli.output("event", "approve", event_id)
+    assert f"event {event_id} is approved\n" in cli.output("event", "approve", event_id)
     cli.output("order", "start", cli.open_order()["id"])
     cli.output("order", "finish", event_id, "--new-host", "db-1=rack9")
     output, errors = watcher.communicate(timeout=PATIENCE_S)
@@ -228,6 +228,25 @@ def test_a_checked_fleet_file_warns_like_apply(tmp_path: Path, capsys: pytest.Ca
     check(str(file), as_json=True)
     printed = capsys.readouterr()
     assert (json.loads(printed.out)["warnings"], printed.err) == ([warning], "")
+
+
+def test_a_checked_fleet_file_names_the_windows_that_only_the_server_knows(
+    cli: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line for each window with the tables that name it. `diff` refuses a window that does not exist."""
+    file = tmp_path / "fleet.toml"
+    tables = [("attic", '["nights"]'), ("cellar", "[]"), ("roof", '["nights", "days"]')]
+    file.write_text(
+        "".join(f'[[scopes]]\nname = "{n}"\nkind = "availability-set"\nwindows = {windows}\n' for n, windows in tables)
+    )
+    rest = "is not in this file, because windows are on the server: `forewarn fleet diff` checks whether it exists"
+    check(str(file))
+    assert capsys.readouterr().err.splitlines() == [
+        f'! {file}: scopes[0] "attic", scopes[2] "roof": windows: \'nights\' {rest}',
+        f"! {file}: scopes[2] \"roof\": windows: 'days' {rest}",
+    ]
+    refused = cli.run("fleet", "diff", str(file))
+    assert (refused.returncode, "scope attic: windows: there is no window 'nights'" in refused.stderr) == (FAILED, True)
 
 
 def test_an_empty_fleet_file_is_warned_of(cli: CommandLine, tmp_path: Path) -> None:
@@ -353,6 +372,23 @@ def test_the_budget_of_a_scope_is_set_and_shown(cli: CommandLine) -> None:
     refused = cli.run("scope", "set", "quiet", "--max-unavailable", "few")
     assert refused.returncode == FAILED
     assert "max_unavailable" in refused.stderr
+
+
+def test_windows_of_a_scope_that_leave_a_maintenance_no_time_are_warned_of(cli: CommandLine) -> None:
+    """On standard error; with --json in the result."""
+    for name, day in (("mondays", "Mon"), ("fridays", "Fri")):
+        cli.output("window", "add", name, "--when", f"{day} 00:00-01:00")
+    targets = ("--type", "Reboot", "--machine", "db/db-1", "--window", "mondays")
+    made = cli.json("maintenance", "schedule", *targets, "--yes")
+    text = f"maintenance {made['id']} cannot start in scope db with these windows"
+    changed = cli.run("scope", "set", "db", "--window", "fridays")
+    assert (changed.returncode, f"! {text}" in changed.stderr) == (0, True)
+    assert cli.run("scope", "set", "db", "--window", "mondays").stderr == ""
+    assert text in cli.json("scope", "set", "db", "--window", "fridays")["warnings"][0]
+    cli.output("maintenance", "cancel", made["id"])
+    cli.output("scope", "set", "db", "--window", "")
+    for name in ("mondays", "fridays"):
+        cli.output("window", "remove", name)
 
 
 def test_windows_and_no_go_times_are_added_shown_and_removed(cli: CommandLine) -> None:

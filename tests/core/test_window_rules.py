@@ -28,7 +28,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.needs_operator import needs_operator
-from forewarn.core.window_rules import may_limit
+from forewarn.core.window_rules import may_limit, missed_windows
 from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
 
 # The World begins on Tuesday at 12:00.
@@ -437,3 +437,25 @@ def test_a_wave_that_can_never_start_needs_an_operator() -> None:
         "window",
         "it waits for its window (weekend and afternoon), and its windows and no-go times leave no other time",
     )
+
+
+def test_a_maintenance_that_other_windows_of_its_scope_leave_no_time_is_named() -> None:
+    """Because of its own windows or its deadline. Nothing else is examined: other scopes, and events that no window binds."""
+    made = world(AFTERNOON, WEEKEND)
+    (first,) = made.submit("shop/web-0", strategy=Strategy(windows=("weekend",)))
+    (second,) = made.submit("shop/web-1", not_after=at(600))
+    made.submit("shop/web-1", source=Source.USER)
+    made.submit("desk/d-0", strategy=Strategy(windows=("weekend",)))
+    before = made.snapshot()
+
+    def warnings(**settings: Any) -> tuple[str, ...]:
+        return missed_windows(before, before.fleet_rules, [replace(before.scopes["shop"], **settings)], made.now)
+
+    ending = "cannot start in scope shop with these windows: windows and no-go times leave it no time"
+    assert warnings(windows=("afternoon",)) == (f"maintenance {first.maintenance_id} {ending}",)
+    late = f"maintenance {second.maintenance_id} {ending} before not_after ({full_time(at(600))})"
+    assert warnings(windows=("weekend",)) == (late,)
+    assert warnings(windows=("afternoon", "weekend")) == ()
+    assert warnings(windows=()) == warnings(max_unavailable="1") == ()
+    new = replace(before.scopes["shop"], name="new", windows=("afternoon",))
+    assert missed_windows(before, before.fleet_rules, [new], made.now) == ()

@@ -148,6 +148,14 @@ def test_a_wrong_configuration_ends_with_2_and_a_sentence(tmp_path: Path, verb: 
     assert "other users may write" in run(tmp_path, verb, *AT).stderr
 
 
+def test_names_that_the_output_cannot_encode_are_escaped(tmp_path: Path) -> None:
+    """A console of Windows has a code page. The command goes on, here to the endpoint that does not answer."""
+    configure(tmp_path, 'endpoint = "http://127.0.0.1:9"\n' + STEPS.replace('"touch"\n', '"größer"\n'))
+    ended = run(tmp_path, "check", *AT, PYTHONIOENCODING="ascii")
+    assert ended.returncode == 3, ended.stderr
+    assert "step 'gr\\xf6\\xdfer'" in ended.stdout
+
+
 def test_check_changes_nothing(tmp_path: Path) -> None:
     """`check` examines programs, files, the endpoint and the name; no step runs, and no scope is enabled."""
     with serving() as service:
@@ -156,6 +164,7 @@ def test_check_changes_nothing(tmp_path: Path) -> None:
         good = run(tmp_path, "check", *AT)
         assert good.returncode == 0, good.stdout
         assert "answers: this machine is web-0" in good.stdout
+        assert "NOTE" not in good.stdout
         assert not service.store.snapshot_of("shop").enabled
         assert not (tmp_path / "state").exists()
         assert not (tmp_path / "flag").exists()
@@ -212,6 +221,7 @@ def test_check_says_which_machine_this_is(tmp_path: Path, name: str, instance: b
         checked = run(tmp_path, "check", *AT)
     assert checked.returncode == 0, checked.stdout
     assert f"ok    {url} {sentence}\n" in checked.stdout
+    assert "NOTE  there are no steps: the agent approves events and prepares nothing" in checked.stdout
 
 
 def test_output_on_a_terminal() -> None:
@@ -300,7 +310,10 @@ def test_run_status_and_history(tmp_path: Path) -> None:
         agent.send_signal(signal.SIGTERM)
         _, output = agent.communicate(timeout=PATIENCE_S)
         assert agent.returncode == 0
-        assert all(json.loads(line)["level"] for line in output.splitlines())
+        messages = [json.loads(line)["message"] for line in output.splitlines()]
+        assert "this machine is here, as configured" in messages
+        assert any(f"Reboot {E1} of other, here is Scheduled" in message for message in messages)
+        assert messages[-1] == "a signal ends the agent"
     gone = run(tmp_path, "status", *AT)
     assert gone.returncode == 3
     assert "NOT RUNNING" in gone.stdout
@@ -332,6 +345,28 @@ def test_a_cancel_ends_the_running_program(tmp_path: Path) -> None:
             agent.terminate()
             _, output = agent.communicate(timeout=PATIENCE_S)
     assert "prepare 'slow' was interrupted" in output
+
+
+def test_a_signal_to_the_agent_leaves_the_running_program(tmp_path: Path) -> None:
+    """The last line of the log names the step that is under way, and the output of its program is no warning."""
+    not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
+    served = document(event(NotBefore=not_before, Resources=["here"]))
+    slow = "echo draining; echo $$ > new; mv new pid; exec sleep 600"
+    step = f"command = {{ prepare = ['/bin/sh', '-c', '{slow}'], recover = ['true'] }}"
+    with http_server(lambda handler, _: respond(handler, 200, served)) as url:
+        configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n[[steps]]\nname = "slow"\ntimeout = "5m"\n{step}\n')
+        agent = subprocess.Popen(
+            command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        until((tmp_path / "pid").exists)
+        agent.terminate()
+        _, output = agent.communicate(timeout=PATIENCE_S)
+    pid = int((tmp_path / "pid").read_text())
+    assert alive(pid)
+    os.kill(pid, signal.SIGKILL)
+    *_, printed, last = [json.loads(line) for line in output.splitlines()]
+    assert (printed["level"], printed["output"]) == ("info", "draining")
+    assert last["message"] == ("a signal ends the agent; prepare 'slow' is under way, and the next agent continues it")
 
 
 def test_the_log_stays_json_whatever_programs_print(tmp_path: Path) -> None:

@@ -70,20 +70,23 @@ def test_the_output_of_a_program_is_bounded(
     caplog.set_level("INFO")
     monkeypatch.setattr("forewarn.guest.output.TRIM_BYTES", 100_000)
     monkeypatch.setattr("forewarn.guest.steps.TRIM_OUTPUT_S", 0.02)
-    more = tmp_path / "more"
+    written, more = tmp_path / "written", tmp_path / "more"
     part = "head -c 200000 /dev/zero | tr '\\0' x"
     waits = f"while [ ! -e {more} ]; do sleep 0.02; done"
     trim = ProgramOutput.trim
 
     def touch_after_trimming(output: ProgramOutput) -> None:
-        large = os.fstat(output.fileno()).st_size == 200_000
+        if not written.exists():  # the program may be in the middle of it
+            return
         trim(output)
-        if large:
+        if not more.exists():
             assert os.fstat(output.fileno()).st_size == 0
             more.touch()
 
     monkeypatch.setattr(ProgramOutput, "trim", touch_after_trimming)
-    new_run().command(["/bin/sh", "-c", f"{part}; {waits}; head -c 3000 /dev/zero | tr '\\0' y; echo the end"])
+    new_run().command(
+        ["/bin/sh", "-c", f"{part}; touch {written}; {waits}; head -c 3000 /dev/zero | tr '\\0' y; echo the end"]
+    )
     ((_, logged),) = outputs(caplog)
     assert more.exists()
     assert logged.endswith("x" * 1_000 + "y" * 3_000 + "the end")
@@ -178,6 +181,7 @@ def test_a_program_that_no_event_needs_is_ended(tmp_path: Path, caplog: pytest.L
     shell = f"echo draining; sleep 600 & echo $! > {begun}.new; mv {begun}.new {begun}; wait"
     with pytest.raises(Interrupted, match="no event needs it any more"):
         new_run(needed=lambda: not begun.exists()).command(["/bin/sh", "-c", shell])
+    assert outputs(caplog) == [("INFO", "draining")]
     until(lambda: not alive(int(begun.read_text())))
     assert outputs(caplog) == [("INFO", "draining")]
     waits = f"while [ ! -e {go} ]; do sleep 0.02; done; exit 7"
@@ -233,8 +237,9 @@ def test_a_program_does_not_run_before_its_pid_is_recorded(tmp_path: Path) -> No
     assert not (tmp_path / "done").exists()
 
 
-def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None:
-    """It is ended when its time is over; another process with the same pid is left alone."""
+def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so. It is ended when its time is over; another process with the same pid is left alone."""
+    caplog.set_level("INFO")
     waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
     with subprocess.Popen(["/bin/sh", "-c", waits], start_new_session=True) as soon_over:
         glances: list[None] = []
@@ -247,6 +252,7 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
         await_orphan((soon_over.pid, start_ticks(soon_over.pid)), new_run(PATIENCE_S, poll=glance), Time())
         assert len(glances) >= 3
         assert soon_over.wait() == 0
+        assert caplog.messages == [f"prepare 'one' waits for process {soon_over.pid}, which an earlier agent started"]
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as hanging:
         with pytest.raises(OutOfTime):
             await_orphan((hanging.pid, start_ticks(hanging.pid)), new_run(share_s=0.2), Time())
@@ -257,6 +263,7 @@ def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path) -> None
         assert unneeded.wait(PATIENCE_S) == -signal.SIGTERM
     await_orphan((os.getpid(), start_ticks(os.getpid()) + 1), new_run(share_s=0.1), Time())
     await_orphan((0, 0), new_run(share_s=0.1), Time())
+    assert len(caplog.messages) == 3
 
 
 def test_wait_until_checks_until_the_condition_holds() -> None:

@@ -125,8 +125,8 @@ def test_one_machine_is_changed_without_reading_the_whole_fleet() -> None:
 
     service = Service(Settings(store="memory:"), clock=ManualClock(START), store=Vast(), node="here")
     control, shop, blog = service.control, *(Scope(name=n, kind=ScopeKind.AVAILABILITY_SET) for n in ("shop", "blog"))
-    assert control.put_scope(shop, OPERATOR)
-    assert not control.put_scope(replace(shop, approve_user_events=True), OPERATOR)
+    assert control.put_scope(shop, OPERATOR) == (True, ())
+    assert control.put_scope(replace(shop, approve_user_events=True), OPERATOR) == (False, ())
     control.put_scope(blog, OPERATOR)
     first = Machine(scope="shop", name="a", addresses=("10.0.0.1",), instance_id="i-1")
     assert control.put_machine(first, OPERATOR)

@@ -225,6 +225,16 @@ def test_other_results_of_a_callback_fail_the_test(emulator: Emulator) -> None:
     assert emulator.status(event) == "Scheduled"
 
 
+def test_an_async_callback_is_refused(emulator: Emulator) -> None:
+    """Nobody would await it, so none of its checks would run."""
+
+    async def check(_: LoggedRequest) -> None:
+        """Check nothing: it is never called."""
+
+    with pytest.raises(Refused, match="on_approval: the callback must not be async"):
+        emulator.on_approval(check)  # type: ignore[arg-type]
+
+
 def test_the_number_of_callbacks_is_limited() -> None:
     """An approval over the limit is answered with an error, and the test fails."""
     may_return = threading.Event()

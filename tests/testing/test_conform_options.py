@@ -127,6 +127,13 @@ def test_a_declared_kind_must_be_approved() -> None:
     assert reasons(report)["approves"].startswith("it did not approve Freeze: the agent approves the event: not within")
 
 
+def test_a_failed_row_says_that_requests_exceeded_the_rate_limit() -> None:
+    """They may be the cause, so the reason names the row that is about them."""
+    report = conform(agent_command("hammering"), only=["too-many-429"], events=["type=Reboot"])
+    (reason,) = reasons(report).values()
+    assert re.search(r"after a 429 .* \(the rate limit refused \d+ of its requests: see does-not-hammer\)$", reason)
+
+
 @pytest.mark.parametrize("name", ["shortsighted", "parting"])
 def test_events_of_other_machines_are_shown_alone(name: str) -> None:
     """An agent that handles only the first event of a document is found out too, and one that ends after its approval."""

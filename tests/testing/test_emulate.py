@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.cli.app import run
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 from tests.testing.http_guest import send
 
 JSON = {"Content-Type": "application/json"}
@@ -289,11 +289,19 @@ def test_a_terminal_interrupts_the_command_once() -> None:
         read_until(terminal, b"waiting")
         os.write(terminal, b"\x03")
         read_until(terminal, b"interrupted")
+        until(lambda: not is_pending(process.pid, signal.SIGINT))  # else the kernel makes one signal of two
         process.send_signal(signal.SIGINT)
         read_until(terminal, b"interrupted")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 12
     os.close(terminal)
+
+
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    """Return whether the process has not yet taken a signal that was sent to it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (pending,) = [line.split()[1] for line in lines if line.startswith("ShdPnd:")]
+    return bool(int(pending, 16) >> (number - 1) & 1)
 
 
 def read_until(terminal: int, text: bytes) -> None:

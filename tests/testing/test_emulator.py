@@ -504,6 +504,8 @@ def test_each_machine_has_a_url_of_its_own() -> None:
         assert send(f"http://127.0.0.3:{urlsplit(emulator.endpoints['emulated/vm-2']).port}").status == 404
         with pytest.raises(NotFound, match="there is no machine 'vm-9': there are emulated/vm-0"):
             emulator.endpoint_of("vm-9")
+        with pytest.raises(NotFound, match="there is no machine 'vm-9': there are emulated/vm-0"):
+            emulator.schedule("Reboot", "vm-9")
     with Emulator() as alone:
         assert alone.endpoint_of("vm-0") == alone.endpoint
 

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import threading
 import tomllib
 from contextlib import suppress
@@ -78,6 +79,41 @@ def test_the_example_of_held_approvals_runs(tmp_path: Path) -> None:
             assert (result.returncode, result.stderr) == (code, "")
             assert emulator.service.control.event(event.id)[0].status == status
         guest.join(PATIENCE_S)
+
+
+def test_the_example_of_a_reset_runs(tmp_path: Path) -> None:
+    """Several tests use one emulator and one app, and a failed test shows the timeline."""
+    tests = """
+import contextlib
+from forewarn.guest import Client
+
+@contextlib.contextmanager
+def start_my_service(environment):
+    starts.append(environment["FOREWARN_ENDPOINT"])
+    yield Client(starts[0])
+
+starts = []
+
+@pytest.mark.parametrize("ok", [True, True, False])
+def test_approves(events, my_service, ok):
+    event = events.schedule("Reboot", "vm-0")
+    assert [each.id for each in my_service.document().events] == [event.id]
+    my_service.approve(event.id)
+    events.expect_approval(event)
+    assert len(starts) == 1
+    assert ok
+"""
+    (tmp_path / "test_app.py").write_text(code_block("python", "reset()") + tests)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_app.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "POST /metadata/scheduledevents?api-version=2020-07-01 approving" in done.stdout
 
 
 def run_shell(emulator: Emulator, script: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:

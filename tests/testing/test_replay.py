@@ -91,7 +91,7 @@ def test_bodies_are_replayed_byte_for_byte(tmp_path: Path) -> None:
         {"at_s": 1, "status": 200, "body_base64": base64.b64encode(broken).decode()},
         answer(2, shapeless),
     )
-    with Emulator(replay=write_recording(tmp_path, *lines)) as emulator:
+    with Emulator(replay=str(write_recording(tmp_path, *lines))) as emulator:
         assert send(emulator.endpoint).raw == odd.encode()
         emulator.advance(1)
         assert send(emulator.endpoint).raw == broken

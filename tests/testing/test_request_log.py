@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.emulator_settings import START
-from forewarn.testing.request_log import MAX_BODY_BYTES, MAX_REQUESTS, MAX_TIMELINE, RequestLog
+from forewarn.testing.request_log import MAX_BODY_BYTES, MAX_EQUAL_POLLS, MAX_REQUESTS, MAX_TIMELINE, RequestLog
 from tests.support.waiting import PATIENCE_S
 from tests.testing.http_guest import DOCUMENT, METADATA, approve, send, send_raw
 
@@ -99,3 +99,34 @@ def test_the_log_is_bounded(emulator: Emulator) -> None:
     assert [log.requests()[0].number, log.requests()[-1].number] == [6, MAX_REQUESTS + 5]
     assert len(log.timeline()) == MAX_TIMELINE + 1
     assert log.timeline()[0] == f"… {MAX_REQUESTS + 5 - MAX_TIMELINE} earlier entries"
+
+
+def test_the_timeline_shortens_equal_polls_in_a_row() -> None:
+    """It shows the first and the last, and how many polls are between. Other requests and few polls stay as they are."""
+    log = RequestLog(lambda: START)
+
+    def poll(times: int, incarnation: int) -> None:
+        for _ in range(times):
+            request = log.add_request(scope="s", machine="vm-0", method="GET", target=DOCUMENT, headers=(), body=b"")
+            log.add_answer(request.number, status=200, incarnation=incarnation)
+
+    poll(MAX_EQUAL_POLLS, 1)
+    poll(MAX_EQUAL_POLLS + 1, 2)
+    log.add_note("a note")
+    poll(MAX_TIMELINE * 2, 2)
+    lines = [line[23:] for line in log.timeline()]
+    numbers = [line.partition(" ")[0] for line in lines]
+    assert numbers == ["#1", "#2", "#3", "#4", "#5", "…", "#9", "a", "#10", "…", "#209"]
+    assert lines[5] == "… 3 more polls with this answer"
+    assert lines[9] == "… 198 more polls with this answer"
+
+
+def test_the_timeline_counts_shortened_polls_among_the_earlier_entries() -> None:
+    """A line that stands for several polls counts as many entries when it is left out."""
+    log = RequestLog(lambda: START)
+    for _ in range(MAX_EQUAL_POLLS + 1):
+        request = log.add_request(scope="s", machine="vm-0", method="GET", target=DOCUMENT, headers=(), body=b"")
+        log.add_answer(request.number, status=200)
+    for _ in range(MAX_TIMELINE):
+        log.add_note("a note")
+    assert log.timeline()[0] == f"… {MAX_EQUAL_POLLS + 1} earlier entries"

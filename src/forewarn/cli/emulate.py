@@ -72,7 +72,7 @@ def emulate(
             help="Another address for operators; outside loopback they need the token in FOREWARN_TOKEN.",
         ),
     ] = "",
-    faults: Annotated[Path | None, typer.Option(help="A playbook of faults (TOML).", show_default=False)] = None,
+    faults: Annotated[Path | None, typer.Option(help="A file of faults (TOML).", show_default=False)] = None,
     scenario: Annotated[
         str | None,
         typer.Option(

@@ -143,7 +143,10 @@ def watch(
 @command(app, "approve")
 def approve(session: Session, event: Id) -> None:
     """Approve an event for all its machines; it starts once it waits for nothing else."""
-    _apply(session, event, "approve")
+    approved = session.api.post(session.path_to("event", event, "approve"))
+    if not session.out.as_json:
+        session.out.say(f"event {approved['id']} is approved")
+    _print_sentence(session, approved)
 
 
 @command(app, "cancel")

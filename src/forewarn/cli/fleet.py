@@ -1,6 +1,7 @@
 """`forewarn fleet`: check and apply a fleet file, show what it would change, and export the fleet as a file."""
 
 import sys
+from collections import defaultdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +46,7 @@ def check(file: File, as_json: AsJson = False) -> None:
         if as_json:
             out.json({"file": file, "ok": False, "errors": list(error.problems)})
         raise
-    warnings = _emptiness(fleet) or spanning_hosts(fleet.machines.values())
+    warnings = _emptiness(fleet) or (*spanning_hosts(fleet.machines.values()), *_windows_elsewhere(fleet, file))
     counts = {"scopes": len(fleet.scopes), "machines": len(fleet.machines), "hosts": len(fleet.hosts)}
     data = {"file": file, "ok": True, "errors": [], "warnings": warnings, **counts}
     contents = f"{count(len(fleet.scopes), 'scope')} and {count(len(fleet.machines), 'machine')}"
@@ -156,6 +157,19 @@ def _read_checked(session: Session, file: str) -> str:
 
 def _emptiness(fleet: Fleet) -> tuple[str, ...]:
     return () if fleet.scopes or fleet.machines or fleet.hosts else (EMPTY,)
+
+
+def _windows_elsewhere(fleet: Fleet, file: str) -> list[str]:
+    """Return a warning per window that scopes name: no file has windows."""
+    tables: dict[str, list[str]] = defaultdict(list)
+    for index, scope in enumerate(fleet.scopes.values()):
+        for window in scope.windows:
+            tables[window].append(f'scopes[{index}] "{scope.name}"')
+    return [
+        f"{file}: {names(where)}: windows: {window!r} is not in this file, because windows are on the server:"
+        " `forewarn fleet diff` checks whether it exists"
+        for window, where in tables.items()
+    ]
 
 
 def _read(file: str) -> str:

@@ -99,7 +99,10 @@ def set_scope(
     response = session.api.put(path_of("scopes", scope), settings)
     if not session.out.as_json:
         session.out.say(f"scope {scope} {'created' if response.status == 201 else 'changed'}")
-    _show(session, response.json())
+    changed = response.json()
+    _show(session, changed)
+    for warning in changed["warnings"] if not session.out.as_json else ():
+        session.out.aside(f"! {warning}")
 
 
 def _settings(session: Session, scope: str, *, new: bool) -> dict[str, Any]:

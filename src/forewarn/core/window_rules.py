@@ -5,15 +5,18 @@ that it must give, so that guests prepare no earlier than needed. It starts only
 first, the wave is cancelled and planned again (see `advance`).
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.approvals import approved
+from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.formatting import full_time
-from forewarn.core.model import Event, Maintenance, Scope, Source
+from forewarn.core.model import UNSTARTED, Actor, Event, Maintenance, Scope, Source
 from forewarn.core.planning import due_notice_s, publication
 from forewarn.core.reason import Waiting, wait_until
 from forewarn.core.weekly_times import Interval
@@ -148,6 +151,30 @@ def closing_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> d
     now = _latest_now(draft, wave) if limits is not None else draft.now
     found = limits.first_after(now, now) if limits is not None else None
     return found[1] if found is not None else None
+
+
+def missed_windows(snapshot: Snapshot, rules: FleetRules, scopes: Iterable[Scope], now: datetime) -> tuple[str, ...]:
+    """Warn of open maintenances that can start at no time in scopes that get other windows. `snapshot` is from before that."""
+    known = snapshot.scopes
+    changed = {s.name: s for s in scopes if s.windows and s.name in known and s.windows != known[s.name].windows}
+    draft = Draft(replace(snapshot, fleet_rules=rules, scopes={**known, **changed}), now, Actor("reader"))
+    unstarted: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in snapshot.events.values():
+        if event.scope in changed and event.status in UNSTARTED:
+            unstarted[event.maintenance_id, event.scope].append(event)
+    warnings = []
+    for (maintenance_id, name), events in sorted(unstarted.items()):
+        maintenance = draft.maintenances[maintenance_id]
+        limits, not_after = limits_of(draft, maintenance, events), maintenance.not_after
+        if limits is None:
+            continue
+        found = limits.first_after(now, now)
+        if found is not None and (not_after is None or found[0] < not_after):
+            continue
+        deadline = f" before not_after ({full_time(not_after)})" if found is not None and not_after is not None else ""
+        text = f"maintenance {maintenance_id} cannot start in scope {name} with these windows"
+        warnings.append(f"{text}: windows and no-go times leave it no time{deadline}")
+    return tuple(warnings)
 
 
 def _latest_now(draft: Draft, wave: Iterable[Event]) -> datetime:

@@ -114,7 +114,7 @@ class Agent:
         self._identified_s = now_s
         me = self.client.me()
         if me != self.me:
-            log.info("this machine is %s (%s)", me.name, me.origin)
+            log.info("this machine is %s, %s", me.name, NAME_ORIGINS[me.origin])
         self.me = me
 
     def turn(self) -> Optional[float]:
@@ -172,6 +172,7 @@ class Agent:
         if line is not None:
             event = record.get("event")
             fields = {**record, **(event if isinstance(event, dict) else self._event_fields(record.get("id")))}
+            fields["Resources"] = ", ".join(fields.get("Resources", ()))
             log.log(line[0], line[1].format_map(_Fields(fields)))
         if record["kind"] in ("started", "over"):
             self._retries.pop(f"approve {record['id']}", None)
@@ -468,6 +469,11 @@ class _Fields(Dict[str, Any]):
         return ""
 
 
+NAME_ORIGINS = {
+    "configured": "as configured",
+    "instance": "as the endpoint says",
+    "hostname": "by its host name",
+}
 LOG_LINES: Mapping[str, Tuple[int, str]] = {
     "seen": (logging.INFO, "{EventType} {EventId} of {Resources} is {EventStatus}, not before {NotBefore}: {do}"),
     "changed": (logging.INFO, "{EventType} {EventId} of {Resources} is now not before {NotBefore}: {do}"),

@@ -35,10 +35,7 @@ class Journal:
         self._folder, self.max_bytes = folder, max_bytes
         self._compacted_bytes = 0
         self.path = folder / NAME
-        system.make_private_folder(folder)
-        complaint = system.others_may_write(folder)
-        if complaint:
-            raise ConfigError(f"state_dir {folder} is refused: it records what the agent did, and {complaint}")
+        make_state_dir(folder)
         self._lock = _lock_file(folder / "agent.lock")
         self._file = self._open()
         complete_bytes = len(_complete_lines(self.path))
@@ -119,6 +116,14 @@ class MemoryJournal:
 
     def close(self) -> None:
         pass
+
+
+def make_state_dir(folder: Path) -> None:
+    """Create the folder if it is missing; raise ConfigError if another user could change what is in it."""
+    system.make_private_folder(folder)
+    complaint = system.others_may_write(folder)
+    if complaint:
+        raise ConfigError(f"state_dir {folder} is refused: it records what the agent did, and {complaint}")
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import logging
 import os
@@ -52,6 +53,8 @@ _NAME = re.compile(r"[\w-]+")
 
 def main(arguments: Optional[List[str]] = None) -> NoReturn:
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a service of Windows has none
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may have characters that the output cannot encode
     try:
         code = options.call(options)
     except ConfigError as error:
@@ -127,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         "--service", action="store_true", help="run as a service of Windows, and log to a file in state_dir"
     )
     run.add_argument("--dry-run", action="store_true", help="log what the agent would do, but do and approve nothing")
-    simulate = add("simulate", _simulate, "Prepare the steps for a invented event, and undo them.")
+    simulate = add("simulate", _simulate, "Prepare the steps for an invented event, and undo them.")
     simulate.add_argument("type", choices=("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"))
     simulate.add_argument("--in", dest="in_", metavar="5m", help="the notice [default: the least notice of that type]")
     status = add(
@@ -172,6 +175,8 @@ def _check(options: argparse.Namespace) -> int:
 
     config = _load(options)
     print(f"ok    {options.config}: {len(config.plan.rules)} rule(s), {len(config.plan.steps)} step(s)")
+    if not (config.plan.steps or config.clients or config.plan.approve == "never"):
+        print("NOTE  there are no steps: the agent approves events and prepares nothing")
     problems = 0
     for step in config.plan.steps:
         messages = HANDLERS[step.handler].check(step.spec)
@@ -253,26 +258,27 @@ def _client(config: configuration.Config, *, interruptible: bool = False) -> Cli
 
 
 def _run(options: argparse.Namespace) -> int:
-    config = _load(options)
     if options.service:
-        system.run_as_service("forewarn-agent", lambda: _run_in_service(config, dry_run=options.dry_run))
+        system.run_as_service("forewarn-agent", lambda: _run_in_service(options))
         return 0
+    config = _load(options)
     _set_up_log(config.log_level)
     system.end_on_signals(_exit)
     return run(config, dry_run=options.dry_run)
 
 
-def _run_in_service(config: configuration.Config, *, dry_run: bool) -> None:
+def _run_in_service(options: argparse.Namespace) -> None:
     """Run the agent with its log in a file, because a service has no stderr."""
     from logging.handlers import RotatingFileHandler
 
-    system.make_private_folder(config.state_dir)
+    config = _load(options)
+    journals.make_state_dir(config.state_dir)
     handler = RotatingFileHandler(
         config.state_dir / "agent.log", maxBytes=MAX_LOG_BYTES, backupCount=OLD_LOGS, encoding="utf-8"
     )
     _set_up_log(config.log_level, handler)
     try:
-        run(config, dry_run=dry_run)
+        run(config, dry_run=options.dry_run)
     except Exception:
         logging.getLogger("forewarn.guest").exception("the agent ends")
         raise
@@ -310,8 +316,13 @@ def run(config: configuration.Config, *, dry_run: bool = False) -> int:
         )
         dry = "; a dry run: nothing is done, nothing is approved" if dry_run else ""
         log.info("watching %s%s", agent.client.endpoint, dry)
-        with _serving_clients(agent, config):
-            agent.run()
+        try:
+            with _serving_clients(agent, config):
+                agent.run()
+        except SystemExit:
+            left = f"; {agent.activity} is under way, and the next agent continues it" if agent.activity else ""
+            log.info("a signal ends the agent%s", left)
+            raise
     except JournalError as error:
         log.error("%s", error)
         return 1

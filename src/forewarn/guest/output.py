@@ -1,8 +1,8 @@
-"""The output of a program of a step: kept in memory, bounded, and logged as one line when the program has ended.
+"""The output of a program of a step: bounded, and logged as one line when the program has ended.
 
 The program writes to a file, not to a pipe: it may outlive the agent, and a pipe without a reader would end it. The agent trims
-the file while the program runs. After that the kernel limits the size of the file, because something that the program left
-running may go on writing. Only the output of a program whose agent was killed has no limit, until that program ends.
+the file while the program runs. After that Linux limits the size of the file, because something that the program left running
+may go on writing; Windows does not. Nothing limits the output of a program whose agent was killed, until that program ends.
 
 Programs may also open the file by its name: `echo text > /dev/stderr` empties it. So the file has no fixed size while the program
 runs, and all writes go to its end.

@@ -1,4 +1,4 @@
-"""`forewarn-agent simulate`: prepare and undo the steps on this machine for a invented event, without asking an endpoint.
+"""`forewarn-agent simulate`: prepare and undo the steps on this machine for an invented event, without asking an endpoint.
 
 The simulation has its own journal beside the agent's. If it is killed, the next simulation first undoes what it left.
 The caller holds the agent's journal meanwhile, so that no agent runs the same steps at the same time.

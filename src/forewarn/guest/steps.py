@@ -20,6 +20,7 @@ from forewarn.guest.output import ProgramOutput
 from forewarn.guest.processes import POLL_S, discard, end_group, exit_waiter, release, start_held, start_ticks
 from forewarn.guest.programs import checked_program
 
+log = logging.getLogger("forewarn.guest.steps")
 output_log = logging.getLogger("forewarn.guest.output")
 
 # How often the output of a program is trimmed. The endpoint is polled as often as the client allows: an event may change.
@@ -149,19 +150,20 @@ class Run:
         `more` adds variables. Raises StepFailed, or OutOfTime after ending the program when its time or `within_s` is over, or
         Interrupted after ending it when no event needs the step any more.
         """
-        code: Optional[int] = None
+        failed = checked
         with contextlib.closing(ProgramOutput()) as output:
             try:
                 child = self._spawn(argv, more or {}, output)
                 code = self._wait_for(child, argv, self._time.monotonic() + within_s, output)
-            except Interrupted:
-                checked = False  # its output is not that of a failed program
+                failed = checked and code != 0
+            except (Interrupted, SystemExit):  # the program did not fail: it was ended, or it goes on without the agent
+                failed = False
                 raise
             finally:
-                self._log_output(argv, output.text(), failed=checked and code != 0)
+                self._log_output(argv, output.text(), failed=failed)
         if code in (126, 127):
             raise StepFailed(f"{_program_name(argv)} cannot be run")
-        if checked and code != 0:
+        if failed:
             raise StepFailed(
                 f"{_program_name(argv)} ended with {code}"
                 if code > 0
@@ -278,6 +280,8 @@ def _program_name(argv: Sequence[str]) -> str:
 
 def await_orphan(child: Tuple[int, int], run: Run, time: Time) -> None:
     """Wait for a program that an earlier agent started; end it when its time is over, or when no event needs it any more."""
+    if _lives(child):
+        log.info("%s %r waits for process %d, which an earlier agent started", run.phase, run.step, child[0])
     try:
         while _lives(child):
             run.pause(POLL_S)

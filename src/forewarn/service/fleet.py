@@ -20,6 +20,7 @@ from forewarn.core.fleet_difference import (
     refuse_large_removal,
 )
 from forewarn.core.model import OPEN, Actor, Machine, Scope
+from forewarn.core.window_rules import missed_windows
 from forewarn.core.window_verbs import refuse_unknown_windows
 from forewarn.service.decisions import Decisions, Once, too_many_conflicts, wake_hosts
 from forewarn.service.hooks import without_hooks_of
@@ -51,8 +52,8 @@ class FleetUseCases(Decisions):
 
         return self._change_fleet(compare, actor, dry_run=dry_run, once=once)
 
-    def put_scope(self, scope: Scope, actor: Actor) -> bool:
-        """Return whether it is new."""
+    def put_scope(self, scope: Scope, actor: Actor) -> tuple[bool, tuple[str, ...]]:
+        """Return whether it is new, and warnings."""
         new = False
 
         def diff(current: Fleet) -> Difference:
@@ -60,10 +61,10 @@ class FleetUseCases(Decisions):
             new = scope.name not in current.scopes
             return difference(current, Fleet({scope.name: scope}, {}))
 
-        self._change_fleet(
+        changed = self._change_fleet(
             diff, actor, focus=Focus(scopes=(scope.name,), inventory=True, whole_maintenances=False, open_events=False)
         )
-        return new
+        return new, changed.warnings
 
     def put_machine(self, machine: Machine, actor: Actor) -> bool:
         """Return whether it is new."""
@@ -162,10 +163,13 @@ class FleetUseCases(Decisions):
                 diff = compare(Fleet(current.scopes, current.machines, current.hosts))
                 if not diff.lines and (dry_run or once is None):
                     return diff
-                if any(scope.windows for scope in diff.scopes):
-                    refuse_unknown_windows(self._store.fleet_rules(), diff.scopes)
                 now = self._clock.now() if dry_run else self._now()
                 snapshot = self._store.snapshot(Focus(scopes=diff.touched, whole_maintenances=False))
+                if any(scope.windows for scope in diff.scopes):
+                    rules = self._store.fleet_rules()
+                    refuse_unknown_windows(rules, diff.scopes)
+                    warnings = (*diff.warnings, *missed_windows(snapshot, rules, diff.scopes, now))
+                    diff = replace(diff, warnings=warnings)
                 versions = {name: scope.version for name, scope in current.scopes.items()}
                 change = apply_difference(snapshot, diff, versions=versions, now=now, actor=actor)
                 if dry_run:

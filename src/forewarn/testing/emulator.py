@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -100,7 +101,7 @@ class Emulator:
         guest: str = "",
         operator: str = "",
         faults: Faults | None = None,
-        replay: Path | None = None,
+        replay: Path | str | None = None,
         enabled: bool = True,
         **settings: object,
     ) -> None:
@@ -113,7 +114,7 @@ class Emulator:
             raise InvalidSettings(f"port: {port!r} is not from 1 to {MAX_PORT}, or 0 for any two free ports")
         check_settings(settings)
         self.clock = emulator_clock(clock, seeded=seed is not None)
-        self.replay = _open_replay(replay, self.clock) if replay is not None else None
+        self.replay = _open_replay(Path(replay), self.clock) if replay is not None else None
         if self.replay is not None:
             if fleet is not None or machines != 1:
                 raise InvalidSettings("replay: a recording is of one machine: leave out other machines and fleets")
@@ -395,6 +396,8 @@ class Emulator:
         A callback that raises fails the test. One that returns the status of an error, like 503, answers the guest with it, and
         nothing is recorded. This can be used as a decorator.
         """
+        if iscoroutinefunction(callback):
+            raise Refused("on_approval: the callback must not be async: it is called in a thread of its own")
         self.approvals.set_callback(callback)
         return callback
 
@@ -528,6 +531,7 @@ class Emulator:
         scope, slash, rest = name.partition("/")
         if slash:
             return scope, rest
+        self._known_machine(name)
         matching = self.service.store.machines_named(name)
         return matching[0].key if len(matching) == 1 else (SCOPE, name)
 

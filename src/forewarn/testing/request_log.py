@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from time import monotonic
 from typing import TypeVar
 
@@ -19,6 +20,8 @@ MAX_REQUESTS = 10_000
 MAX_CHANGES = 10_000
 MAX_BODY_BYTES = 4_096
 MAX_TIMELINE = 100
+# Of more equal polls in a row than this, the timeline shows only the first and the last.
+MAX_EQUAL_POLLS = 4
 SHOWN_ID_CHARS = 8
 # The timeline shows when a poll was received if its answer took at least this long.
 LONG_WAIT_S = 0.1
@@ -220,18 +223,24 @@ class RequestLog:
         """Return the latest entries, one line each, with the real time and the service's time.
 
         A poll appears when it was answered, after the changes in its answer. Other requests appear when they were received,
-        before the changes that they caused.
+        before the changes that they caused. Many equal polls in a row are shortened.
         """
         with self._updated:
             entries = [
                 *map(_timeline_entry, self._requests.values()),
-                *((change.at_s, change.at, change.text) for change in self._changes),
+                *((change.at_s, change.at, change.text, "") for change in self._changes),
             ]
             gone = self._gone
         entries.sort(key=lambda entry: entry[0])
-        lines = [f"{at_s:9.3f} s  {self._since_start(at):>8}  {text}" for at_s, at, text in entries[-MAX_TIMELINE:]]
-        left_out = len(entries) - len(lines) + gone
-        return [f"… {left_out} earlier entries", *lines] if left_out else lines
+        lines: list[tuple[int, str]] = []  # how many entries a line stands for, and its text
+        for poll, equal in groupby(entries, key=lambda entry: entry[3]):
+            shown = [(1, f"{at_s:9.3f} s  {self._since_start(at):>8}  {text}") for at_s, at, text, _ in equal]
+            if poll and len(shown) > MAX_EQUAL_POLLS:
+                shown[1:-1] = [(len(shown) - 2, f"{'':23}… {len(shown) - 2} more polls with this answer")]
+            lines += shown
+        left_out = sum(count for count, _ in lines[:-MAX_TIMELINE]) + gone
+        texts = [text for _, text in lines[-MAX_TIMELINE:]]
+        return [f"… {left_out} earlier entries", *texts] if left_out else texts
 
     def trace(self) -> str:
         """Return a line per request with the service's time: the same seed and the same guests give the same bytes."""
@@ -245,12 +254,15 @@ class RequestLog:
         return f"+{duration_text(int((moment - self._began).total_seconds()))}"
 
 
-def _timeline_entry(request: LoggedRequest) -> tuple[float, datetime, str]:
-    """Return the real time, the service's time and the text. The text of a long poll also says when it was received."""
+def _timeline_entry(request: LoggedRequest) -> tuple[float, datetime, str, str]:
+    """Return the real time, the service's time, the text, and for an answered poll its text without number and times.
+
+    The text of a long poll also says when it was received.
+    """
     if not request.polls or request.answered_s is None or request.answered_at is None:
-        return request.at_s, request.at, str(request)
+        return request.at_s, request.at, str(request), ""
     received = f" (received at {request.at_s:.3f} s)" if request.answered_s - request.at_s >= LONG_WAIT_S else ""
-    return request.answered_s, request.answered_at, f"{request}{received}"
+    return request.answered_s, request.answered_at, f"{request}{received}", str(request).partition(" ")[2]
 
 
 def _short(event_id: str) -> str:

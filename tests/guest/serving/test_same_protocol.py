@@ -1,6 +1,7 @@
 """A client of the agent is answered as by the endpoint itself: the requests of the endpoint's conversations, sent to both."""
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from http.client import HTTPResponse
@@ -12,6 +13,7 @@ from forewarn.guest.agent import Agent
 from forewarn.guest.client import Client as SdkClient
 from forewarn.guest.journal import MemoryJournal
 from forewarn.guest.plan import Plan
+from forewarn.guest.serving import clients as served_clients
 from forewarn.guest.serving import listener as listeners
 from forewarn.guest.serving import upstream
 from forewarn.guest.serving.clients import Clients
@@ -37,6 +39,7 @@ def both() -> Iterator[tuple[Serving, int, bytes]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listeners, "BURST", 1_000_000.0)
         patch.setattr(upstream, "MIN_BETWEEN_S", 0.0)
+        patch.setattr(served_clients, "MAX_AGE_S", math.inf)  # the agent polls only once, however long the tests take
         with serving() as endpoint:
             sdk = SdkClient(f"http://127.0.0.1:{endpoint.port}", source_address=VM)
             clients = Clients([ServedClient("one", port=0, approves=True)])

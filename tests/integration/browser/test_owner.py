@@ -58,3 +58,30 @@ def test_an_owner_approves_and_subscribes_to_a_calendar(
     assert f"{address.scheme}://{address.netloc}" == service.url
     calendar = service.request("GET", f"{address.path}?{address.query}", token="")
     assert (calendar.status, scope.encode() + b"/" in calendar.raw) == (200, True)
+
+
+def test_an_owner_schedules_a_drill_on_a_phone(service: RunningService, new_page: NewPage) -> None:
+    """The form shows the fields of the chosen kind only, and the report of the drill follows the confirmation."""
+    for made in service.get("/v1/maintenances")["items"]:
+        service.post(f"/v1/maintenances/{made['id']}/cancel")
+    page = new_page(viewport={"width": 390, "height": 800})
+    page.goto(f"{service.url}/login")
+    page.get_by_label("Token").fill(service.token_of("owner", "shop"))
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Your machines")).to_be_visible()
+    page.goto(f"{service.url}/drills")
+    page.get_by_role("link", name="Schedule one").click()
+    expect(page.get_by_label("Machine", exact=True)).to_be_hidden()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_label("Restart a machine").check()
+    expect(page.get_by_label("All machines of these scopes")).to_be_hidden()
+    page.get_by_label("Drill: machines prepare").check()
+    page.get_by_label("All machines of these scopes").fill("shop")
+    page.get_by_role("button", name="Show preview").click()
+    expect(page.get_by_text("These machines really drain and fail over. Nothing touches them.")).to_be_visible()
+    page.get_by_role("button", name="Confirm").click()
+    expect(page.get_by_text("Planned. Guests see")).to_be_visible()
+    (drill,) = service.get("/v1/drills")["items"]
+    assert page.url.startswith(f"{service.url}/drills/{drill['id']}")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from scripts.build_agent import build
 
+from forewarn.guest.journal import read
 from forewarn.testing.emulator import Emulator
-from tests.integration.windows.wine_machine import ROOT, WineMachine
+from tests.integration.windows.wine_machine import ROOT, Ended, WineMachine
 from tests.support.waiting import PATIENCE_S, until
 
 PYTHON, PYZ = "C:\\python\\python.exe", "C:\\Program Files\\forewarn\\forewarn-agent.pyz"
@@ -51,7 +52,7 @@ def did(machine: WineMachine) -> list[str]:
 
 def journal(machine: WineMachine) -> list[dict[str, object]]:
     path = machine.drive / "ProgramData" / "forewarn-agent" / "journal.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return read(path)[0]
 
 
 def starts(machine: WineMachine) -> list[object]:
@@ -59,15 +60,16 @@ def starts(machine: WineMachine) -> list[object]:
     return [record["boot"] for record in journal(machine) if record["kind"] == "start"]
 
 
-def agent_pids() -> list[int]:
-    """Return the processes of this system that run the agent's service."""
+def agent_pids(machine: WineMachine) -> list[int]:
+    """Return the processes of this system that run the agent's service on this machine, and not on another one."""
+    prefix = os.fsencode(f"WINEPREFIX={machine.drive.parent}")
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            line = (folder / "cmdline").read_bytes()
+            line, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
         except OSError:
             continue
-        if b"forewarn-agent.pyz" in line and b"--service" in line:
+        if b"forewarn-agent.pyz" in line and b"--service" in line and prefix in environment.split(b"\0"):
             found.append(int(folder.name))
     return found
 
@@ -77,28 +79,36 @@ def state_of(machine: WineMachine, service: str) -> str:
     return next(line.split()[-1] for line in output.splitlines() if "STATE" in line)
 
 
+def install_service(machine: WineMachine) -> Ended:
+    return machine.run("cmd.exe", "/c", "C:\\service.cmd", "install", PYTHON, "C:\\agent.pyz")
+
+
 @pytest.mark.timeout(10 * PATIENCE_S)
 def test_a_reboot_is_prepared_approved_and_recovered_from(machine: WineMachine, tmp_path: Path) -> None:
     """The agent is killed while it prepares; the next one waits for the program, approves, and after the boot recovers."""
     with Emulator(clock="system") as emulator:
         (machine.drive / "ProgramData" / "forewarn").mkdir()
         config = machine.drive / "ProgramData" / "forewarn" / "agent.toml"
-        config.write_text(CONFIG.format(endpoint=emulator.environment["FOREWARN_ENDPOINT"], python=PYTHON))
-        (machine.drive / "slow.py").write_text(SLOW_STEP)
         shutil.copy(ROOT / "packaging" / "forewarn-agent-service.cmd", machine.drive / "service.cmd")
         shutil.copy(build(tmp_path / "agent.pyz"), machine.drive / "agent.pyz")
+        config.write_text("[[steps]]\nnme = 'one'\n")
+        refused = install_service(machine)
+        assert refused.code == 1
+        assert "nme" in refused.output
+        config.write_text(CONFIG.format(endpoint=emulator.environment["FOREWARN_ENDPOINT"], python=PYTHON))
+        (machine.drive / "slow.py").write_text(SLOW_STEP)
         assert machine.run("sc.exe", "start", "Spooler").code == 0
 
-        installed = machine.run("cmd.exe", "/c", "C:\\service.cmd", "install", PYTHON, "C:\\agent.pyz")
+        installed = install_service(machine)
         assert installed.code == 0, installed.output
         until(lambda: len(starts(machine)) == 1)
         event = emulator.schedule("Reboot", "vm-0")
         until(lambda: did(machine) == ["begun"])
 
-        (pid,) = agent_pids()
+        (pid,) = agent_pids(machine)
         os.kill(pid, signal.SIGKILL)
-        # Wine restarts no service that failed: start it again by hand, as its manager would.
-        assert machine.run("sc.exe", "start", "forewarn-agent").code == 0
+        # Wine restarts no service that failed: start it again by hand, as its manager would, once it knows that it ended.
+        until(lambda: machine.run("sc.exe", "start", "forewarn-agent").code == 0)
         until(lambda: len(starts(machine)) == 2)
         emulator.expect_no_approval(event)
         (machine.drive / "go").touch()
@@ -122,4 +132,4 @@ def test_a_reboot_is_prepared_approved_and_recovered_from(machine: WineMachine, 
         assert "the machine is back in service" in [json.loads(line)["message"] for line in log.splitlines()]
         removed = machine.run("cmd.exe", "/c", "C:\\service.cmd", "remove")
         assert removed.code == 0, removed.output
-        until(lambda: not agent_pids())
+        until(lambda: not agent_pids(machine))

@@ -1,5 +1,6 @@
 """The machine: its boot, its folders, its DHCP options, its signals."""
 
+import ctypes
 import os
 import signal
 import struct
@@ -17,7 +18,7 @@ from forewarn.guest.errors import ConfigError, GuestError
 from forewarn.guest.handlers import HANDLERS
 from forewarn.guest.main import main
 from forewarn.guest.sockets import Deadline, ask
-from forewarn.guest.system import system
+from forewarn.guest.system import system, windows_api
 
 INTERFACE = "SYSTEM\\CurrentControlSet\\Services\\Tcpip\\Parameters\\Interfaces\\{00000000-0000-0000-0000-000000000245}"
 
@@ -64,8 +65,15 @@ def test_ctrl_c_ends_the_agent_at_once() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_what_windows_lacks_is_said() -> None:
+def test_what_windows_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unix sockets and syslog are for Linux; `--service` is for the service manager."""
+
+    def not_a_service(_: object) -> bool:
+        """Fail as Windows does; Wine waits ten seconds first."""
+        ctypes.set_last_error(1063)
+        return False
+
+    monkeypatch.setattr(windows_api, "start_service_dispatcher", not_a_service)
     with pytest.raises(OSError, match="no socket files"):
         ask("/run/haproxy.sock", "show info", Deadline(1))
     assert HANDLERS["log"].check(HANDLERS["log"].parse({"syslog": "daemon"}, "here"))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.folders import folder_for_every_user
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venv" / "windows-python"
@@ -38,7 +39,8 @@ class WineMachine:
     def _environment(self) -> Mapping[str, str]:
         # Without windows, menus, .NET and HTML: no program here needs them.
         without = "mscoree,mshtml,winemenubuilder.exe="
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("FOREWARN_", "PYTHON"))}
+        dropped = ("FOREWARN_", "PYTHON", "WINE")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         return {
             **kept, "WINEPREFIX": str(self._prefix), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": without, "DISPLAY": "",
         }  # fmt: skip
@@ -46,6 +48,11 @@ class WineMachine:
     def install(self) -> None:
         """Make the prefix, with Python in it."""
         self._wine("wineboot", "--init")
+        # Wine gives a service ten seconds to report, which Python may need longer for on a busy machine.
+        control = "HKLM\\System\\CurrentControlSet\\Control"
+        limit_ms = str(round(PATIENCE_S * 1_000))
+        self._wine("reg", "add", control, "/v", "ServicesPipeTimeout", "/t", "REG_SZ", "/d", limit_ms)
+        self.shut_down()  # the service manager reads it when it starts
         shutil.copytree(PYTHON, self.drive / "python")
 
     def _wine(self, *argv: str) -> None:

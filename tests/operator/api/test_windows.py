@@ -212,3 +212,22 @@ def test_no_end_is_estimated_while_windows_limit_later_waves(service: RunningSer
 def test_times_are_in_utc() -> None:
     """The helper of this module writes what the API writes."""
     assert datetime.fromisoformat(hours(0)) == START
+
+
+def test_new_windows_of_a_scope_that_leave_a_maintenance_no_time_are_warned_of(service: RunningService) -> None:
+    """By the change of the scope, and by a fleet that is applied or compared. The change is saved all the same."""
+    for name, begin in (("soon", 1), ("later", 5)):
+        service.request("PUT", f"/v1/windows/{name}", {"when": times_from(begin, begin + 1)})
+    request = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}, "strategy": {"windows": ["soon"]}}
+    made = service.post("/v1/maintenances", request, 201)
+    stated = service.get("/v1/fleet")
+    for scope in stated["scopes"]:
+        scope["windows"] = ["later"] if scope["name"] == "shop" else []
+    compared = service.post("/v1/fleet?dry_run=true", stated)
+    changed = service.request("PUT", "/v1/scopes/shop", {"kind": "availability-set", "windows": ["later"]})
+    text = f"maintenance {made['id']} cannot start in scope shop with these windows"
+    assert changed.json["warnings"] == [f"{text}: windows and no-go times leave it no time"] == compared["warnings"]
+    shown = service.get("/v1/scopes/shop")
+    assert (shown["windows"], "warnings" in shown) == (["later"], False)
+    changed = service.request("PUT", "/v1/scopes/shop", {"kind": "availability-set", "windows": ["soon"]})
+    assert (changed.status, changed.json["warnings"]) == (200, [])

@@ -272,7 +272,10 @@ def test_lost_notice_is_shown_before_it_is_confirmed() -> None:
         ({"update_domain": "1234567"}, "update_domain"),
         ({"not_before": "tomorrow"}, "not_before"),
         ({"type": "Explode"}, "type"),
-        ({"target": "machines", "scope": "", "machines": "web-9"}, "there is no machine web-9"),
+        (
+            {"target": "machines", "scope": "", "machines": "web-9"},
+            "there is no machine web-9: check its name in the fleet",
+        ),
         ({"target": "nothing"}, "choose scopes"),
         ({"labels": "rack=z9"}, "no machine of shop has labels like rack=z9"),
         ({"labels": "rack=a3,"}, "a part is empty"),
@@ -296,3 +299,37 @@ def test_a_wrong_plan_returns_with_its_input(operator: PortalClient, typed: dict
     if "description" not in typed:
         assert 'value="as typed"' in reply.raw.decode()
     assert "<script>alert" not in reply.raw.decode()
+
+
+def test_a_drill_is_scheduled() -> None:
+    """By an operator and by an owner. The preview says what a drill does, and nothing is saved before the confirmation."""
+    with running_service() as service:
+        service.enable("shop", "blog")
+        operator = PortalClient(service)
+        typed = {"kind": "drill", "drill_type": "Freeze", "drill_scopes": "shop", "step": "preview"}
+        times = {"drill_hold": "2m", "drill_not_before": "2030-01-03T10:00", "drill_description": "a rehearsal"}
+        page = operator.post("/plan", {**typed, **times})
+        shown = page_text(page)
+        for text in (
+            "Drill of a Freeze: 2 machines in 2 events, 2 waves",
+            "These machines really drain and fail over. Nothing touches them.",
+            "Targets scopes shop NotBefore 2030-01-03 10:00:00Z",
+            "An event ends 2m after its start Description a rehearsal",
+        ):
+            assert text in shown
+        assert service.get("/v1/drills")["items"] == []
+        done = operator.post("/plan", {**hidden_fields(page), "step": "do"})
+        (drill,) = service.get("/v1/drills")["items"]
+        assert done.headers["location"] == f"/drills/{drill['id']}?done=planned"
+        assert (drill["type"], drill["hold_s"], drill["description"]) == ("Freeze", 120, "a rehearsal")
+        owner = PortalClient(service, service.token_of("owner", "blog"))
+        assert 'value="drill" checked' in owner.get("/plan?kind=drill").raw.decode()
+        machines = {**typed, "drill_scopes": "", "drill_machines": "blog/db"}
+        page = owner.post("/plan", machines)
+        assert "as soon as the notice allows" in page_text(page)
+        owner.post("/plan", {**hidden_fields(page), "step": "do"})
+        assert len(service.get("/v1/drills")["items"]) == 2
+        assert owner.post("/plan", typed).status == 403
+        for targets in ({"drill_scopes": ""}, {"drill_machines": "shop/web-0"}):
+            refused = operator.post("/plan", {**typed, **targets})
+            assert (refused.status, "not both" in page_text(refused)) == (422, True)

@@ -94,6 +94,22 @@ close_service_handle = _declared(_advapi32, "CloseServiceHandle", _BOOL, _HANDLE
 register_service_handler = _declared(_advapi32, "RegisterServiceCtrlHandlerExW", _HANDLE, _TEXT, _POINTER, _POINTER)
 set_service_status = _declared(_advapi32, "SetServiceStatus", _BOOL, _HANDLE, _POINTER)
 start_service_dispatcher = _declared(_advapi32, "StartServiceCtrlDispatcherW", _BOOL, _POINTER)
+register_event_source = _declared(_advapi32, "RegisterEventSourceW", _HANDLE, _TEXT, _TEXT)
+report_event = _declared(
+    _advapi32,
+    "ReportEventW",
+    _BOOL,
+    _HANDLE,
+    wintypes.WORD,
+    wintypes.WORD,
+    _DWORD,
+    _POINTER,
+    wintypes.WORD,
+    _DWORD,
+    _POINTER,
+    _POINTER,
+)
+deregister_event_source = _declared(_advapi32, "DeregisterEventSource", _BOOL, _HANDLE)
 
 query_full_process_image_name = _declared(
     _kernel32, "QueryFullProcessImageNameW", _BOOL, _HANDLE, _DWORD, _POINTER, _POINTER

@@ -19,6 +19,7 @@ _ACCEPTS_STOP_AND_SHUTDOWN = 0x1 | 0x4
 _STOP, _INTERROGATE, _SHUTDOWN = 1, 4, 5
 _NOT_IMPLEMENTED = 120
 _NOT_STARTED_AS_A_SERVICE = 1063
+_ERROR_EVENT, _EVENT_NUMBER = 1, 1
 
 _MAIN = ctypes.WINFUNCTYPE(None, wintypes.DWORD, ctypes.c_void_p)
 _HANDLER = ctypes.WINFUNCTYPE(wintypes.DWORD, wintypes.DWORD, wintypes.DWORD, ctypes.c_void_p, ctypes.c_void_p)
@@ -31,7 +32,8 @@ class _Entry(ctypes.Structure):
 def run_as_service(name: str, work: Callable[[], Any]) -> None:
     """Do the work until the service manager stops the service. Raise GuestError when a person started the program.
 
-    The process ends without a word when the work ends: then the manager restarts the service, as its failure actions say.
+    When the work ends, the process ends without a word to the manager, which then restarts the service, as its failure
+    actions say. The error that ended the work is in the event log: the work may have no log of its own yet.
     """
     status: List[Any] = []
 
@@ -50,6 +52,8 @@ def run_as_service(name: str, work: Callable[[], Any]) -> None:
         report(_RUNNING)
         try:
             work()
+        except Exception as error:
+            write_event(name, f"{name} ends: {error}")
         finally:
             os._exit(1)
 
@@ -60,3 +64,13 @@ def run_as_service(name: str, work: Callable[[], Any]) -> None:
         if error.winerror == _NOT_STARTED_AS_A_SERVICE:
             raise GuestError("--service is for the service manager of Windows: leave it out to run the agent by hand")
         raise error
+
+
+def write_event(source: str, text: str) -> None:
+    """Write an error to the log `Application` of Windows, which the Event Viewer shows."""
+    log = api.require(api.register_event_source(None, source))
+    try:
+        texts = (wintypes.LPCWSTR * 1)(text)
+        api.require(api.report_event(log, _ERROR_EVENT, 0, _EVENT_NUMBER, None, 1, 0, texts, None))
+    finally:
+        api.deregister_event_source(log)

@@ -171,7 +171,7 @@ class Api:
             return scope, name
         machines = self.store.machines_named(text)
         if not machines:
-            raise NotFound(f"there is no machine {text}: write it as scope/name")
+            raise NotFound(f"there is no machine {text}: check its name in the fleet")
         if len(machines) > 1:
             choices = " or ".join(f"{m.scope}/{m.name}" for m in machines[:3])
             raise Invalid(f"several machines are called {text}: write {choices}")

@@ -95,8 +95,10 @@ def get_counts(api: Api, context: CallContext) -> Result:
 
 def put_scope(api: Api, context: CallContext) -> Result:
     name = context.path["scope"]
-    new = api.control.put_scope(views.scope_in(name, context.body), context.caller.actor)
-    return Result(201 if new else 200, _scope_out(api, name))
+    new, warnings = api.control.put_scope(views.scope_in(name, context.body), context.caller.actor)
+    body = _scope_out(api, name)
+    body.warnings = list(warnings)
+    return Result(201 if new else 200, body)
 
 
 def delete_scope(api: Api, context: CallContext) -> Result:

@@ -16,6 +16,7 @@ import msgspec
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Forbidden, ForewarnError, Invalid, Unprocessable
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import LABEL_GROUP, EventType, GroupBy, HostMode, OnFailure, Source
 from forewarn.operator.api.bodies import CalendarWave, EventOut, MaintenanceOut, SubmittedEvent, SubmittedMaintenance
 from forewarn.operator.api.client import ApiClient
@@ -28,6 +29,7 @@ MAX_DIGITS = 9
 ALMOST_EQUAL = timedelta(minutes=1)
 CHANGED = "The plan has changed since the last preview, and nothing was saved. This is the new preview."
 NOT_ACCEPTED = "Nothing was saved: tick the box that accepts the warnings, or change the plan."
+DRILLS = "/v1/drills"
 MACHINE_KINDS = {"restart": "Restart a machine", "redeploy": "Redeploy a machine"}
 TARGETS = ("scope", "hosts", "machines", "everything")
 # Each of these chooses among the machines or hosts of its target, or among all.
@@ -63,6 +65,12 @@ FIELDS: Mapping[str, str] = {
     "max_failures": "",
     "pause_after": "",
     "windows": "",
+    "drill_type": EventType.REBOOT,
+    "drill_scopes": "",
+    "drill_machines": "",
+    "drill_hold": "",
+    "drill_not_before": "",
+    "drill_description": "",
 }
 
 
@@ -84,6 +92,7 @@ def form(
         "fields": values,
         "kinds": kinds,
         "types": list(EventType),
+        "drill_types": [type_ for type_, rules in EVENT_TYPES.items() if rules.one_domain_at_a_time],
         "host_modes": list(HostMode),
         "sources": list(Source),
         "failures": list(OnFailure),
@@ -98,7 +107,8 @@ def form(
 def kinds_for(api: ApiClient) -> dict[str, str]:
     """Return the kinds of plans that the caller's role allows."""
     kinds = {"maintenance": "Maintenance of many machines"} if api.may("POST", "/v1/maintenances") else {}
-    return kinds | (MACHINE_KINDS if api.may("POST", "/v1/scopes/{scope}/machines/{name}/restart") else {})
+    kinds |= MACHINE_KINDS if api.may("POST", "/v1/scopes/{scope}/machines/{name}/restart") else {}
+    return kinds | ({"drill": "Drill: machines prepare, and nothing touches them"} if api.may("POST", DRILLS) else {})
 
 
 def submit(request: PageRequest) -> RenderedPage | Redirect:
@@ -112,7 +122,8 @@ def submit(request: PageRequest) -> RenderedPage | Redirect:
         if step == "do" and request.api.was_answered(key):
             return _carry_out(request.api, path, body, key)
         plan = request.api.call("POST", path, body, query={"dry_run": "true"})
-        not_before, earliest = _requested_time(fields, "not_before"), _requested_time(fields, "earliest")
+        not_before = _requested_time(fields, "drill_not_before" if path == DRILLS else "not_before")
+        earliest = _requested_time(fields, "earliest")
         fingerprint = _fingerprint(plan, (path, body), not_before, request.now)
         unchanged = fingerprint == request.form.get("seal", "")
         accepted = not plan.warnings or request.form.get("accept") == "yes"
@@ -138,6 +149,8 @@ def submit(request: PageRequest) -> RenderedPage | Redirect:
 
 def _carry_out(api: ApiClient, path: str, body: dict[str, Any] | None, key: str) -> Redirect:
     created = api.call("POST", path, body, key=key)
+    if path == DRILLS:
+        return Redirect(f"/drills/{created.id}?done=planned")
     if isinstance(created, MaintenanceOut):
         return Redirect(f"/maintenances/{created.id}?done=planned")
     return Redirect(f"/events/{created.id}?done=made")
@@ -174,6 +187,8 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         if not (slash and scope and name):
             raise Unprocessable("machine: write it as scope/name, like shop/web-0")
         return f"/v1/scopes/{scope}/machines/{name}/{kind}", None
+    if kind == "drill":
+        return DRILLS, _drill(fields)
     target = _target(fields)
     named = _names(fields[target])
     targets: dict[str, Any] = {target: named}
@@ -200,6 +215,20 @@ def _call_of(fields: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
     if strategy := _strategy(fields):
         body["strategy"] = strategy
     return "/v1/maintenances", body
+
+
+def _drill(fields: Mapping[str, str]) -> dict[str, Any]:
+    targets = {name: _names(fields[f"drill_{name}"]) for name in ("scopes", "machines") if fields[f"drill_{name}"]}
+    if len(targets) != 1:
+        raise Unprocessable("targets: name the scopes or the machines of the drill, not both")
+    body: dict[str, Any] = {
+        "type": fields["drill_type"],
+        "targets": targets,
+        "description": fields["drill_description"],
+    }
+    if fields["drill_not_before"]:
+        body["not_before"] = rfc3339(fields["drill_not_before"])
+    return body | ({"hold_s": _seconds("hold", fields["drill_hold"])} if fields["drill_hold"] else {})
 
 
 def _strategy(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -250,8 +279,8 @@ def rfc3339(text: str) -> str:
 
 
 def _requested_time(fields: Mapping[str, str], name: str) -> datetime | None:
-    """Return a time of a maintenance, after the API has accepted it."""
-    used = fields[name] and fields["kind"] not in MACHINE_KINDS
+    """Return a time of a maintenance or a drill, after the API has accepted it."""
+    used = fields[name] and fields["kind"] == ("drill" if name.startswith("drill_") else "maintenance")
     return msgspec.convert(rfc3339(fields[name]), datetime) if used else None
 
 

@@ -87,7 +87,7 @@ def does_not_hammer(trial: Trial) -> None:
     trial.start()
     trial.first_poll()
     trial.quiet(IDLE_S)
-    refused = sum(each.status == 429 for each in trial.requests)
+    refused = trial.rate_limited
     trial.expect(
         not refused, f"{refused} of its {len(trial.requests)} requests in {IDLE_S:g} s exceeded the rate limit"
     )

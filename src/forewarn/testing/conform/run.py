@@ -21,6 +21,8 @@ from forewarn.testing.conform.trial import AgentSetup, Interrupted, Trial
 
 # The claims about events that a test can observe.
 VISIBLE_CLAIMS = frozenset({"approval", "prepare"})
+# The row about the rate limit. Refused requests can make others fail too.
+RATE_ROW = "does-not-hammer"
 NOTHING_SHOWN = "it kept polling, but it neither approved nor prepared for any event of its own"
 
 
@@ -114,6 +116,8 @@ class Run:
                 return BehaviourRow(behaviour, PASSED)
             if trial.restarts:
                 reason += f" (it ended and was started again {trial.restarts} times)"
+            if trial.rate_limited and behaviour.name != RATE_ROW:
+                reason += f" (the rate limit refused {trial.rate_limited} of its requests: see {RATE_ROW})"
             timeline = tuple(trial.emulator.log.timeline())
             return BehaviourRow(behaviour, outcome, reason, output=trial.agent.output(), timeline=timeline)
 

@@ -204,6 +204,11 @@ class Trial:
         ]
 
     @property
+    def rate_limited(self) -> int:
+        """How many requests the rate limit refused."""
+        return sum(each.status == 429 and not each.fault for each in self.requests)
+
+    @property
     def served(self) -> bool:
         """Whether the agent got a document, or would have got one without the faults."""
         polls = self.polls

@@ -81,7 +81,7 @@ class Fleet(RequestBody):
 
 
 class ScopeOut(ResponseBody):
-    """A scope: its settings, and the state of its document."""
+    """A scope: its settings, and the state of its document. A change of its settings also returns warnings."""
 
     name: str
     kind: ScopeKind
@@ -96,6 +96,7 @@ class ScopeOut(ResponseBody):
     enabled: bool
     epoch: int
     incarnation: int
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Document(ResponseBody, rename="pascal"):

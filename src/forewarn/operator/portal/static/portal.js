@@ -96,7 +96,8 @@
   const showFields = () => {
     const kind = plan.querySelector("input[name=kind]:checked");
     plan.classList.toggle("is-maintenance", kind !== null && kind.value === "maintenance");
-    plan.classList.toggle("is-user", kind !== null && kind.value !== "maintenance");
+    plan.classList.toggle("is-drill", kind !== null && kind.value === "drill");
+    plan.classList.toggle("is-user", kind !== null && ["restart", "redeploy"].includes(kind.value));
   };
   if (plan) {
     plan.addEventListener("change", showFields);
