@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -376,18 +377,19 @@ def test_the_budget_of_a_scope_is_set_and_shown(cli: CommandLine) -> None:
 
 def test_windows_of_a_scope_that_leave_a_maintenance_no_time_are_warned_of(cli: CommandLine) -> None:
     """On standard error; with --json in the result."""
-    for name, day in (("mondays", "Mon"), ("fridays", "Fri")):
-        cli.output("window", "add", name, "--when", f"{day} 00:00-01:00")
-    targets = ("--type", "Reboot", "--machine", "db/db-1", "--window", "mondays")
-    made = cli.json("maintenance", "schedule", *targets, "--yes")
+    today = datetime.now(UTC)
+    for name, days in (("early", 2), ("late", 4)):  # neither is open now
+        cli.output("window", "add", name, "--when", f"{today + timedelta(days):%a} 00:00-01:00")
+    targets = ("--type", "Reboot", "--machine", "db/db-1", "--window", "early")
+    made = cli.json("maintenance", "schedule", *targets, "--yes", "--no-notice-ok")
     text = f"maintenance {made['id']} cannot start in scope db with these windows"
-    changed = cli.run("scope", "set", "db", "--window", "fridays")
+    changed = cli.run("scope", "set", "db", "--window", "late")
     assert (changed.returncode, f"! {text}" in changed.stderr) == (0, True)
-    assert cli.run("scope", "set", "db", "--window", "mondays").stderr == ""
-    assert text in cli.json("scope", "set", "db", "--window", "fridays")["warnings"][0]
+    assert cli.run("scope", "set", "db", "--window", "early").stderr == ""
+    assert text in cli.json("scope", "set", "db", "--window", "late")["warnings"][0]
     cli.output("maintenance", "cancel", made["id"])
     cli.output("scope", "set", "db", "--window", "")
-    for name in ("mondays", "fridays"):
+    for name in ("early", "late"):
         cli.output("window", "remove", name)
 
 
