@@ -3,9 +3,9 @@
 A wave may have events in scopes that a decision does not concern. Whether it is due depends on their windows, so the store
 reads these scopes too, if the fleet has windows (`Snapshot.other_scopes`).
 
-A tick reads no machines. So the store reads these labels with the rules of the fleet, if a no-go time has labels, and the
-snapshot names the machines that each of these no-go times binds (`Snapshot.no_go_machines`). The labels count as they are at
-that moment.
+A no-go time with labels binds the machines that have them, and a tick reads no machines. So if there is such a no-go time, the
+store also reads the labels of the machines in events that have not started. The snapshot then names the machines that each of
+these no-go times binds (`Snapshot.no_go_machines`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
