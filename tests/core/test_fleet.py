@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.errors import InvalidFleet
-from forewarn.core.fleet import HOST_KEYS, MACHINE_KEYS, SCOPE_KEYS, Fleet, fleet_text, parse_fleet, stated_fleet
+from forewarn.core.fleet import (
+    HOST_KEYS,
+    MACHINE_KEYS,
+    SCOPE_KEYS,
+    Fleet,
+    contents_text,
+    fleet_text,
+    parse_fleet,
+    stated_fleet,
+)
 from forewarn.core.fleet_difference import difference
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
@@ -104,6 +113,13 @@ def test_a_scope_is_disabled_until_its_guests_poll() -> None:
     """A file has settings, not the epoch or incarnation of a document."""
     known = parse_fleet(SHOP, "fleet.toml").scopes["shop"]
     assert (known.enabled, known.epoch, known.incarnation, known.version) == (False, 0, 1, 0)
+
+
+def test_the_contents_of_a_fleet_are_counted() -> None:
+    """One thing is singular; several are plural."""
+    known = parse_fleet(SHOP, "fleet.toml")
+    assert contents_text(known) == f"{len(known.scopes)} scope and {len(known.machines)} machines"
+    assert contents_text(Fleet({}, {})) == "0 scopes and 0 machines"
 
 
 def test_the_example_fleet_is_a_fleet() -> None:
@@ -483,6 +499,9 @@ def test_a_written_fleet_reads_the_same() -> None:
     assert parse_fleet(text, "the text") == fleet
     assert '[[scopes]]\nname = "plain"\nkind = "availability-set"\n\n' in text
     assert text.endswith('\n\n[[hosts]]\nname = "kvm-08"\n')
+    remarked = fleet_text(fleet, {("plain", "vm"): "see #7"})
+    assert '\n\n# see #7\n[[machines]]\nscope = "plain"\n' in remarked
+    assert parse_fleet(remarked, "the text") == fleet
 
 
 def test_an_empty_fleet_is_an_empty_file() -> None:

@@ -26,7 +26,7 @@ def test_a_window_has_a_name_and_spans() -> None:
         ({"start": START, "end": START}, "ends before it begins"),
         ({"end": None}, "needs a start and an end"),
         ({"spans": ("Mon 22:00-23:00",)}, "not both"),
-        ({"start": None, "end": None}, "weekly spans"),
+        ({"start": None, "end": None}, "times of the week"),
         ({"start": None, "end": None, "spans": ("Mon 22:00-23:00",) * 33}, "has 33 spans"),
     ],
 )

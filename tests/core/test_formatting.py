@@ -248,6 +248,22 @@ def test_a_maintenance_says_what_is_wrong_with_it() -> None:
     assert state("Paused", held=True, failed=0, in_doubt=1) == (
         "Held: an order of a host, or outside your scopes, failed, 1 order in doubt"
     )
+    held = state("Paused", held=True, failed=1, in_doubt=0, paused=True)
+    assert held == "Held: 1 order failed, and it is paused"
+    assert state("Paused", held=False, failed=0, in_doubt=0, paused=True) == "Paused"
+
+
+@pytest.mark.parametrize(
+    "codes, expected",
+    [
+        ([], "Started"),
+        (["executor"], "Started"),
+        (["order-failed"], "Started, order failed"),
+        (["in-doubt"], "Started, order in doubt"),
+    ],
+)
+def test_an_event_says_that_only_an_operator_can_end_it(codes: list[str], expected: str) -> None:
+    assert formatting.event_state("Started", codes) == expected
 
 
 def test_a_strategy_in_words() -> None:

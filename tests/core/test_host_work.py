@@ -8,6 +8,7 @@ import pytest
 from forewarn.core import host_verbs, order_verbs
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound, Refused
+from forewarn.core.fleet_rules import FleetRules, Window
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.host_waiting import waiting_for_hosts
 from forewarn.core.model import (
@@ -780,6 +781,28 @@ def test_a_host_that_got_another_update_domain_meanwhile_fails() -> None:
     assert "several update domains of shop" in farm.work("b").reason
 
 
+def test_a_refused_host_fails_only_when_the_budget_has_room() -> None:
+    """A failed order counts as a host that is down, so it must not fail beside another host that uses the budget."""
+    farm = Farm("shop/web-0 0 a", "shop/web-1 0 b")
+    farm.save(Change(at=farm.now, hosts=(Host(name="c", listed=True),)))
+    farm.work_on("c")
+    other = farm.work("c").id
+    farm.work_on("a", "b", type=EventType.REBOOT, host_mode=HostMode.IN_PLACE)
+    farm.put_on("b", "shop/web-2", 1)
+    farm.shut_down("a")
+    farm.finish(farm.work("a").id)
+    farm.tick()
+    farm.save(Change(at=farm.now, fleet_rules=FleetRules(max_hosts_down=1)))
+    for event in farm.events_on("a"):
+        farm.finish(event.id)
+    farm.tick()
+    assert (farm.order(other).state, farm.state("b")) == (OrderState.OPEN, OrderState.PLANNED)
+    farm.take(other)
+    farm.finish(other)
+    farm.tick()
+    assert farm.state("b") is OrderState.FAILED
+
+
 def test_a_machine_without_a_started_event_is_never_hit() -> None:
     """It arrives after the announcement: the work waits, and after the time limit the other machines are started again."""
     farm = in_place()
@@ -1081,6 +1104,41 @@ def test_a_published_wave_does_not_start_without_an_open_host() -> None:
     farm.closed = ()
     farm.tick()
     assert farm.status(event.id) is Status.STARTED
+
+
+@pytest.mark.parametrize("closed", [("b", "c"), ("b",)])
+def test_a_wave_without_an_open_host_holds_up_no_other_maintenance(closed: tuple[str, ...]) -> None:
+    """A wave that is due and can go nowhere loses its place in the queue of its scope; with an open host it comes first."""
+    farm = ListedFarm("shop/web-0 0 a", "shop/web-1 1 b")
+    farm.work_on("a")
+    (event,) = farm.events_on("a")
+    farm.now = at(1)
+    farm.submit_request(request(type=EventType.REBOOT, targets=Targets(machines=(("shop", "web-1"),))))
+    farm.closed = closed
+    farm.now = at(HOUR)
+    farm.tick()
+    first, second = (Status.SCHEDULED, Status.STARTED) if "c" in closed else (Status.STARTED, Status.SCHEDULED)
+    assert (farm.status(event.id), [e.status for e in farm.snapshot().events.values() if not e.host]) == (
+        first,
+        [second],
+    )
+
+
+def test_the_events_of_a_dropped_host_are_not_planned_again() -> None:
+    """One event of the host is cancelled; before a tick sees it, the window of the other one closes."""
+    farm = Farm("shop/web-0 0 a", "blog/db-0 0 a", windows=("noon",))
+    noon = Window(name="noon", spans=("daily 12:00-13:00",))
+    farm.save(Change(at=farm.now, fleet_rules=FleetRules(windows={"noon": noon})))
+    farm.work_on("a")
+    blog, shop = farm.events_on("a")
+    assert blog.status is shop.status is Status.SCHEDULED
+    known = farm.snapshot().scopes["blog"]
+    moved = replace(known, incarnation=known.incarnation + 1)
+    cancelled = replace(blog, status=Status.CANCELLED, ended=farm.now)
+    farm.save(Change(at=farm.now, expect=(("blog", known.version),), scopes=(moved,), events=(cancelled,)))
+    farm.tick_at(2 * HOUR)
+    assert [e.status for e in farm.events_on("a")] == [Status.CANCELLED, Status.CANCELLED]
+    assert (farm.state("a"), farm.known().status) == (OrderState.CANCELLED, MaintenanceStatus.FAILED)
 
 
 def test_machines_do_not_come_back_to_a_cordoned_host() -> None:

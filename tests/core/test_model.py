@@ -2,6 +2,7 @@
 
 from dataclasses import FrozenInstanceError, fields, replace
 from datetime import UTC, datetime, timedelta, timezone
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -128,6 +129,21 @@ def test_a_bad_address_is_refused(text: str) -> None:
     with pytest.raises(Invalid) as refusal:
         machine(addresses=(text,))
     assert str(refusal.value) == f"addresses: {text!r} is not an IP address: write it like 10.0.0.4 or fd00::4"
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0", "9.10.99.100", "199.200.249.250", "255.255.255.255", "fd00::4"])
+def test_an_address_in_its_usual_form_is_kept(text: str) -> None:
+    """It is the form in which `ipaddress` writes it."""
+    assert machine(addresses=(text,)).addresses == (text,) == (str(ip_address(text)),)
+
+
+def test_machines_share_the_objects_of_names_and_of_no_labels() -> None:
+    """A fleet may have a million machines, and few scopes and hosts."""
+    one, other = (
+        Machine(scope="".join("shop"), name="".join("web"), host="".join("rack-1"), labels={}) for _ in range(2)
+    )
+    assert (one.scope is other.scope, one.name is other.name, one.host is other.host) == (True, True, True)
+    assert one.labels is other.labels is machine().labels
 
 
 def test_sixteen_addresses_fit_a_machine() -> None:

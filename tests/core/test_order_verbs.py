@@ -9,6 +9,7 @@ import pytest
 from forewarn.core import order_verbs
 from forewarn.core.change import Change
 from forewarn.core.errors import Invalid, Refused
+from forewarn.core.fleet_rules import FleetRules, Window
 from forewarn.core.model import (
     EventType,
     MaintenanceStatus,
@@ -17,6 +18,7 @@ from forewarn.core.model import (
     ScopeKind,
     Source,
     Status,
+    Strategy,
 )
 from forewarn.core.order_verbs import OrderReport, Outcome
 from forewarn.core.transitions import Verb
@@ -93,6 +95,20 @@ def test_a_report_may_name_new_hosts(ok: bool) -> None:
     world.start(event.id)
     change = world.report(event.id, Outcome(ok=ok, new_hosts={("shop", "web-0"): "h2"}))
     assert change.machines == (machine("shop/web-0", host="h2"),)
+
+
+def test_a_moved_machine_wakes_what_may_wait_for_its_labels() -> None:
+    """A planned wave with the machine is examined again, because the new host may have other labels; other waves are not."""
+    rules = FleetRules(windows={"nights": Window(name="nights", spans=("daily 20:00-21:00",))})
+    world = World(scope(), machines=[machine("shop/web-0", host="h1"), machine("shop/web-1", host="h1")])
+    world.save(Change(at=world.now, fleet_rules=rules))
+    (event,) = world.submit("shop/web-0", type=EventType.REDEPLOY)
+    world.start(event.id)
+    at_night = Strategy(windows=("nights",))
+    (waiting,), (_,) = (world.submit(f"shop/{name}", strategy=at_night) for name in ("web-0", "web-1"))
+    assert waiting.status is Status.PLANNED
+    change = world.report(event.id, Outcome(ok=False, new_hosts={("shop", "web-0"): "h2"}))
+    assert set(change.wakes) == {event.maintenance_id, waiting.maintenance_id}
 
 
 @pytest.mark.parametrize("named", [("shop", "web-1"), ("ship", "web-0"), ("shop", "web-9")])

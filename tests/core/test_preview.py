@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forewarn.core import preview
+from forewarn.core import preview_run
 from forewarn.core.change import Change
 from forewarn.core.fleet_rules import FleetRules, FleetUse, Window
 from forewarn.core.model import (
@@ -20,7 +20,8 @@ from forewarn.core.model import (
     Strategy,
     Targets,
 )
-from forewarn.core.preview import ASSUMED_WORK_S, Forecast, forecast
+from forewarn.core.preview import Forecast, forecast
+from forewarn.core.preview_run import ASSUMED_WORK_S
 from forewarn.core.store_hold import hold_store
 from tests.support.builders import OPERATOR, START, World, at, machine, scope, shop
 
@@ -79,6 +80,13 @@ def test_events_that_need_no_approval() -> None:
     found = calendar(shop(2), *NAMES[:2], emergency=True)
     assert rows(found) == [(1, 0, 0)]
     assert found.waves[0].may_wait_for == ()
+
+
+def test_an_event_of_a_drill_ends_its_hold_after_its_start() -> None:
+    """At the earliest, too: every event takes the same time."""
+    found = calendar(shop(2), *NAMES[:2], drill_hold_s=60)
+    assert rows(found) == [(1, 0, 15), (2, 1, 31)]
+    assert (found.work_s, found.earliest_end, found.latest_end) == (60, at(2), at(32))
 
 
 def test_a_requested_start_and_a_floor() -> None:
@@ -155,7 +163,7 @@ def test_a_held_store_leaves_nothing_to_expect(monkeypatch: pytest.MonkeyPatch) 
     world = shop(2)
     world.save(hold_store(world.snapshot(), "", now=world.now, actor=OPERATOR))
     assert rows(calendar(world, *NAMES[:2])) == [(1, None, None), (2, None, None)]
-    monkeypatch.setattr(preview, "MAX_STEPS_PER_WAVE", 1)
+    monkeypatch.setattr(preview_run, "MAX_STEPS_PER_WAVE", 1)
     assert rows(calendar(shop(1), NAMES[0])) == [(1, None, None)]
 
 

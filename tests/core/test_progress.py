@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forewarn.core.estimate import expected_end
-from forewarn.core.model import Maintenance, Order, OrderState, Status
+from forewarn.core.model import Maintenance, Order, OrderState, Status, Strategy
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
 from forewarn.core.transitions import Verb
 from tests.support.builders import World, at, event, maintenance, shop
@@ -15,12 +15,26 @@ FIRST = WaveProgress(wave=1, left=2, notice_s=900, published=at(0), not_before=a
 SECOND = WaveProgress(wave=2, left=1)
 
 
+def anywhere(_: int, wanted: datetime) -> datetime:
+    return wanted
+
+
+def nowhere(*_: object) -> None:
+    """No wave has a time."""
+
+
 def end_of(
-    *waves: WaveProgress, minutes: float = 0, held: bool = False, limited: bool = False, **facts: Any
+    *waves: WaveProgress,
+    minutes: float = 0,
+    held: bool = False,
+    limited: bool = False,
+    notice_s: int | None = None,
+    **facts: Any,
 ) -> datetime | None:
     """The expected end, at so many minutes, of a maintenance whose work takes five minutes unless `facts` say otherwise."""
     requested: Maintenance = maintenance(**{"duration_s": 300, **facts})
-    return expected_end(requested, waves, held=held, limited=limited, now=at(minutes))
+    start_of = nowhere if limited else anywhere
+    return expected_end(requested, waves, held=held, start_of=start_of, now=at(minutes), notice_s=notice_s)
 
 
 def progress_of(world: World) -> Counted:
@@ -77,6 +91,21 @@ def test_the_end_counts_notice_and_work_of_every_wave_that_is_left() -> None:
     assert end_of(started, SECOND, minutes=4) == at(8 + 15 + 5)
 
 
+def test_a_wave_that_is_not_announced_waits_for_time() -> None:
+    """Its bake time runs first, then its notice. Requested times count. Without its notice, nothing is known."""
+    ended = WaveProgress(wave=1, done=1, notice_s=900, started=at(15), completed=at(20))
+    bakes = Strategy(bake_s=600)
+    assert end_of(ended, SECOND, minutes=21, notice_s=900, strategy=bakes) == at(20 + 10 + 15 + 5)
+    assert end_of(ended, SECOND, minutes=40, notice_s=900, strategy=bakes) == at(40 + 15 + 5)
+    assert end_of(ended, SECOND, minutes=21, notice_s=900, earliest=at(60)) == at(65)
+    assert end_of(ended, SECOND, minutes=21, notice_s=900, not_before=at(70)) == at(75)
+    assert end_of(ended, SECOND, minutes=21, notice_s=900, limited=True) is None
+    moved = WaveProgress(wave=2, left=1, requested_not_before=at(80))
+    assert end_of(ended, moved, minutes=21) == at(85)
+    third = WaveProgress(wave=3, left=1)
+    assert end_of(ended, SECOND, third, minutes=21, notice_s=900) == at(21 + 15 + 5 + 15 + 5)
+
+
 def test_an_end_is_not_known_if_the_deadline_comes_first() -> None:
     """The last wave would be cancelled. A wave that has started is not."""
     assert end_of(FIRST, SECOND, not_after=at(36)) == at(40)
@@ -120,7 +149,8 @@ def test_the_wait_for_an_operator_is_no_work(verb: Verb, *, doubted: bool) -> No
     not_before = world.event(second.id).not_before
     assert not_before is not None
     expected = not_before + timedelta(seconds=300)
-    assert expected_end(world.maintenance(first.id), waves, held=False, limited=False, now=world.now) == expected
+    found = expected_end(world.maintenance(first.id), waves, held=False, start_of=anywhere, now=world.now)
+    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -157,7 +187,7 @@ def test_the_expected_end_is_the_end_if_time_alone_moves_the_maintenance() -> No
     def estimate() -> datetime | None:
         snapshot = world.snapshot()
         waves = wave_progress(snapshot.events.values(), snapshot.orders)
-        return expected_end(requested, waves, held=False, limited=False, now=world.now)
+        return expected_end(requested, waves, held=False, start_of=anywhere, now=world.now)
 
     expected = estimate()
     for each in (first, second):

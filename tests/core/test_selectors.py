@@ -130,9 +130,9 @@ def choose(patterns: list[str], selector: str) -> None:
     [
         (["web-*", "db-*", "x"], "", "no machine has a name like db-*, x: check the pattern"),
         (["web-*"], "rack=a9,gpu", "no machine has labels like rack=a9"),
-        ([], "rack=a3,gpu", "no machine matches all of what you asked for, although each part of it matches one"),
-        (["web-1"], "rack=a3", "no machine matches all of what you asked for, although each part of it matches one"),
-        ([], "!rack,!gpu", "no machine matches all of what you asked for, although each part of it matches one"),
+        ([], "rack=a3,gpu", "no machine matches everything requested, although each part of it matches one"),
+        (["web-1"], "rack=a3", "no machine matches everything requested, although each part of it matches one"),
+        ([], "!rack,!gpu", "no machine matches everything requested, although each part of it matches one"),
     ],
 )
 def test_what_matched_nothing_is_named(patterns: list[str], selector: str, complaint: str) -> None:

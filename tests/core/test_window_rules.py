@@ -17,9 +17,11 @@ from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
     ApprovalMode,
     ClockHold,
+    Event,
     EventType,
     Host,
     HostMode,
+    OnFailure,
     Order,
     Scope,
     Source,
@@ -28,7 +30,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.needs_operator import needs_operator
-from forewarn.core.window_rules import may_limit, missed_windows
+from forewarn.core.window_rules import may_limit, missed_windows, starts_of_waves
 from tests.support.builders import OPERATOR, START, TICKER, World, at, event, guid, machine, maintenance, scope
 
 # The World begins on Tuesday at 12:00.
@@ -94,6 +96,28 @@ def test_another_notice_wakes_what_waits_for_its_window() -> None:
     assert made.waiting_for(planned.id)[0].until == at(45)
     made.tick_at(45)
     assert made.disable().wakes == ()
+
+
+def test_another_notice_wakes_no_later_wave() -> None:
+    """Its notice counts when its turn comes; until then the ticker would examine the maintenance for nothing."""
+    made = world()
+    first, later = made.submit("shop/web-0", "shop/web-1")
+    assert (first.status, later.status) == (Status.SCHEDULED, Status.PLANNED)
+    assert made.disable().wakes == ()
+    made.start(first.id)
+    assert made.enable().wakes == ()
+
+
+def test_another_notice_wakes_a_wave_after_a_failure_that_holds_nothing_back() -> None:
+    made = world(AFTERNOON, windows=("afternoon",))
+    first, later = made.submit("shop/web-0", "shop/web-1", on_failure=OnFailure.CONTINUE)
+    made.tick_at(45)
+    made.tick_at(60)
+    made.now = at(178)
+    made.fail(first.id)
+    made.tick_at(178)
+    assert made.codes(later.id) == ["window"]
+    assert made.disable().wakes == (later.maintenance_id,)
 
 
 def test_a_window_that_does_not_exist_is_never_open() -> None:
@@ -239,7 +263,7 @@ def test_a_no_go_time_that_begins_in_the_notice_cancels_a_wave_when_it_begins() 
     made.now = at(20)
     (planned,) = made.submit("shop/web-0")
     (reason,) = made.waiting_for(planned.id)
-    message = f"nothing may start during a no-go time: fair (the fair) until {full_time(at(90))}"
+    message = f"nothing may start during a no-go time: fair (the fair) until {full_time(at(90))}; it is not announced"
     assert (reason.code, reason.message) == ("no-go", message)
     made = world(FAIR)
     (announced,) = made.submit("shop/web-0", not_before=at(29))
@@ -419,6 +443,23 @@ def test_what_windows_and_no_go_times_may_limit() -> None:
     for unbound in ({"emergency": True}, {"source": Source.USER}, {"type": EventType.PREEMPT}):
         assert not may_limit(none, replace(reboot, **unbound), [shop], START)
         assert not may_limit(none, replace(reboot, **unbound), None, START)
+
+
+def test_when_each_wave_may_start() -> None:
+    """In its window, or at the wanted moment if nothing limits the wave; never, if its window was removed."""
+    made = world(AFTERNOON, windows=("afternoon",))
+    waves = made.submit("shop/web-0", "shop/web-1") + made.submit("desk/d-0")
+
+    def starts(events: list[Event], number: int) -> list[datetime | None]:
+        known = made.snapshot()
+        start_of = starts_of_waves(known, known.maintenances[events[0].maintenance_id], known.events.values(), made.now)
+        return [start_of(number, at(minutes)) for minutes in (30, 90, 200)]
+
+    next_week = at(7 * 24 * 60 + 60)
+    assert starts(waves[:1], 2) == [at(60), at(90), next_week]
+    assert starts(waves[2:], 3) == [at(30), at(90), at(200)]
+    made.save(Change(at=START, fleet_rules=FleetRules(version=made.snapshot().fleet_rules.version)))
+    assert starts(waves[:1], 2) == [None, None, None]
 
 
 def test_a_wave_that_can_never_start_needs_an_operator() -> None:

@@ -64,8 +64,8 @@ def one_approval_is_enough_for_all(patch: pytest.MonkeyPatch) -> None:
 def approval_bumps_the_incarnation(patch: pytest.MonkeyPatch) -> None:
     original = Draft._changed_scopes
 
-    def bumped(draft: Draft, moved: list[Event]) -> dict[str, Scope]:
-        changed = original(draft, moved)
+    def bumped(draft: Draft, *changes: Any) -> dict[str, Scope]:
+        changed = original(draft, *changes)
         for approval in draft._approvals:
             name = draft.events[approval.event_id].scope
             scope = changed.get(name, draft.scopes[name])
@@ -191,15 +191,15 @@ def not_before_moves_after_publication(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Draft, "_wakes", lambda draft, moved: set())
+    patch.setattr(Draft, "_wakes", lambda draft, *changes: set())
 
 
 def others_are_not_woken(patch: pytest.MonkeyPatch) -> None:
     """Wake only the maintenance whose own event changed, not those that waited for the event."""
     original = Draft._wakes
 
-    def own(draft: Draft, moved: list[Event]) -> set[str]:
-        return original(draft, moved) & {e.maintenance_id for e in moved}
+    def own(draft: Draft, moved: list[Event], *changes: Any) -> set[str]:
+        return original(draft, moved, *changes) & {e.maintenance_id for e in moved}
 
     patch.setattr(Draft, "_wakes", own)
 

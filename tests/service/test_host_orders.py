@@ -56,7 +56,7 @@ class HostExecutor(Executor):
 
 
 class SeeingExecutor(Executor):
-    """The executor of events, which sees what runs on hosts; None if a host cannot be asked."""
+    """The executor of events, which sees what runs on hosts; None if a host does not answer."""
 
     name = "seeing"
     sees_hosts = True
@@ -157,7 +157,7 @@ def test_the_executor_of_hosts_gets_the_orders_of_hosts_alone() -> None:
     ("running", "reason"),
     [
         (("web-7", "unknown"), "host empty still runs unknown, web-7"),
-        (None, "host empty cannot be asked which machines run on it"),
+        (None, "host empty does not say which machines run on it"),
     ],
 )
 def test_a_host_that_is_not_free_is_not_handed_out(running: tuple[str, ...] | None, reason: str) -> None:

@@ -59,6 +59,44 @@ def test_one_cycle_does_a_bounded_batch_and_logs_one_sentence(caplog: pytest.Log
     assert not service.ticker.cycle()
 
 
+def test_what_becomes_due_does_not_wait_for_a_long_backlog() -> None:
+    """Half of a batch are the latest, so a single event starts in the next cycle, and the earliest ones go on starting."""
+    service = make_service(MemoryStore(), scopes=3 * BATCH + 1)
+    earliest = [reboot(service, f"s-{i}") for i in range(BATCH)]
+    for step in (1, 2):
+        service.ticker.cycle_until_idle()
+        service.clock.move_to(START + timedelta(seconds=step))
+        last = [reboot(service, f"s-{i}") for i in range(BATCH, 3 * BATCH)] if step == 1 else [reboot(service, "s-300")]
+    service.ticker.cycle_until_idle()
+    service.clock.move_to(START + timedelta(minutes=15, seconds=2))
+    assert service.ticker.cycle()
+    started = {e.id for e in service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events}
+    assert last[0] in started
+    assert len(started) == BATCH
+    assert len(started.intersection(earliest)) == BATCH // 2
+    service.ticker.cycle_until_idle()
+    assert len(service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events) == 3 * BATCH + 1
+
+
+def test_maintenances_that_cannot_be_ticked_take_no_place_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the earliest one waits to be tried again, the next ones go on starting beside the latest ones."""
+    monkeypatch.setattr("forewarn.service.ticker.BATCH", 2)
+    store = AwayStore()
+    service = make_service(store, scopes=6)
+    events = []
+    for i in range(6):
+        service.clock.move_to(START + timedelta(seconds=i))
+        events.append(reboot(service, f"s-{i}"))
+    service.ticker.cycle_until_idle()
+    store.broken = service.control.event(events[0])[0].maintenance_id
+    service.clock.move_to(START + timedelta(minutes=16))
+    monkeypatch.setattr(service.ticker, "_isolating", True)
+    service.ticker.cycle()
+    service.ticker.cycle()
+    started = [i for i, each in enumerate(events) if service.control.event(each)[0].status is Status.STARTED]
+    assert started == [1, 4, 5]
+
+
 def test_advance_does_everything_at_its_own_time() -> None:
     """In one call of three hours each start and end has the time at which it was due, and the clock ends at the target."""
     service = make_service(MemoryStore(), scopes=2, executor="simulated")

@@ -703,6 +703,15 @@ def test_a_held_store_refuses_a_change_that_begins_work(store: Store) -> None:
     assert len(store.audit(AuditQuery())) == 1
 
 
+def test_the_names_of_scopes_and_the_time_of_the_last_change(store: Store) -> None:
+    """The names come sorted; scopes that never changed have no time."""
+    assert (store.scope_names(), store.last_change()) == ([], None)
+    store.apply(change(scopes=[scope("shop", changed=None), scope("blog", changed=None)]))
+    assert (store.scope_names(), store.last_change()) == (["blog", "shop"], None)
+    store.apply(change(scopes=[replace(store.scopes()["shop"], changed=at(20)), scope("solo", changed=at(10))]))
+    assert (store.scope_names(), store.last_change()) == (["blog", "shop", "solo"], at(20))
+
+
 def test_a_replaced_store_begins_new_epochs_and_is_held(store: Store) -> None:
     """Incarnations of the old epoch may have been seen by guests, and must not be used again."""
     store.apply(change(scopes=[scope("shop", epoch=3, incarnation=7)]))

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from forewarn.core.errors import Invalid
-from forewarn.core.model import ENDED, OPEN, EventType, Host, MaintenanceStatus, OrderState, Status, Targets
+from forewarn.core.model import (
+    ENDED,
+    OPEN,
+    UNFINISHED,
+    EventType,
+    Host,
+    HostMode,
+    MaintenanceStatus,
+    OrderState,
+    Status,
+    Targets,
+)
 from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (
     AuditQuery,
@@ -364,6 +375,20 @@ def test_a_maintenance_is_within_each_scope_it_has_an_event_in(own_fleet: Store)
     own_fleet.apply(change(maintenances=[ended(first, at(50))]))
     completed = replace(both, statuses=(MaintenanceStatus.COMPLETED,))
     assert keys(own_fleet.maintenances(completed)) == ["M9", "M6", "M1"]
+
+
+def test_maintenances_that_work_on_hosts_are_found_among_all_others(own_fleet: Store) -> None:
+    """A page of maintenances on hosts has these alone, of the requested status and scopes, newest first."""
+    modes = (None, HostMode.EVACUATE, HostMode.IN_PLACE, None)
+    rows = [maintenance(f"H{n}", created=at(n), host_mode=mode) for n, mode in enumerate(modes)]
+    rows[2] = ended(rows[2], at(9))
+    own_fleet.apply(change(maintenances=rows, events=[event("EH", "H1"), event("EO", "H3")]))
+    assert keys(own_fleet.maintenances(MaintenanceQuery(on_hosts=True))) == ["H2", "H1"]
+    assert keys(own_fleet.maintenances(MaintenanceQuery(on_hosts=True, statuses=UNFINISHED))) == ["H1"]
+    assert keys(own_fleet.maintenances(MaintenanceQuery(on_hosts=True, before=(at(2), "H2")))) == ["H1"]
+    assert keys(own_fleet.maintenances(MaintenanceQuery(on_hosts=True, within=("shop",)))) == ["H1"]
+    assert own_fleet.maintenances(MaintenanceQuery(on_hosts=True, within=("blog",))) == []
+    assert own_fleet.maintenance_keys(MaintenanceQuery(on_hosts=True)) == [(at(2), "H2"), (at(1), "H1")]
 
 
 def test_drills_come_newest_first(own_fleet: Store) -> None:

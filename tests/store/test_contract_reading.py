@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid
 from forewarn.core.model import ApprovalMode, Event, MaintenanceStatus, Order, OrderState, Status
-from forewarn.store import AuditQuery, EventFirstSeen, EventQuery, Focus, MachineLastSeen, Store
+from forewarn.store import AuditQuery, EventFirstSeen, EventQuery, Focus, MachineIdentity, MachineLastSeen, Store
 from tests.support.records import (
     START,
     approval,
@@ -102,6 +103,61 @@ def test_without_open_events_only_the_named_events_come(fleet: Store) -> None:
     assert named(fleet.snapshot(replace(alone, machines=(("shop", "web-1"),)))) == holds("shop", "shop/web-1")
 
 
+def next_in_shop(store: Store, *ending: str) -> str:
+    focus = Focus(events=ending, scopes=("shop",), whole_maintenances=False, open_events=False, next_events=True)
+    return " ".join(sorted(store.snapshot(focus).events))
+
+
+def waiting_events(store: Store, **scope_fields: object) -> None:
+    """M1 to M4 have a published event each, and wake-ups; E2 comes first by its NotBefore. M5 and M6 are planned."""
+    published = [event(f"E{n}", f"M{n}", not_before=at(900 + (n != 2))) for n in (1, 2, 3, 4)]
+    planned = [event("E5", "M5", status=Status.PLANNED), event("E6", "M6", status=Status.PLANNED, born_approved=True)]
+    store.apply(
+        change(
+            scopes=[scope("shop", **scope_fields)],
+            machines=[machine("web-0")],
+            maintenances=[maintenance(f"M{n}", wake_at=at(900)) for n in range(1, 7)],
+            events=[*published, *planned],
+        )
+    )
+
+
+def test_the_event_that_is_first_to_be_ready_is_next(store: Store) -> None:
+    """Of published events the first by NotBefore comes, then one with an approval or without a wake-up; none that ends."""
+    waiting_events(store)
+    assert next_in_shop(store) == "E2 E6"
+    assert next_in_shop(store, "E2") == "E1 E2 E6"
+    store.apply(change(approvals=[approval("E4")]))
+    assert next_in_shop(store) == "E4 E6"
+    store.apply(change(approvals=[approval("E3")]))
+    assert next_in_shop(store) == "E3 E6"
+    (first,) = (m for m in [store.maintenance("M2")] if m is not None)
+    store.apply(change(maintenances=[replace(first, wake_at=None)]))
+    assert next_in_shop(store) == "E2 E6"
+
+
+def test_an_event_that_needs_no_approval_is_next(store: Store) -> None:
+    """An event that needs no approval comes before one that waits for its notice."""
+    waiting_events(store)
+    store.apply(change(events=[event("E3", "M3", not_before=at(901), needs_approval=False)]))
+    assert next_in_shop(store) == "E3 E6"
+
+
+def test_unstarted_events_of_named_machines_are_next(store: Store) -> None:
+    """What a machine may do depends on its host: whoever moves it must know its events that have not started."""
+    waiting_events(store)
+    focus = Focus(
+        events=("E2",), machines=(("shop", "web-0"),), whole_maintenances=False, open_events=False, next_events=True
+    )
+    assert " ".join(sorted(store.snapshot(focus).events)) == "E1 E2 E3 E4 E5 E6"
+
+
+def test_planned_events_are_next_in_a_scope_with_a_budget(store: Store) -> None:
+    """A wave that is not published may wait for the budget of its scope, so the end of another event may move it."""
+    waiting_events(store, max_unavailable="1")
+    assert next_in_shop(store) == "E2 E5 E6"
+
+
 def test_a_maintenance_without_open_events_of_its_scopes_is_whole(fleet: Store) -> None:
     """Its own events come, open ones too; the other events of their scopes do not."""
     seen = fleet.snapshot(Focus(maintenances=("M1",), open_events=False))
@@ -168,6 +224,17 @@ def test_machines_are_found_by_how_callers_are_known(store: Store) -> None:
     )
     assert sorted(map(str, seen.machines.values())) == ["blog/d", "shop/a", "shop/b", "shop/c"]
     assert seen.machines["shop", "a"].addresses == ("10.0.0.1", "10.0.0.2")
+    known = sorted(
+        msgspec.structs.replace(each, addresses=tuple(sorted(each.addresses))) for each in store.machine_identities()
+    )
+    assert known == [MachineIdentity.of(m) for _, m in sorted(store.inventory().machines.items())]
+    assert [(each.name, each.interface, each.addresses) for each in known] == [
+        ("d", "", ()),
+        ("e", "", ()),
+        ("a", "", ("10.0.0.1", "10.0.0.2")),
+        ("b", "br0", ("10.0.0.1",)),
+        ("c", "br1", ("",)),
+    ]
     assert set(seen.scopes) == {"shop", "blog"}
 
 
@@ -233,6 +300,8 @@ def test_the_longest_waiting_is_due_first(store: Store) -> None:
     assert store.due(at(30), 3) == ["M3", "M4", "M2"]
     assert store.due(at(10), 10) == ["M3", "M4"]
     assert store.due(at(9.999999), 10) == []
+    assert store.due(at(30), 10, latest_first=True) == ["M1", "M2", "M4", "M3"]
+    assert store.due(at(30), 2, latest_first=True) == ["M1", "M2"]
 
 
 def test_the_next_wakeup_is_the_earliest(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""`forewarn db`: what an operator types, sees and gets as an exit code. Every test runs the real command."""
+"""`forewarn db`: what an operator types, sees and gets as an exit code. Most commands run in the process of the test."""
 
 import os
 import socket
@@ -20,6 +20,7 @@ from forewarn.store.sql.scripts import migrations
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.file import SCHEMA_VERSION, backup
 from forewarn.store.sqlite.store import SqliteStore
+from tests.support.commands import run_here
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
 from tests.support.records import at, change, entry, event, one_maintenance, order, scope, session, token
 from tests.support.waiting import until
@@ -35,16 +36,8 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def db(path: Path, *words: object, answer: str = "", **more: str) -> "subprocess.CompletedProcess[str]":
-    command = [*FOREWARN, "db", *map(str, words), "--store", f"sqlite:{path}"]
-    return subprocess.run(
-        command,
-        input=answer,
-        env=environment(path.parent, **more),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    command = ["db", *map(str, words), "--store", f"sqlite:{path}"]
+    return run_here(*command, typed=answer, variables=environment(path.parent, **more))
 
 
 @pytest.fixture

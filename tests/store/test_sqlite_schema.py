@@ -95,6 +95,7 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         "0021 current_waves",
         "0022 drills",
         "0023 replaced_events",
+        "0024 host_maintenances",
     ]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, scope FROM orders").fetchall() == [("E1", "shop")]

@@ -304,7 +304,7 @@ def serving(
         stop_within_s=PATIENCE_S,
         last_writes_within_s=PATIENCE_S,
     )
-    server.listener.start()
+    server.start()
     running = Serving(service, server, store, clock, monotonic)
     try:
         yield running

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
-PAGES = ("networking.md", "openstack.md", "anti-spoofing.md", "libvirt-network.md", "kvm.md")
+PAGES = ("networking.md", "openstack.md", "anti-spoofing.md", "libvirt-network.md", "libvirt-tls.md", "kvm.md")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

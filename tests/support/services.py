@@ -101,11 +101,11 @@ class AwayStore(MemoryStore):
     refused = 0
     broken = ""
 
-    def due(self, now: datetime, limit: int) -> list[str]:
+    def due(self, now: datetime, limit: int, *, latest_first: bool = False) -> list[str]:
         if self.away:
             self.refused += 1
             raise StoreUnavailable("the disk is gone")
-        return super().due(now, limit)
+        return super().due(now, limit, latest_first=latest_first)
 
     def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
         if self.orders_away:
@@ -157,7 +157,7 @@ class FailedOverStore(MemoryStore):
         orders = {id_: order for id_, order in found.orders.items() if id_ not in self.lost_orders | self.lost_events}
         return replace(found, events=events, orders=orders)
 
-    def due(self, now: datetime, limit: int) -> list[str]:
+    def due(self, now: datetime, limit: int, *, latest_first: bool = False) -> list[str]:
         return []
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:

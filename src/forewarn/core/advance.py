@@ -4,7 +4,6 @@ Works on a Draft for the verbs of `lifecycle`; decides with the predicates of `w
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.budgets import waits_for_fleet
@@ -13,6 +12,7 @@ from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.deadline import deadline_ahead, is_past_deadline, missed_deadline, unstarted_events, unstarted_hosts
 from forewarn.core.draft import Draft
 from forewarn.core.drills import drill_end, drill_order, end_drill_events, is_drill, yield_to
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import iso_seconds
 from forewarn.core.host_orders import OVER, current_host, departures, is_read, machines_to_start
 from forewarn.core.host_work import DOWN_LIMIT_S, cordon, drop_host, fail_host, may_open_empty, move_hosts
@@ -60,9 +60,10 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_
         _fail_late_orders(draft, maintenance_id, order_timeout_s)
         _cancel_past_deadline(draft, maintenance_id)
         end_drill_events(draft, draft.maintenances[maintenance_id])
-        _plan_missed_wave_again(draft, maintenance_id, new_id)
     for maintenance_id in maintenance_ids:
         move_hosts(draft, maintenance_id, order_timeout_s, new_id)
+        # Not before: the events of a host that is dropped are not planned again.
+        _plan_missed_wave_again(draft, maintenance_id, new_id)
     for maintenance_id in maintenance_ids:
         _note_published(draft, maintenance_id)
         _publish(draft, maintenance_id)
@@ -99,7 +100,8 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
     """
     maintenance = draft.maintenances[maintenance_id]
     resumed = draft.before.resumed.resumed if draft.before.resumed is not None else None
-    for order in _orders_of(draft, maintenance_id):
+    orders = _orders_of(draft, maintenance_id)
+    for order in orders:
         if order.state not in TIMED or order.deadline is None:
             continue
         now = draft.now if order.host else draft.now_in(draft.events[order.id].scope)
@@ -109,7 +111,7 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
             draft.put_order(order)
         if order.deadline is not None and now >= order.deadline and draft.before.store_hold is None:
             _fail_late_order(draft, order, now, iso_seconds(order.deadline))
-    failed = [o for o in _orders_of(draft, maintenance_id) if o.state is OrderState.FAILED]
+    failed = [o for o in _orders_of(draft, maintenance_id) if o.state is OrderState.FAILED] if orders else []
     failed = [o for o in failed if o.host or draft.events[o.id].status is Status.STARTED]
     if failed and maintenance.on_failure is OnFailure.CANCEL and not maintenance.cancelled:
         first = f"host {failed[0].host}" if failed[0].host else f"event {failed[0].id}"
@@ -346,7 +348,9 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         if wave and maintenance.earliest is not None and maintenance.earliest > draft.now:
             moments.append(maintenance.earliest)
         planned = [e for e in wave if e.status is Status.PLANNED]
-        waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
+        waits = []
+        if wave:
+            waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
         if not waits and any(not e.born_approved for e in planned):
             moments.append(draft.now)  # what held it back ended after it was examined
         # A time that has passed by a held clock wakes nothing: the end of the hold does.

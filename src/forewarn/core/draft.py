@@ -5,12 +5,12 @@ tick must examine again, and the time of a scope. It has no rule about which cha
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
 from forewarn.core.change import Change, Snapshot
+from forewarn.core.fast_init import replace
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import (
     ENDED,
@@ -56,6 +56,9 @@ class Draft:
         # By scope, how many more machines are unavailable than before; and the scopes in which this was not counted since.
         self._more_unavailable: dict[str, int] = {}
         self._uncounted: set[str] = set()
+        # By maintenance, the open events of its current wave, as `waiting` computed it; forgotten when one of its events moves.
+        self.current_waves: dict[str, list[Event]] = {}
+        self.has_failures = False
         self._ids_of_scope: dict[str, list[str]] = defaultdict(list)
         self._ids_of_maintenance: dict[str, list[str]] = defaultdict(list)
         for event in snapshot.events.values():
@@ -121,7 +124,9 @@ class Draft:
 
     def host_orders_of(self, maintenance_id: str) -> list[Order]:
         """Return the orders of the hosts of a maintenance, in their turn."""
-        ids = self._host_order_ids_of_maintenance.get(maintenance_id, ())
+        ids = self._host_order_ids_of_maintenance.get(maintenance_id)
+        if not ids:
+            return []
         return sorted((self.orders[i] for i in ids), key=lambda order: order.position)
 
     def maintenance_of(self, order: Order) -> str:
@@ -148,10 +153,12 @@ class Draft:
         if event.id not in self.events:
             self._index(event)
         self.events[event.id] = event
+        self.current_waves.pop(event.maintenance_id, None)
 
     def put_order(self, order: Order) -> None:
         self.orders[order.id] = order
         self._index_order(order)
+        self.current_waves.pop(self.maintenance_of(order), None)
 
     def put_maintenance(self, maintenance: Maintenance, *, refreshed: bool = False) -> None:
         """Write the maintenance; `refreshed` says that its wake_at already takes the whole draft into account."""
@@ -213,7 +220,10 @@ class Draft:
     def change(self) -> Change:
         """Return the differences as a Change; raise InvariantBroken if they break an invariant."""
         moved = [e for e in self.events.values() if _status(self.before.events, e) is not e.status]
-        scopes = self._changed_scopes(moved)
+        events = [e for e in _changed(self.before.events, self.events) if not self._only_approved(e)]
+        orders = _changed(self.before.orders, self.orders)
+        changed_maintenances = _changed(self.before.maintenances, self.maintenances)
+        scopes = self._changed_scopes(moved, events, orders)
         after = Snapshot(
             scopes={**self.scopes, **scopes},
             machines=self.machines,
@@ -233,8 +243,7 @@ class Draft:
             other_scopes=self.before.other_scopes,
         )
         check_invariants(self.before, after, self.now)
-        orders = _changed(self.before.orders, self.orders)
-        maintenances = self._changed_maintenances(orders)
+        maintenances = self._maintenances_to_write(changed_maintenances, orders)
         rules = self.before.fleet_rules
         return Change(
             at=self.now,
@@ -245,21 +254,19 @@ class Draft:
             removed_machines=tuple(self._removed_machines),
             hosts=tuple(self._changed_hosts(orders)),
             maintenances=tuple(maintenances),
-            events=tuple(e for e in _changed(self.before.events, self.events) if not self._only_approved(e)),
+            events=tuple(events),
             approvals=tuple(self._approvals),
             orders=tuple(orders),
-            wakes=tuple(sorted(self._wakes(moved))),
+            wakes=tuple(sorted(self._wakes(moved, orders, changed_maintenances))),
             audit=tuple(self._audit),
             reservations=rules.reservations if self._relies_on_fleet_use(moved, orders, maintenances) else None,
             begins_work=any(e.status is Status.STARTED for e in moved) or any(map(self._is_handed_out, orders)),
         )
 
-    def _changed_maintenances(self, orders: Iterable[Order]) -> list[Maintenance]:
-        """Return the maintenances to write. No scope guards the order of a host: the version of its maintenance does."""
-        changed = {m.id: m for m in _changed(self.before.maintenances, self.maintenances)}
-        return list(
-            {**changed, **{o.maintenance_id: self.maintenances[o.maintenance_id] for o in orders if o.host}}.values()
-        )
+    def _maintenances_to_write(self, changed: Iterable[Maintenance], orders: Iterable[Order]) -> list[Maintenance]:
+        """Return the changed ones and more: no scope guards the order of a host, the version of its maintenance does."""
+        of_hosts = {o.maintenance_id: self.maintenances[o.maintenance_id] for o in orders if o.host}
+        return list({**{m.id: m for m in changed}, **of_hosts}.values())
 
     def _changed_hosts(self, orders: Iterable[Order]) -> list[Host]:
         """Return the hosts to write. The version of a host guards that only one maintenance opens an order of it."""
@@ -285,6 +292,8 @@ class Draft:
         return before.state is not OrderState.RUNNING or before.node != order.node
 
     def _index_order(self, order: Order) -> None:
+        # An order that failed in this draft, or before it, is enough: only then is it worth looking for failures.
+        self.has_failures = self.has_failures or order.state is OrderState.FAILED
         if order.host:
             self._host_order_ids_of_maintenance[order.maintenance_id][order.id] = None
 
@@ -302,12 +311,13 @@ class Draft:
             return False
         return replace(event, approvals=before.approvals) == before
 
-    def _changed_scopes(self, moved: Collection[Event]) -> dict[str, Scope]:
+    def _changed_scopes(
+        self, moved: Iterable[Event], events: Iterable[Event], orders: Iterable[Order]
+    ) -> dict[str, Scope]:
         """Return the scopes to write, each with its new time and incarnation."""
-        touched = {e.scope for e in moved}
         # The number of a wave changes without a status.
-        touched |= {e.scope for e in _changed(self.before.events, self.events) if not self._only_approved(e)}
-        touched |= {self.events[o.id].scope for o in _changed(self.before.orders, self.orders) if not o.host}
+        touched = {e.scope for e in (*moved, *events)}
+        touched |= {self.events[o.id].scope for o in orders if not o.host}
         touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
         touched |= {m.scope for m in _changed(self.before.machines, self.machines)}
         touched |= {scope for scope, _ in self._removed_machines}
@@ -320,19 +330,19 @@ class Draft:
         incarnation = 1 if scope.epoch != before.epoch else before.incarnation + document_changed
         return replace(scope, incarnation=incarnation, changed=self.now_in(name))
 
-    def _wakes(self, moved: Iterable[Event]) -> set[str]:
+    def _wakes(self, moved: Iterable[Event], orders: Iterable[Order], maintenances: Iterable[Maintenance]) -> set[str]:
         """Return the maintenances to wake: those whose events changed, and those that may have waited for such an event."""
         wakes = self._woken | {e.maintenance_id for e in moved}
         wakes |= {self.events[a.event_id].maintenance_id for a in self._approvals}
-        wakes |= {self.maintenance_of(o) for o in _changed(self.before.orders, self.orders)}
+        wakes |= {self.maintenance_of(o) for o in orders}
         affected_scopes = {e.scope for e in moved if e.status is Status.STARTED or e.status in ENDED}
         # An order that fails, or no longer counts as failed, may add a wave to the queue or remove one.
         affected_scopes |= {
             self.events[order.id].scope
-            for order in _changed(self.before.orders, self.orders)
+            for order in orders
             if not order.host and _failed(self.before.orders.get(order.id)) != _failed(order)
         }
-        for maintenance in _changed(self.before.maintenances, self.maintenances):
+        for maintenance in maintenances:
             known = self.before.maintenances.get(maintenance.id)
             if known is not None and known.paused != maintenance.paused:
                 affected_scopes |= {e.scope for e in self.events_of(maintenance.id) if e.status in UNSTARTED}

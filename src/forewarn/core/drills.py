@@ -62,7 +62,7 @@ def _end(draft: Draft, event: Event, reason: str) -> None:
 
 def refuse_beside_others(draft: Draft, events: Iterable[Event]) -> None:
     """Refuse a drill in a scope in which guests see an event, or in which another drill is open."""
-    for scope in {event.scope for event in events}:
+    for scope in sorted({event.scope for event in events}):
         for other in draft.events_in(scope):
             if is_drill(draft, other):
                 raise Refused(f"event {other.id} of another drill is open in scope {scope}: wait until it ends")

@@ -8,14 +8,18 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from forewarn.core.durations import duration_text, parse_duration
 from forewarn.core.errors import Invalid, InvalidFleet
+from forewarn.core.formatting import count
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
+    NO_LABELS,
     ApprovalMode,
     EventType,
     Host,
@@ -23,9 +27,12 @@ from forewarn.core.model import (
     Scope,
     ScopeKind,
 )
+from forewarn.core.plain_toml import NotPlain, PlainTables, filled
 from forewarn.core.unknown_names import unknown_name
 
 MAX_FILE_BYTES = 512 * 1024 * 1024
+# To read and to save so many takes long enough to say how far it is.
+MANY_MACHINES = 100_000
 SCOPE_KEYS = (
     "name",
     "kind",
@@ -76,11 +83,18 @@ class Fleet:
     hosts: Mapping[str, Host] = field(default_factory=dict)
 
 
+def contents_text(fleet: Fleet) -> str:
+    """Return `1 scope and 12 machines`."""
+    return f"{count(len(fleet.scopes), 'scope')} and {count(len(fleet.machines), 'machine')}"
+
+
 # -- reading a file
 
 
 def parse_fleet(text: str, source: str) -> Fleet:
     """Return the fleet that a file states; raise InvalidFleet with the file, table and key of every error, and what to do."""
+    with suppress(NotPlain, Invalid):  # what is wrong is explained below
+        return _read_plain_fleet(text, source)
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a huge number or deep nesting fails inside tomllib
@@ -91,6 +105,45 @@ def parse_fleet(text: str, source: str) -> Fleet:
     machines = _read_tables(document, "machines", source, problems)
     hosts = _read_tables(document, "hosts", source, problems)
     return _checked_fleet(scopes, machines, hosts, source, problems)
+
+
+def _read_plain_fleet(text: str, source: str) -> Fleet:
+    """Return the fleet of a plain file, with a tenth of the work; raise NotPlain or Invalid for every other file."""
+    found: dict[str, list[Any]] = {"scopes": [], "machines": [], "hosts": []}
+
+    def learn(name: str, marked: dict[str, Any]) -> Callable[[list[str]], None]:
+        if name not in TABLES:
+            raise NotPlain
+        add, make = found[name].append, TABLES[name][0]
+        if name == "machines":
+            make_machine = _machine_maker(marked)
+            return lambda parts: add(make_machine(parts))
+        return lambda parts: add(make(filled(marked, parts)))
+
+    for _ in PlainTables(learn).read(text):
+        pass
+    scopes, machines, hosts = ((("", each) for each in things) for things in found.values())
+    return _checked_fleet(scopes, machines, hosts, source, _Problems())
+
+
+def _machine_maker(marked: Mapping[str, Any]) -> Callable[[list[str]], Machine]:
+    """Return what makes a machine of the strings of a table; the keys and types of the table are checked here, once."""
+    settings = _machine_settings(marked)
+    fixed: dict[str, Any] = {key: value for key, value in settings.items() if isinstance(value, int)}
+    strings = {key: int(value[1:]) for key, value in settings.items() if isinstance(value, str) and value}
+    pick = itemgetter(*strings.values())
+    addresses, labels = settings["addresses"], settings["labels"]
+    at = int(addresses[0][1:]) if len(addresses) == 1 else 0
+
+    def make(parts: list[str]) -> Machine:
+        return Machine(
+            **fixed,
+            **dict(zip(strings, pick(parts), strict=True)),
+            addresses=(parts[at],) if at else tuple(filled(list(addresses), parts)),
+            labels=filled(labels, parts) if labels else NO_LABELS,
+        )
+
+    return make
 
 
 def stated_fleet(scopes: Iterable[Scope], machines: Iterable[Machine], hosts: Iterable[Host]) -> Fleet:
@@ -135,10 +188,13 @@ def _checked_fleet(
     for where, machine in located_machines:
         if machine.scope not in scopes and problems.knows_all_of(machine.scope):
             problems.texts.append(f"{where}: scope: {source} has no scope {machine.scope!r}; add it")
-        if machine.key in machines:
+        key = machine.key
+        if key in machines:
             problems.texts.append(f"{where}: name: there are two machines {machine}; names are unique in a scope")
-        machines[machine.key], locations[machine.key] = machine, where
-    problems.texts += _identity_problems(machines.values(), lambda machine: locations[machine.key])
+        machines[key] = machine
+        if where:
+            locations[key] = where
+    problems.texts += _identity_problems(machines.values(), lambda machine: locations.get(machine.key, ""))
     hosts: dict[str, Host] = {}
     for where, host in located_hosts:
         if host.name in hosts:
@@ -244,18 +300,23 @@ def _minimum_notice(table: object) -> dict[EventType, int]:
 
 
 def _machine(table: Mapping[str, Any]) -> Machine:
+    return Machine(**_machine_settings(table))
+
+
+def _machine_settings(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a machine; check the keys of the table and the types of their values."""
     _only_keys(table, MACHINE_KEYS)
-    return Machine(
-        scope=_required(table, "scope"),
-        name=_required(table, "name"),
-        update_domain=_typed(table, "update_domain", int, 0, "a whole number"),
-        fault_domain=_typed(table, "fault_domain", int, 0, "a whole number"),
-        host=_typed(table, "host", str, "", "a string"),
-        addresses=_strings(table, "addresses", '["10.0.0.4"]'),
-        interface=_typed(table, "interface", str, "", "a string"),
-        instance_id=_typed(table, "instance_id", str, "", "a string"),
-        labels=_labels(table),
-    )
+    return {
+        "scope": _required(table, "scope"),
+        "name": _required(table, "name"),
+        "update_domain": _typed(table, "update_domain", int, 0, "a whole number"),
+        "fault_domain": _typed(table, "fault_domain", int, 0, "a whole number"),
+        "host": _typed(table, "host", str, "", "a string"),
+        "addresses": _strings(table, "addresses", '["10.0.0.4"]'),
+        "interface": _typed(table, "interface", str, "", "a string"),
+        "instance_id": _typed(table, "instance_id", str, "", "a string"),
+        "labels": _labels(table),
+    }
 
 
 def _host(table: Mapping[str, Any]) -> Host:
@@ -334,29 +395,35 @@ def check_identities(machines: Iterable[Machine], location: Callable[[Machine], 
 def _identity_problems(machines: Iterable[Machine], location: Callable[[Machine], str]) -> Iterator[str]:
     owners: dict[object, Machine] = {}
     for machine in machines:
-        claims: list[tuple[str, object, str]] = [
-            ("addresses", (interface, address), f"{address or 'every caller'}{f' on {interface}' if interface else ''}")
-            for interface, address in machine.identities
-        ]
-        if machine.instance_id:
-            claims.append(("instance_id", machine.instance_id, repr(machine.instance_id)))
-        for key, identity, text in claims:
+        interface = machine.interface
+        # Without an interface the address is the identity: no pair is made for each of very many machines.
+        for identity in machine.identities if interface else machine.addresses:
             owner = owners.setdefault(identity, machine)
             if owner is not machine:
-                yield f"{location(machine)}: {key}: {text} belongs to {owner} already; a caller must be one machine"
+                text = f"{identity[1] or 'every caller'} on {interface}" if interface else identity
+                yield f"{location(machine)}: addresses: {text} belongs to {owner} already; a caller must be one machine"
+        if machine.instance_id:
+            owner = owners.setdefault((machine.instance_id,), machine)
+            if owner is not machine:
+                yield (
+                    f"{location(machine)}: instance_id: {machine.instance_id!r} belongs to {owner} already;"
+                    " a caller must be one machine"
+                )
 
 
 # -- writing a file
 
 
-def fleet_text(fleet: Fleet) -> str:
-    """Return the fleet as the text of a file, without settings that have their default."""
+def fleet_text(fleet: Fleet, remarks: Mapping[tuple[str, str], str] | None = None) -> str:
+    """Return the fleet as the text of a file, without settings that have their default; remarks become comments."""
     tables = []
+    remarks = remarks or {}
     for scope in fleet.scopes.values():
         head = ["[[scopes]]", f"name = {_quoted(scope.name)}", f"kind = {_quoted(scope.kind)}"]
         tables.append(head + _changed_lines(scope, Scope(name=scope.name, kind=scope.kind), SCOPE_SETTINGS))
     for machine in fleet.machines.values():
-        head = ["[[machines]]", f"scope = {_quoted(machine.scope)}", f"name = {_quoted(machine.name)}"]
+        head = [f"# {remarks[machine.key]}"] if machine.key in remarks else []
+        head += ["[[machines]]", f"scope = {_quoted(machine.scope)}", f"name = {_quoted(machine.name)}"]
         tables.append(head + _changed_lines(machine, Machine(scope=machine.scope, name=machine.name), MACHINE_SETTINGS))
     for host in fleet.hosts.values():
         head = ["[[hosts]]", f"name = {_quoted(host.name)}"]

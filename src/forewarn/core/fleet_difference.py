@@ -88,7 +88,8 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
         *(f"- scope {name}" for name in removed_scopes),
         *(f"- host {host.name}" for host in removed_hosts),
     ]
-    after = {key: m for key, m in current.machines.items() if key not in set(removed)} | dict(wanted.machines)
+    gone = set(removed)
+    after = {key: m for key, m in current.machines.items() if key not in gone} | dict(wanted.machines)
     check_identities(after.values(), lambda machine: f"machine {machine}")
     _check_members(after.values(), {**current.scopes, **wanted.scopes})
     emptied = bool(removed) and not after
@@ -173,15 +174,17 @@ def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> 
 
 def spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
     """Warn of hosts that span update domains of a scope: this is allowed, but maintenance of them takes several waves."""
-    domains: dict[tuple[str, str], set[int]] = defaultdict(set)
+    first: dict[tuple[str, str], int] = {}
+    several: dict[tuple[str, str], set[int]] = defaultdict(set)
     for machine in machines:
         if machine.host:
-            domains[machine.host, machine.scope].add(machine.update_domain)
+            place = (machine.host, machine.scope)
+            if first.setdefault(place, machine.update_domain) != machine.update_domain:
+                several[place] |= {first[place], machine.update_domain}
     return tuple(
         f"host {host} carries update domains {', '.join(map(str, sorted(numbers)))} of scope {scope}:"
         f" maintenance of the host takes {len(numbers)} waves"
-        for (host, scope), numbers in sorted(domains.items())
-        if len(numbers) > 1
+        for (host, scope), numbers in sorted(several.items())
     )
 
 

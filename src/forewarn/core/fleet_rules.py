@@ -65,7 +65,7 @@ class NoGoTime:
         weekly = self.start is None and self.end is None and bool(self.spans)
         require(
             weekly or (once and not self.spans),
-            f"no-go time {self.name} needs a start and an end, or weekly spans: not both",
+            f"no-go time {self.name} needs a start and an end, or times of the week: not both",
         )
         require(
             len(self.spans) <= MAX_SPANS, f"no-go time {self.name} has {len(self.spans)} spans: use at most {MAX_SPANS}"

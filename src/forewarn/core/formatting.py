@@ -188,10 +188,23 @@ def printable(text: str) -> str:
 # -- how a maintenance stands
 
 
-def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int, awaits_continue: bool = False) -> str:
+def event_state(status: str, codes: Iterable[str]) -> str:
+    """Return the status of an event; for what only an operator ends, `Started, order failed` or `Started, order in doubt`.
+
+    `codes` are those of its reasons to wait.
+    """
+    problems = {"order-failed": "order failed", "in-doubt": "order in doubt"}
+    found = [problems[code] for code in codes if code in problems]
+    return f"{status}, {found[0]}" if found else status
+
+
+def maintenance_state(
+    status: str, *, held: bool, failed: int, in_doubt: int, awaits_continue: bool = False, paused: bool = False
+) -> str:
     """Return `Running`, `Held: 2 orders failed`, `Running: 1 order in doubt` or `Paused: an operator must let it continue`.
 
     An owner sees only the failures of the own scopes: a maintenance that is held without one waits for another scope.
+    If an operator has paused a maintenance that is held, it says so: resolving the failures does not move it.
     """
     counts = ((failed, "failed"), (in_doubt, "in doubt"))
     elsewhere = ["an order of a host, or outside your scopes, failed"] if held and not failed else []
@@ -200,6 +213,7 @@ def maintenance_state(status: str, *, held: bool, failed: int, in_doubt: int, aw
             *elsewhere,
             *(["an operator must let it continue"] if awaits_continue else []),
             *(f"{count(number, 'order')} {what}" for number, what in counts if number),
+            *(["and it is paused"] if held and paused else []),
         ]
     )
     return f"{'Held' if held else status}: {problems}" if problems else status

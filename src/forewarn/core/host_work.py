@@ -118,6 +118,8 @@ def _plan_host(
     draft: Draft, maintenance: Maintenance, order: Order, machines: list[Machine], new_id: Callable[[], str]
 ) -> bool:
     refusal = why_not_in_place(draft.before, maintenance, order.host, machines)
+    if refusal and host_budget_waits(draft, maintenance, order):
+        return False  # a failed order counts as a host that is down
     if refusal:
         fail_host(draft, order, refusal)
     else:

@@ -7,6 +7,7 @@ there cannot hide itself here.
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.amounts import parse_amount
@@ -91,7 +92,7 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     _check_windows(after, started)
     _check_not_held(before, after, started)
     trusted = now if before.hold is None else min(now, before.hold.trusted)
-    _check_not_overtaken(after, by_scope, by_maintenance, started, (trusted, now))
+    _check_not_overtaken(before, after, by_scope, by_maintenance, started, (trusted, now))
     for scope in {e.scope for e in changed}:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
@@ -555,6 +556,7 @@ def _check_machines(events: Iterable[Event]) -> None:
 
 
 def _check_not_overtaken(
+    before: Snapshot,
     after: Snapshot,
     by_scope: dict[str, list[Event]],
     by_maintenance: dict[str, list[Event]],
@@ -573,7 +575,8 @@ def _check_not_overtaken(
                 maintenance = after.maintenances[other.maintenance_id]
                 held_at_deadline = after.hold is not None and maintenance.not_after is not None
                 events = by_maintenance[other.maintenance_id]
-                if not held_at_deadline and _certainly_due(after, maintenance, events, moments):
+                stranded = any(_may_lack_target(before, after, maintenance, e) for e in events)
+                if not held_at_deadline and not stranded and _certainly_due(after, maintenance, events, moments):
                     raise _broken(8, f"event {event.id} would overtake event {other.id} in {event.scope}")
 
 
@@ -582,6 +585,15 @@ def _queue_position(after: Snapshot, event: Event) -> tuple[datetime, str]:
     maintenance = after.maintenances[event.maintenance_id]
     since = None if event.born_approved else event.not_before
     return since or maintenance.created, maintenance.id
+
+
+def _may_lack_target(before: Snapshot, after: Snapshot, maintenance: Maintenance, event: Event) -> bool:
+    """Whether the machines of an event that leave their host could go nowhere, before the change or after it."""
+    hosts = before.target_hosts
+    if hosts is None or maintenance.host_mode is not HostMode.EVACUATE or event.status is not Status.SCHEDULED:
+        return False
+    rows = ({**hosts.rows, **each.hosts} for each in (before, after))
+    return any(replace(hosts, rows=each).no_target(event.host, event.to_host) for each in rows)
 
 
 def _certainly_due(

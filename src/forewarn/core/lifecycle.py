@@ -38,7 +38,7 @@ from forewarn.core.model import (
 from forewarn.core.planning import plan
 from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal, status_after
 from forewarn.core.verb_steps import complete, find, machines_stopped, open_maintenance, wake
-from forewarn.core.waiting import awaits_continue, order_failed, order_in_doubt
+from forewarn.core.waiting import awaits_continue, current_wave, order_failed, order_in_doubt
 
 # -- operators and guests
 
@@ -92,7 +92,7 @@ def _refuse_busy(draft: Draft, events: Iterable[Event]) -> None:
 def _refuse_second_operation(draft: Draft, events: Iterable[Event]) -> None:
     """Refuse a user operation on a machine that has an open one of the same type."""
     planned = {(e.scope, name): e.type for e in events for name in e.resources}
-    for scope in {scope for scope, _ in planned}:
+    for scope in sorted({scope for scope, _ in planned}):
         for other in draft.events_in(scope):
             for name in other.resources if other.source is Source.USER else ():
                 if planned.get((scope, name)) is other.type:
@@ -367,7 +367,12 @@ def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> C
 
 
 def _wake_planned(draft: Draft, scope: str) -> None:
-    """Wake what is not published yet: how long before its window a wave is published depends on the notice it must give."""
-    for event in draft.events_in(scope):
-        if event.status is Status.PLANNED:
-            draft.wake(event.maintenance_id)
+    """Wake what may be published next: how long before its window a wave is published depends on the notice it must give.
+
+    A later wave needs no wake-up: its notice counts when its turn comes. The draft holds the events of this scope alone, of
+    which only the first wave of a maintenance can be its next one.
+    """
+    for maintenance_id in {event.maintenance_id for event in draft.events_in(scope)}:
+        wave = current_wave(draft, draft.maintenances[maintenance_id])
+        if any(event.status is Status.PLANNED for event in wave):
+            draft.wake(maintenance_id)

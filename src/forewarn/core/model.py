@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 
 from forewarn.core.amounts import parse_amount
 from forewarn.core.errors import Invalid
@@ -20,10 +21,15 @@ from forewarn.core.event_types import EventType as EventType
 from forewarn.core.event_types import HostMode as HostMode
 from forewarn.core.event_types import ScopeKind as ScopeKind
 from forewarn.core.event_types import Source as Source
+from forewarn.core.fast_init import fast_init
 
 # A name with one of these is a pattern of the shell.
 WILDCARDS = frozenset("*?[")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# In the form in which `ipaddress` writes it, which takes ten times as long to find out.
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
+NO_LABELS: Mapping[str, str] = {}
 MAX_ADDRESSES_PER_MACHINE = 16
 MAX_DOMAIN = 999
 MAX_LABELS = 32
@@ -138,9 +144,26 @@ def require(condition: bool, message: str) -> None:
 
 def check_name(what: str, name: object) -> None:
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        raise Invalid(
-            f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
-        )
+        raise _not_a_name(what, name)
+
+
+def _not_a_name(what: str, name: object) -> Invalid:
+    return Invalid(
+        f"{what} {name!r} is not a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
+    )
+
+
+@lru_cache(maxsize=4_096)
+def _shared_name(what: str, name: str) -> str:
+    check_name(what, name)
+    return name
+
+
+def shared_name(what: str, name: object) -> str:
+    """Check a name; return the same object for the same name."""
+    if not isinstance(name, str):  # perhaps it cannot be cached at all
+        raise _not_a_name(what, name)
+    return _shared_name(what, name)
 
 
 def check_text(what: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> None:
@@ -157,6 +180,8 @@ def check_moment(key: str, moment: datetime) -> None:
 
 
 def check_window_names(windows: tuple[str, ...]) -> None:
+    if not windows:
+        return
     require(len(windows) <= MAX_WINDOW_NAMES, f"{len(windows)} windows: at most {MAX_WINDOW_NAMES} are allowed")
     require(len(set(windows)) == len(windows), "windows: a window is named twice")
     for name in windows:
@@ -174,6 +199,7 @@ def is_pattern(text: str) -> bool:
     return not WILDCARDS.isdisjoint(text)
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A VM, known as scope/name."""
@@ -186,28 +212,33 @@ class Machine:
     addresses: tuple[str, ...] = ()
     interface: str = ""
     instance_id: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
 
     def __post_init__(self) -> None:
-        check_name("scope", self.scope)
-        check_name("machine", self.name)
+        # There may be very many machines: they share the objects of names, and no message is made for each.
+        object.__setattr__(self, "scope", shared_name("scope", self.scope))
+        object.__setattr__(self, "name", shared_name("machine", self.name))
         if self.labels:
             check_labels(self.labels)
-        for key, value in (("update_domain", self.update_domain), ("fault_domain", self.fault_domain)):
-            if not 0 <= value <= MAX_DOMAIN:  # no message is made for each of very many machines
-                raise Invalid(f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
+        elif self.labels is not NO_LABELS:
+            object.__setattr__(self, "labels", NO_LABELS)
+        if not (0 <= self.update_domain <= MAX_DOMAIN and 0 <= self.fault_domain <= MAX_DOMAIN):
+            update_domain_ok = 0 <= self.update_domain <= MAX_DOMAIN
+            key, value = (
+                ("fault_domain", self.fault_domain) if update_domain_ok else ("update_domain", self.update_domain)
+            )
+            raise Invalid(f"{key} is {value}: use a whole number from 0 to {MAX_DOMAIN}")
         if self.host:
-            check_name("host", self.host)
+            object.__setattr__(self, "host", shared_name("host", self.host))
         if self.interface:
             check_text("interface", self.interface, 64)
         if self.instance_id:
             check_text("instance_id", self.instance_id, 128)
         if self.addresses:
-            require(
-                len(self.addresses) <= MAX_ADDRESSES_PER_MACHINE,
-                f"{len(self.addresses)} addresses: at most {MAX_ADDRESSES_PER_MACHINE} are allowed",
-            )
-            object.__setattr__(self, "addresses", tuple(sorted({_address(a) for a in self.addresses})))
+            if len(self.addresses) > MAX_ADDRESSES_PER_MACHINE:
+                raise Invalid(f"{len(self.addresses)} addresses: at most {MAX_ADDRESSES_PER_MACHINE} are allowed")
+            known = tuple(map(_address, self.addresses))
+            object.__setattr__(self, "addresses", known if len(known) == 1 else tuple(sorted(set(known))))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -218,13 +249,15 @@ class Machine:
         """The (interface, address) pairs that identify a caller as this machine; address "" means every address."""
         if self.interface and not self.addresses:
             return ((self.interface, ""),)
-        return tuple((self.interface, address) for address in self.addresses)
+        return tuple([(self.interface, address) for address in self.addresses])
 
     def __str__(self) -> str:
         return f"{self.scope}/{self.name}"
 
 
 def _address(text: str) -> str:
+    if IPV4.fullmatch(text):
+        return text
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
@@ -258,6 +291,7 @@ class Host:
         check_text("connection", self.connection, MAX_CONNECTION_CHARS)
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """Machines that share one document: the settings, and the epoch and incarnation of the document.
@@ -284,21 +318,20 @@ class Scope:
 
     def __post_init__(self) -> None:
         check_name("scope", self.name)
-        require(
-            0 <= self.max_user_operations <= 1_000_000,
-            f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number",
-        )
-        check_window_names(self.windows)
+        if not 0 <= self.max_user_operations <= 1_000_000:  # no message is made for each of very many scopes
+            raise Invalid(
+                f"max_user_operations is {self.max_user_operations}: use 0 (the general limit) or a positive number"
+            )
+        if self.windows:
+            check_window_names(self.windows)
         if self.max_unavailable:
             try:
                 parse_amount(self.max_unavailable)
             except Invalid as error:
                 raise Invalid(f"max_unavailable: {error}") from None
         low_s, high_s = TERMINATE_NOTICE_RANGE_S
-        require(
-            low_s <= self.terminate_notice_s <= high_s,
-            f"terminate_notice is {self.terminate_notice_s}s: it must lie between 5m and 15m",
-        )
+        if not low_s <= self.terminate_notice_s <= high_s:
+            raise Invalid(f"terminate_notice is {self.terminate_notice_s}s: it must lie between 5m and 15m")
         for type_, seconds in self.minimum_notice_s.items():
             rules, floor_s = EVENT_TYPES[type_], EVENT_TYPES[type_].minimum_notice_s
             require(
@@ -330,6 +363,7 @@ class Approval:
     origin: str = ""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Maintenance of machines of one scope. It holds everything that guests see of it.
@@ -470,6 +504,7 @@ class Strategy:
         check_window_names(self.windows)
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
     """What an operator submitted. Its events form its waves; `wake_at` is when a tick could next move it.
@@ -520,6 +555,7 @@ class Maintenance:
         return may_end or self.host_mode is not None or self.strategy.pause_after > self.continued_after
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The work of one started event, or the work on one host in a maintenance.
@@ -555,6 +591,7 @@ class Actor:
     origin: str = ""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
     """One line of the audit: who did what, when, and from where. The store assigns `id` and `hash`."""

@@ -8,7 +8,7 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import IllegalTransition, Invalid, Refused, StoreHeld
 from forewarn.core.host_work import fail_host, finish_host
-from forewarn.core.model import Actor, Event, Order, OrderState, Phase
+from forewarn.core.model import UNSTARTED, Actor, Event, Order, OrderState, Phase
 from forewarn.core.transitions import OrderVerb, Verb, order_after, require_legal
 from forewarn.core.verb_steps import complete, find, machines_stopped, note_order, refuse_not_empty
 from forewarn.core.waiting import held_because
@@ -175,3 +175,8 @@ def _move_machines(draft: Draft, event: Event, new_hosts: Mapping[tuple[str, str
         if machine is None or key[0] != event.scope or key[1] not in event.resources:
             raise Invalid(f"new_hosts names {key[0]}/{key[1]}, which is not a machine of event {event.id}")
         draft.put_machine(replace(machine, host=host))
+    # A machine has the labels of its host: other no-go times may bind it now.
+    moved = {name for _, name in new_hosts}
+    for other in draft.events_in(event.scope):
+        if other.status in UNSTARTED and not moved.isdisjoint(other.resources):
+            draft.wake(other.maintenance_id)

@@ -105,7 +105,7 @@ class Selection:
             raise NotFound(f"no {what} has labels like {names([str(t) for t in self._unmatched_terms])}")
         if not self._patterns and not self._terms:
             raise NotFound(f"there is no {what}")
-        raise NotFound(f"no {what} matches all of what you asked for, although each part of it matches one")
+        raise NotFound(f"no {what} matches everything requested, although each part of it matches one")
 
 
 def _fits(pattern: str, name: str) -> bool:

@@ -8,6 +8,7 @@ A reason does not suggest what to do about it: that depends on who reads it.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from heapq import nsmallest
 from itertools import islice
 
@@ -82,27 +83,46 @@ def host_planned_at(draft: Draft, maintenance: Maintenance, order: Order) -> dat
 
 
 class _SharedReasons:
-    """The reasons that all unstarted events of a maintenance have in common."""
+    """The reasons that all unstarted events of a maintenance have in common. What only its current wave shows is lazy."""
 
     def __init__(self, draft: Draft, maintenance: Maintenance) -> None:
+        self._draft, self._maintenance = draft, maintenance
         self.wave = current_wave(draft, maintenance)
         self.ids = {e.id for e in self.wave}
         self.stopped = why_stopped(draft, maintenance)
-        self.earlier_wave = _earlier_wave(draft, self.wave)
-        self.unready = dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
-        self.obstacles = [*start_waits(draft, maintenance, self.wave), *obstacles(draft, maintenance, self.wave)]
+
+    @cached_property
+    def earlier_wave(self) -> Waiting:
+        return _earlier_wave(self._draft, self.wave)
+
+    @cached_property
+    def unready(self) -> dict[str, None]:
+        """The ids of the events that by themselves may not start."""
+        draft, maintenance = self._draft, self._maintenance
+        return dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
+
+    @cached_property
+    def unpublished(self) -> list[Waiting]:
+        """What holds back the publication of the wave."""
         planned = [e for e in self.wave if e.status is Status.PLANNED]
-        self.unpublished = publication_waits(draft, maintenance, planned) if planned else []
+        return publication_waits(self._draft, self._maintenance, planned)
+
+    @cached_property
+    def obstacles(self) -> list[Waiting]:
+        """What holds back the start of the wave."""
+        draft, maintenance = self._draft, self._maintenance
+        found = [*start_waits(draft, maintenance, self.wave), *obstacles(draft, maintenance, self.wave)]
         if _before_earliest(draft, maintenance, self.wave):
             earliest = Waiting(
                 code="earliest",
                 message="its maintenance has an earliest start: even an approved event waits",
                 until=maintenance.earliest,
             )
-            self.obstacles.insert(0, earliest)
+            found.insert(0, earliest)
             hold = draft.before.hold
             if hold is not None and maintenance.earliest is not None and draft.now >= maintenance.earliest:
-                self.obstacles.append(clock_held(hold))
+                found.append(clock_held(hold))
+        return found
 
 
 def _reasons(draft: Draft, event: Event, shared: _SharedReasons | None) -> tuple[Waiting, ...]:
@@ -139,22 +159,32 @@ def current_wave(draft: Draft, maintenance: Maintenance) -> list[Event]:
 
     With on_failure = continue, an event whose order failed does not hold back later waves.
     """
-    skip_failed = maintenance.on_failure is OnFailure.CONTINUE
+    known = draft.current_waves.get(maintenance.id)
+    if known is not None:
+        return known
+    skip_failed = maintenance.on_failure is OnFailure.CONTINUE and draft.has_failures
     open_events = [
         e for e in draft.events_of(maintenance.id) if e.status in OPEN and not (skip_failed and order_failed(draft, e))
     ]
     lowest = min((e.wave for e in open_events), default=0)
-    return [e for e in open_events if e.wave == lowest]
+    wave = [e for e in open_events if e.wave == lowest]
+    draft.current_waves[maintenance.id] = wave
+    return wave
 
 
 def order_failed(draft: Draft, event: Event) -> bool:
-    order = draft.orders.get(event.id)
-    return event.status is Status.STARTED and order is not None and order.state is OrderState.FAILED
+    return _state_of_started(draft, event) is OrderState.FAILED
 
 
 def order_in_doubt(draft: Draft, event: Event) -> bool:
-    order = draft.orders.get(event.id)
-    return event.status is Status.STARTED and order is not None and order.state is OrderState.IN_DOUBT
+    return _state_of_started(draft, event) is OrderState.IN_DOUBT
+
+
+def _state_of_started(draft: Draft, event: Event) -> OrderState | None:
+    """Return the state of the order of a Started event."""
+    if event.status is not Status.STARTED or event.id not in draft.orders:
+        return None
+    return draft.orders[event.id].state
 
 
 def _with_cause(draft: Draft, other: Event, reason: Waiting) -> Waiting:
@@ -172,7 +202,7 @@ def blocking_failures(draft: Draft, maintenance: Maintenance) -> list[Event]:
 
 
 def _failed_events(draft: Draft, maintenance: Maintenance) -> list[Event]:
-    return [e for e in draft.events_of(maintenance.id) if order_failed(draft, e)]
+    return [e for e in draft.events_of(maintenance.id) if e.status is Status.STARTED and order_failed(draft, e)]
 
 
 def _failed_hosts(draft: Draft, maintenance: Maintenance) -> list[Order]:
@@ -232,8 +262,7 @@ def awaits_continue(draft: Draft, maintenance: Maintenance) -> bool:
 def stopped(draft: Draft, maintenance: Maintenance) -> bool:
     return (
         maintenance.paused
-        or bool(blocking_failures(draft, maintenance))
-        or bool(blocking_hosts(draft, maintenance))
+        or (draft.has_failures and bool(blocking_failures(draft, maintenance) or blocking_hosts(draft, maintenance)))
         or awaits_continue(draft, maintenance)
     )
 
@@ -287,7 +316,7 @@ def _blocked_by_started(draft: Draft, wave: list[Event]) -> Iterator[Waiting]:
         scope: [e for e in draft.events_in(scope) if e.status is Status.STARTED] for scope in {e.scope for e in wave}
     }
     event_of_machine = {(e.scope, name): e for events in started.values() for e in events for name in e.resources}
-    for event in wave:
+    for event in wave if event_of_machine else ():
         held = {
             other.id: other
             for name in event.resources

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo
 
 from forewarn.core.errors import Invalid
 
@@ -71,6 +70,8 @@ def zone_named(name: str) -> tzinfo:
     """Return the time zone, or raise Invalid."""
     if name == "UTC":
         return UTC
+    from zoneinfo import ZoneInfo  # most services use no other zone than UTC
+
     try:
         return ZoneInfo(name)
     # A name that is a folder of the database raises OSError, and a file that is no time zone raises ValueError.

@@ -6,7 +6,7 @@ first, the wave is cancelled and planned again (see `advance`).
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -81,6 +81,26 @@ def may_limit(rules: FleetRules, maintenance: Maintenance, scopes: Collection[Sc
     windows = maintenance.strategy.windows or any(scope.windows for scope in scopes)
     bound = any(not no_go.scopes or not named.isdisjoint(no_go.scopes) for no_go in no_go_times)
     return not maintenance.emergency and bool(windows or bound)
+
+
+def starts_of_waves(
+    snapshot: Snapshot, maintenance: Maintenance, events: Iterable[Event], now: datetime
+) -> Callable[[int, datetime], datetime | None]:
+    """Return a function that returns the first moment from another one on at which a wave of these events may start.
+
+    It returns None if windows and no-go times leave the wave no time.
+    """
+    draft = Draft(snapshot, now, Actor("reader"))
+    waves: dict[int, list[Event]] = defaultdict(list)
+    for event in (each for each in events if each.status in UNSTARTED):
+        waves[event.wave].append(event)
+
+    def start_of(wave: int, wanted: datetime) -> datetime | None:
+        limits = limits_of(draft, maintenance, waves[wave])
+        found = limits.first_after(wanted, wanted) if limits is not None else (wanted, wanted)
+        return max(wanted, found[0]) if found is not None else None
+
+    return start_of
 
 
 def window_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
@@ -199,16 +219,17 @@ def _reason(
     *,
     is_published: bool = False,
 ) -> Waiting:
+    # The time until which it waits follows the message.
     no_go_times = limits.in_the_way(moment)[:MAX_NAMED_NO_GO_TIMES]
     never = ", and its windows and no-go times leave no other time" if found is None else ""
     if no_go_times:
         named = "; ".join(_no_go_text(no_go, moment) for no_go in no_go_times)
-        message = f"nothing may start during a no-go time: {named}{never}"
+        waits = "; it is not announced" if not is_published else "; it waits" if until is not None else ""
+        message = f"nothing may start during a no-go time: {named}{never or waits}"
         rules_of = tuple(scopes for no_go in no_go_times if (scopes := _scopes_of(draft, no_go, wave)))
         return Waiting(code="no-go", message=message, until=until, rules_of=rules_of)
     windows = " and ".join(" or ".join(w.name for w in choice) or "a removed window" for choice in limits.windows)
     rules_of = tuple(tuple(sorted(scopes)) for scopes in _choices(draft, maintenance, wave).values())
-    # The time until which it waits follows the message.
     opens = ", which is closed" if until is not None else ""
     if found is not None and not is_published:
         opens = f", which opens at {full_time(found[0])}, and is not announced"

@@ -158,7 +158,7 @@ class Control(FleetUseCases, WindowUseCases, HookUseCases):
         self._decide(_only(event_id), lambda s, now: lifecycle.approve_as_operator(s, event_id, now=now, actor=actor))
 
     def cancel_event(self, event_id: str, actor: Actor) -> None:
-        self._decide(_at(event_id), lambda s, now: lifecycle.cancel_event(s, event_id, now=now, actor=actor))
+        self._decide(_ending(event_id), lambda s, now: lifecycle.cancel_event(s, event_id, now=now, actor=actor))
 
     def reschedule_event(self, event_id: str, not_before: datetime, actor: Actor) -> str:
         """Move an event that has not started; return the id of the event that replaces it."""
@@ -190,7 +190,7 @@ class Control(FleetUseCases, WindowUseCases, HookUseCases):
         """Retry, finish or abandon an event whose order failed or is in doubt."""
         timeout_s = self._order_timeout_s
         self._decide_on_orders(
-            _at(event_id),
+            _ending(event_id),
             lambda s, now: lifecycle.resolve_failure(
                 s, event_id, verb, now=now, actor=actor, order_timeout_s=timeout_s
             ),
@@ -364,7 +364,9 @@ class Control(FleetUseCases, WindowUseCases, HookUseCases):
             change = order_verbs.report(snapshot, reports, now=now, actor=actor)
             return waking_hosts(self._store, change, snapshot.machines)
 
-        change = self._decide_on_orders(Focus(events=ids, machines=moved, whole_maintenances=False), decide)
+        # A machine that moves concerns all its open events.
+        focus = replace(_ending(*ids), machines=moved, open_events=bool(moved))
+        change = self._decide_on_orders(focus, decide)
         _log_unresolved(change, events)
 
     def order(self, order_id: str) -> tuple[Order, Maintenance, Event | None]:
@@ -505,7 +507,7 @@ class Control(FleetUseCases, WindowUseCases, HookUseCases):
             named = [snapshot.events[i] for i in focus.events if i in snapshot.events]
             scopes = tuple({e.scope for e in named if EVENT_TYPES[e.type].removes_machines})
             of_hosts = [order for i in focus.events if (order := snapshot.orders.get(i)) is not None and order.host]
-            wider = replace(focus, scopes=scopes, inventory=True) if scopes else focus
+            wider = replace(focus, scopes=scopes, inventory=True, open_events=True) if scopes else focus
             if of_hosts:
                 maintenances = tuple(dict.fromkeys(order.maintenance_id for order in of_hosts))
                 hosts = tuple(dict.fromkeys(order.host for order in of_hosts))
@@ -574,8 +576,9 @@ def _refuse_more_calendars(tokens: Iterable[Token], scopes: Iterable[str]) -> No
             raise Refused(f"scope {scope} has {most} tokens for the calendar already: revoke one first")
 
 
-def _at(event_id: str) -> Focus:
-    return Focus(events=(event_id,), whole_maintenances=False)
+def _ending(*event_ids: str) -> Focus:
+    """Return the focus on events that may end, and on what may then move next in their scopes."""
+    return Focus(events=event_ids, whole_maintenances=False, open_events=False, next_events=True)
 
 
 def _only(event_id: str) -> Focus:

@@ -196,7 +196,7 @@ def _on_host(name: str) -> Focus:
 def waking_hosts(store: Store, change: Change, machines: Mapping[tuple[str, str], Machine]) -> Change:
     """Return the change with a wake-up for maintenances that have not begun to work on a host that these machines leave or join.
 
-    A wake-up changes the version of the maintenance: whoever is about to begin the work must read the machines again.
+    A wake-up changes the version of the maintenance: a node that is about to begin the work must read the machines again.
     """
     keys = [*change.removed_machines, *(machine.key for machine in change.machines)]
     left, joined = (

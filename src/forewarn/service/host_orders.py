@@ -62,7 +62,7 @@ class HostCheck:
             return ""
         running = self._executor.machines_on(order.host, connection_of(self._store, order.host))
         if running is None:
-            return f"host {order.host} cannot be asked which machines run on it: check its connection"
+            return f"host {order.host} does not say which machines run on it: check its connection"
         return f"host {order.host} still runs {names(sorted(running))}" if running else ""
 
 

@@ -267,10 +267,18 @@ class Ticker:
     # -- behind the cycle
 
     def _due(self) -> list[str]:
-        now_s = self._monotonic()
+        """Return the maintenances of the next batch.
+
+        If more are due, half of the batch are the latest: what becomes due now does not wait for a long backlog.
+        """
+        now_s, now = self._monotonic(), self._clock.now()
         self._retry_at_s = {i: at_s for i, at_s in self._retry_at_s.items() if at_s > now_s}
-        due = self._store.due(self._clock.now(), self._batch + len(self._retry_at_s))
-        return [i for i in due if i not in self._retry_at_s][: self._batch]
+        limit = self._batch + len(self._retry_at_s)
+        due = [i for i in self._store.due(now, limit) if i not in self._retry_at_s]
+        if len(due) >= self._batch:
+            latest = self._store.due(now, limit, latest_first=True)
+            due[self._batch - self._batch // 2 :] = [i for i in latest if i not in self._retry_at_s]
+        return list(dict.fromkeys(due))[: self._batch]
 
     def _tick(self, due: list[str]) -> Counter[str]:
         try:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import msgspec
+
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
@@ -84,7 +86,7 @@ class Inventory:
     hosts: dict[str, Host] = field(default_factory=dict)
 
 
-class MachineIdentity(NamedTuple):
+class MachineIdentity(msgspec.Struct, frozen=True, order=True, gc=False):
     """How the endpoint recognises a machine. Small, because a fleet may have a million."""
 
     scope: str
@@ -92,11 +94,13 @@ class MachineIdentity(NamedTuple):
     update_domain: int
     fault_domain: int
     instance_id: str
-    identities: tuple[tuple[str, str], ...]
+    interface: str
+    addresses: tuple[str, ...]  # the address "" means every address of the interface
 
     @classmethod
     def of(cls, m: Machine) -> "MachineIdentity":
-        return cls(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.identities)
+        addresses = m.addresses or (("",) if m.interface else ())
+        return cls(m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, m.interface, addresses)
 
 
 class LabelledMachine(NamedTuple):
@@ -247,6 +251,12 @@ class Store(Protocol):
     def scopes(self) -> dict[str, Scope]:
         """Return every scope by name."""
 
+    def scope_names(self) -> list[str]:
+        """Return the name of every scope."""
+
+    def last_change(self) -> datetime | None:
+        """Return the time of the last change of any scope."""
+
     def fleet_use(self) -> FleetUse:
         """Return what is down in the fleet."""
 
@@ -277,8 +287,8 @@ class Store(Protocol):
 
     # Hints: may be a moment old; the caller decides again on a snapshot.
 
-    def due(self, now: datetime, limit: int) -> list[str]:
-        """Return the ids of maintenances whose `wake_at` has passed, earliest first."""
+    def due(self, now: datetime, limit: int, *, latest_first: bool = False) -> list[str]:
+        """Return the ids of maintenances whose `wake_at` has passed, earliest first, or latest first."""
 
     def next_wakeup(self) -> datetime | None:
         """Return the earliest `wake_at`."""

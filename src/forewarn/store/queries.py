@@ -57,6 +57,10 @@ class Focus:
     named scopes.
     `whole_maintenances` reads every event of each maintenance in the snapshot, which a decision about waves needs. Without it,
     the snapshot holds only the open events of its scopes and the named events; without `open_events` too, only the named events.
+    `next_events` then adds the events of its scopes that may move when a named event ends: the Scheduled event that is first
+    to be ready; the Planned events that were approved at creation; and all Planned events if the scope has a budget. If one
+    of them may move, waking its maintenance is enough: a tick of it reads the whole scope. It also adds the events of the named
+    machines that have not started, because a machine on another host may be bound by other rules.
     `current_waves` leaves out the events of a maintenance that a tick does not need: see `Snapshot.unread`.
     An id in `events` may be the id of a host's order, which is read then. A maintenance comes with the orders of its hosts.
     `document_only` reads only what a document shows: scopes and events, without maintenances, orders and approvals.
@@ -73,6 +77,7 @@ class Focus:
     inventory: bool = False
     whole_maintenances: bool = True
     open_events: bool = True
+    next_events: bool = False
     document_only: bool = False
     current_waves: bool = False
 
@@ -192,8 +197,12 @@ class MachineQuery(_PageQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceQuery(_PageQuery):
-    """A page of maintenances with an event within these scopes, newest first; `before` is the last (created, id)."""
+    """A page of maintenances with an event within these scopes, newest first; `before` is the last (created, id).
 
+    `on_hosts` selects those that work on hosts.
+    """
+
+    on_hosts: bool = False
     statuses: Collection[MaintenanceStatus] = tuple(MaintenanceStatus)
     before: tuple[datetime, str] | None = None
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, InvariantBroken
+from forewarn.core.model import Machine
 from forewarn.core.operator_model import Hook
 from forewarn.store.memory.tables import MemoryTables, identities_of
 
@@ -63,14 +64,14 @@ class MemoryChecks(MemoryTables):
 
     def _check_identities(self, change: Change) -> None:
         replaced = {m.key for m in change.machines} | set(change.removed_machines)
-        claimed: dict[object, tuple[str, str]] = {}
+        claimed: dict[object, Machine] = {}
         for machine in change.machines:
             for identity in identities_of(machine):
                 owner = self._identities.get(identity)
-                if owner is None or owner in replaced:
-                    owner = claimed.setdefault(identity, machine.key)
-                if owner != machine.key:
-                    raise Conflict(f"{machine} claims {identity}, which belongs to {'/'.join(owner)}")
+                if owner is None or owner.key in replaced:
+                    owner = claimed.setdefault(identity, machine)
+                if owner.key != machine.key:
+                    raise Conflict(f"{machine} claims {identity}, which belongs to {owner}")
 
     def _check_references(self, change: Change) -> None:
         """Check what foreign keys check in SQL: every reference is to something that exists."""

@@ -115,7 +115,7 @@ class MemoryLists(MemoryTables):
     def hosts_page(self, query: HostQuery) -> list[HostCount]:
         scopes = selected_scopes("", query.within)
         counts = {
-            name: sum(_lies_in(scope, scopes) for scope, _ in keys) for name, keys in self._machines_on.items() if name
+            name: sum(_lies_in(m.scope, scopes) for m in machines) for name, machines in self._machines_on.items()
         }
         shown = {name for name, machines in counts.items() if machines}
         if scopes is None:
@@ -133,6 +133,7 @@ class MemoryLists(MemoryTables):
             m
             for m in self._maintenances.values()
             if m.status in query.statuses
+            and (m.host_mode is not None or not query.on_hosts)
             and (query.before is None or (m.created, m.id) < query.before)
             and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._events_of_maintenance(m.id)))
         )
@@ -184,10 +185,11 @@ class MemoryLists(MemoryTables):
         return waves[: query.limit], dict(counts)
 
     def _is_found(self, event: Event, host: str, text: str) -> bool:
+        return (not host or self._is_on(event, host)) and text in _event_text(event)
+
+    def _is_on(self, event: Event, host: str) -> bool:
         machines = self._machines.get(event.scope, {})
-        if host and not any(name in machines and machines[name].host == host for name in event.resources):
-            return False
-        return text in _event_text(event)
+        return any(name in machines and machines[name].host == host for name in event.resources)
 
     @locked
     def orders_page(self, query: OrderQuery) -> list[Order]:
@@ -216,10 +218,7 @@ class MemoryLists(MemoryTables):
             (query.before is None or self._numbers[event.id] < query.before)
             and _lies_in(event.scope, scopes)
             and (not query.machine or query.machine in event.resources)
-            and (
-                not query.host
-                or any((event.scope, name) in self._machines_on.get(query.host, ()) for name in event.resources)
-            )
+            and (not query.host or self._is_on(event, query.host))
             and query.maintenance_id in ("", event.maintenance_id)
             and event.status in query.statuses
             and event.type in query.types

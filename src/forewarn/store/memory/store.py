@@ -12,6 +12,7 @@ from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     OPEN,
     OVER,
+    UNSTARTED,
     VISIBLE,
     Event,
     GroupBy,
@@ -55,6 +56,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         events: dict[str, Event] = {}
         for name in sorted(names) if focus.open_events else ():
             events |= {i: self._events[i] for i in self._open_of_scope.get(name, ())}
+        for name in sorted(names) if focus.next_events and not focus.open_events else ():
+            events |= {e.id: e for e in self._next_events_in(name, focus)}
         events |= {i: self._events[i] for i in focus.events if i in self._events}
         maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
         if focus.current_waves:
@@ -103,6 +106,21 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             self._fleet_rules,
             ((m.key, m.labels, self._hosts[m.host].labels if m.host in self._hosts else {}) for m in found),
         )
+
+    def _next_events_in(self, scope: str, focus: Focus) -> Iterator[Event]:
+        open_events = [self._events[i] for i in self._open_of_scope.get(scope, ())]
+        scheduled = [e for e in open_events if e.status is Status.SCHEDULED and e.id not in focus.events]
+        if scheduled:
+            yield min(scheduled, key=lambda e: (self._waits_for_notice(e), e.not_before, self._numbers[e.id]))
+        has_budget = scope in self._scopes and bool(self._scopes[scope].max_unavailable)
+        yield from (e for e in open_events if e.status is Status.PLANNED and (e.born_approved or has_budget))
+        moved = {name for each, name in focus.machines if each == scope}
+        unstarted = (e for e in open_events if e.status in UNSTARTED)
+        yield from (e for e in unstarted if not moved.isdisjoint(e.resources))
+
+    def _waits_for_notice(self, event: Event) -> bool:
+        has_wakeup = self._maintenances[event.maintenance_id].wake_at is not None
+        return has_wakeup and event.needs_approval and not event.born_approved and not event.approvals
 
     def _is_read_in_part(self, maintenance_id: str) -> bool:
         known = self._maintenances.get(maintenance_id)
@@ -162,6 +180,14 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     @locked
     def scopes(self) -> dict[str, Scope]:
         return dict(sorted(self._scopes.items()))
+
+    @locked
+    def scope_names(self) -> list[str]:
+        return sorted(self._scopes)
+
+    @locked
+    def last_change(self) -> datetime | None:
+        return max((s.changed for s in self._scopes.values() if s.changed is not None), default=None)
 
     @locked
     def hosts(self) -> dict[str, Host]:
@@ -239,8 +265,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         self._add_audit(change.audit)
 
     @locked
-    def due(self, now: datetime, limit: int) -> list[str]:
-        waiting = sorted((at, i) for i, at in self._waking.items() if at <= now)
+    def due(self, now: datetime, limit: int, *, latest_first: bool = False) -> list[str]:
+        waiting = sorted(((at, i) for i, at in self._waking.items() if at <= now), reverse=latest_first)
         return [i for _, i in waiting[:limit]]
 
     @locked
@@ -326,7 +352,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     def _machines_for(self, focus: Focus) -> dict[tuple[str, str], Machine]:
         keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
         keys += [key for key in focus.machines if key[1] in self._machines.get(key[0], ())]
-        keys += [key for host in focus.hosts for key in sorted(self._machines_on.get(host, ()))]
+        keys += [m.key for host in focus.hosts for m in self._machines_on.get(host, ())]
         if focus.identities or focus.instance_ids:
             wanted, ids = set(focus.identities), set(focus.instance_ids)
             machines = (m for by_name in self._machines.values() for m in by_name.values())

@@ -46,8 +46,8 @@ class MemoryTables:
         self.lock = RLock()
         self._scopes: dict[str, Scope] = {}
         self._machines: dict[str, dict[str, Machine]] = defaultdict(dict)
-        self._identities: dict[object, tuple[str, str]] = {}
-        self._machines_on: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._identities: dict[object, Machine] = {}
+        self._machines_on: dict[str, list[Machine]] = defaultdict(list)
         self._hosts: dict[str, Host] = {}
         self._maintenances: dict[str, Maintenance] = {}
         self._waking: dict[str, datetime] = {}
@@ -80,15 +80,16 @@ class MemoryTables:
     def _put_machine(self, machine: Machine) -> None:
         self._machines[machine.scope][machine.name] = machine
         if machine.host:
-            self._machines_on[machine.host].add(machine.key)
+            self._machines_on[machine.host].append(machine)
         for identity in identities_of(machine):
-            self._identities[identity] = machine.key
+            self._identities[identity] = machine
 
     def _remove_machine(self, key: tuple[str, str]) -> None:
         machine = self._machines[key[0]].pop(key[1], None)
         if machine is None:
             return
-        self._machines_on[machine.host].discard(key)
+        if machine.host:
+            self._machines_on[machine.host] = [m for m in self._machines_on[machine.host] if m is not machine]
         for identity in identities_of(machine):
             del self._identities[identity]
 
@@ -170,4 +171,9 @@ class MemoryTables:
 
 
 def identities_of(machine: Machine) -> list[object]:
-    return [*machine.identities, *((machine.instance_id,) if machine.instance_id else ())]
+    """Return the keys of a machine's identities: an address, a pair of interface and address, or one instance id in a tuple.
+
+    Most machines have one address and no interface: then the key is no object of its own.
+    """
+    found: list[object] = list(machine.identities if machine.interface else machine.addresses)
+    return [*found, (machine.instance_id,)] if machine.instance_id else found

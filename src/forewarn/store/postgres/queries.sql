@@ -8,6 +8,14 @@ SELECT * FROM scopes WHERE name = ANY(%(names)s::text[]) ORDER BY name;
 -- Return every scope.
 SELECT * FROM scopes ORDER BY name;
 
+-- name: scope_names
+-- Return the name of every scope.
+SELECT name FROM scopes ORDER BY name;
+
+-- name: last_change
+-- Return the time of the last change of any scope.
+SELECT max(changed) AS at FROM scopes;
+
 -- name: machines_of_scopes
 -- Return every machine of the named scopes.
 SELECT * FROM machines WHERE scope = ANY(%(names)s::text[]) ORDER BY scope, name;
@@ -114,6 +122,24 @@ SELECT * FROM events WHERE id = ANY(%(ids)s::text[]) ORDER BY number;
 SELECT * FROM events WHERE scope = ANY(%(names)s::text[])
   AND ended IS NULL ORDER BY number;
 
+-- name: events_next_in_scopes
+-- Return the events of the named scopes that may move when the events with these ids end and the machines with these keys move
+-- to another host, as Focus.next_events says. A Scheduled
+-- event without a wake-up, or that needs no approval, or that has one, comes before those that wait for their notice.
+SELECT e.* FROM unnest(%(names)s::text[]) AS n (name) CROSS JOIN LATERAL (
+    SELECT c.* FROM events c JOIN maintenances m ON m.id = c.maintenance_id
+    WHERE c.scope = n.name AND c.ended IS NULL AND c.status = 'Scheduled' AND c.id <> ALL(%(ids)s::text[])
+    ORDER BY m.wake_at IS NOT NULL AND c.needs_approval AND NOT c.born_approved
+      AND NOT EXISTS (SELECT 1 FROM approvals a WHERE a.event_id = c.id), c.not_before, c.number LIMIT 1) e
+UNION ALL
+SELECT e.* FROM scopes s JOIN events e ON e.scope = s.name
+WHERE s.name = ANY(%(names)s::text[]) AND e.ended IS NULL AND e.status = 'Planned'
+  AND (e.born_approved OR s.max_unavailable <> '')
+UNION ALL
+SELECT e.* FROM jsonb_array_elements(%(keys)s::jsonb) k
+JOIN event_machines x ON x.scope = k ->> 0 AND x.machine = k ->> 1 JOIN events e ON e.number = x.event_number
+WHERE e.ended IS NULL AND e.status <> 'Started';
+
 -- name: events_else_of_maintenances
 -- Return the events of these maintenances that events_open_in_scopes does not: ended ones, and those in other scopes.
 SELECT * FROM events
@@ -171,6 +197,10 @@ ORDER BY id;
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
 SELECT id FROM maintenances WHERE wake_at <= %(now)s ORDER BY wake_at, id LIMIT %(limit)s;
+
+-- name: due_latest_first
+-- Return the maintenances whose wake_at has passed, latest first.
+SELECT id FROM maintenances WHERE wake_at <= %(now)s ORDER BY wake_at DESC, id DESC LIMIT %(limit)s;
 
 -- name: next_wakeup
 -- Return the earliest wake_at.
@@ -263,6 +293,19 @@ WHERE status = %(kind)s AND (created, id) < (%(at)s, %(id)s) ORDER BY created DE
 SELECT created AS at, maintenance_id AS id FROM maintenance_scopes
 WHERE scope = %(scope)s AND status = %(kind)s AND (created, maintenance_id) < (%(at)s, %(id)s)
 ORDER BY created DESC, maintenance_id DESC LIMIT %(limit)s;
+
+-- name: host_maintenance_keys
+-- Return the newest (created, id) of maintenances with a status that work on hosts.
+SELECT created AS at, id FROM maintenances
+WHERE host_mode IS NOT NULL AND status = %(kind)s AND (created, id) < (%(at)s, %(id)s)
+ORDER BY created DESC, id DESC LIMIT %(limit)s;
+
+-- name: host_maintenance_keys_of_scope
+-- Return the newest (created, id) of maintenances with a status that work on hosts and have an event in a scope.
+SELECT m.created AS at, m.id FROM maintenances m
+WHERE m.host_mode IS NOT NULL AND m.status = %(kind)s AND (m.created, m.id) < (%(at)s, %(id)s)
+  AND EXISTS (SELECT 1 FROM maintenance_scopes s WHERE s.maintenance_id = m.id AND s.scope = %(scope)s)
+ORDER BY m.created DESC, m.id DESC LIMIT %(limit)s;
 
 -- name: drill_keys
 -- Return the newest (created, id) of drills.
@@ -365,7 +408,7 @@ SELECT count(*) FILTER (WHERE e.status = 'Planned') AS planned, count(*) FILTER 
       + (SELECT count(*) FROM orders WHERE host <> '' AND state = 'failed') AS failed,
     count(*) FILTER (WHERE e.status = 'Started' AND o.state = 'in-doubt')
       + (SELECT count(*) FROM orders WHERE host <> '' AND state = 'in-doubt') AS in_doubt
-FROM events e LEFT JOIN orders o ON o.id = e.id
+FROM events e LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
 WHERE e.ended IS NULL;
 
 -- name: count_open_of_scopes
@@ -400,6 +443,23 @@ WITH matching AS MATERIALIZED (
   SELECT count(*) FILTER (WHERE status = 'Planned') AS planned, count(*) FILTER (WHERE status = 'Scheduled') AS scheduled,
     count(*) FILTER (WHERE status = 'Started') AS started
   FROM matching
+)
+SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created, t.planned, t.scheduled, t.started
+FROM waves w CROSS JOIN totals t JOIN maintenances m ON m.id = w.maintenance_id
+ORDER BY w.newest DESC;
+
+-- name: open_waves_all
+-- Count all open events as open_waves does.
+WITH grouped AS MATERIALIZED (
+  SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
+  FROM events e WHERE e.ended IS NULL GROUP BY maintenance_id, status, wave
+), waves AS (
+  SELECT * FROM grouped ORDER BY newest DESC LIMIT %(limit)s
+), totals AS (
+  SELECT coalesce(sum(events) FILTER (WHERE status = 'Planned'), 0)::bigint AS planned,
+    coalesce(sum(events) FILTER (WHERE status = 'Scheduled'), 0)::bigint AS scheduled,
+    coalesce(sum(events) FILTER (WHERE status = 'Started'), 0)::bigint AS started
+  FROM grouped
 )
 SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created, t.planned, t.scheduled, t.started
 FROM waves w CROSS JOIN totals t JOIN maintenances m ON m.id = w.maintenance_id
@@ -838,9 +898,12 @@ WHERE id >= %(prefix)s AND id < %(after)s
                                                AND s.scope = ANY(%(scopes)s::text[])))
 ORDER BY id LIMIT %(limit)s;
 
--- name: fleet_rules
--- Return the rules of the fleet.
-SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations FROM fleet_rules WHERE one;
+-- name: rules_and_holds
+-- Return one row: the rules of the fleet; the hold of the clock, if `trusted` is set; and the hold of the store, resumed or
+-- not, if `held` is set.
+SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations,
+    trusted, noticed, jumped_s, node, confirmed, cause, detail, who, held, resumed
+FROM fleet_rules f LEFT JOIN clock_hold c ON c.one LEFT JOIN store_hold s ON s.one WHERE f.one;
 
 -- name: machines_down
 -- Count the machines in published and Started events.
@@ -885,10 +948,6 @@ WHERE one AND version = %(version)s;
 -- Count a reservation. If another came first, this changes no row, and the store raises Conflict.
 UPDATE fleet_rules SET reservations = %(reservations)s + 1 WHERE one AND reservations = %(reservations)s;
 
--- name: clock_hold
--- Return the hold of the clock.
-SELECT trusted, noticed, jumped_s, node, confirmed FROM clock_hold WHERE one;
-
 -- name: hold_clock
 -- Hold the clock. Of two holds the earlier one stays, unless it is confirmed.
 INSERT INTO clock_hold VALUES (true, %(trusted)s, %(noticed)s, %(jumped_s)s, %(node)s, %(confirmed)s)
@@ -905,10 +964,6 @@ WHERE one AND trusted = %(trusted)s AND noticed = %(noticed)s AND confirmed IS N
 -- Let the ticker work on every unfinished maintenance now.
 UPDATE maintenances SET wake_at = %(at)s, version = version + 1
 WHERE status IN ('Planned', 'Running', 'Paused');
-
--- name: store_hold
--- Return the hold of the store, resumed or not.
-SELECT cause, detail, who, held, resumed FROM store_hold WHERE one;
 
 -- name: lock_store_hold
 -- Return whether the store is held, and let nobody hold or resume it before this transaction ends.

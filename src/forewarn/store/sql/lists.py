@@ -108,7 +108,7 @@ def hosts(reader: SqlSession, query: HostQuery) -> tuple[Iterable[Row], Iterable
 
 
 def maintenances(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
-    return _newest(reader, "maintenance_keys", "maintenances_by_id", query, query.statuses)
+    return _newest(reader, _keys_query(query), "maintenances_by_id", query, query.statuses)
 
 
 def drills(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
@@ -116,7 +116,11 @@ def drills(reader: SqlSession, query: MaintenanceQuery) -> list[Row]:
 
 
 def maintenance_keys(reader: SqlSession, query: MaintenanceQuery) -> list[tuple[Any, str]]:
-    return _newest_keys(reader, "maintenance_keys", query, query.statuses)
+    return _newest_keys(reader, _keys_query(query), query, query.statuses)
+
+
+def _keys_query(query: MaintenanceQuery) -> str:
+    return "host_maintenance_keys" if query.on_hosts else "maintenance_keys"
 
 
 def maintenances_matching(reader: SqlSession, ids: Collection[str], text: str) -> Iterable[Row]:
@@ -132,6 +136,10 @@ def wave_progress(reader: SqlSession, maintenance_ids: Collection[str], within: 
 
 
 def open_waves(reader: SqlSession, query: OpenWavesQuery) -> list[Row]:
+    if query == OpenWavesQuery(statuses=query.statuses, types=query.types, limit=query.limit) and (
+        OPEN.issubset(query.statuses) and set(EventType).issubset(query.types)
+    ):
+        return list(reader.query("open_waves_all", limit=query.limit))
     return list(
         reader.query(
             "open_waves",

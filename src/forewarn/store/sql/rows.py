@@ -10,7 +10,6 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from operator import attrgetter, itemgetter
 from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
@@ -66,21 +65,29 @@ def _texts(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4_096)
+def _texts_text(texts: tuple[str, ...]) -> str:
+    """Return a JSON list. Cached: an event's resources never change and are written at every transition."""
+    return json.dumps(texts)
+
+
+@lru_cache(maxsize=4_096)
 def _time(text: str) -> datetime:
     """Parse a time. Cached: everything written in one transaction has the same time."""
     return datetime.fromisoformat(text)
 
 
-def _notices(text: str) -> dict[EventType, int]:
+@lru_cache(maxsize=4_096)
+def _notices(text: str) -> Mapping[EventType, int]:
+    """Parse minimum notices. Cached: many scopes have the same ones."""
     return {EventType(key): seconds for key, seconds in json.loads(text).items()}
 
 
 def _notices_text(notices: Mapping[EventType, int]) -> str:
-    return json.dumps(dict(sorted(notices.items())))
+    return json.dumps(dict(sorted(notices.items()))) if notices else "{}"
 
 
 def _labels_text(labels: Mapping[str, str]) -> str:
-    return json.dumps(dict(sorted(labels.items())))
+    return json.dumps(dict(sorted(labels.items()))) if labels else "{}"
 
 
 @lru_cache(maxsize=4_096)
@@ -98,7 +105,7 @@ def targets_text(targets: Targets) -> str:
     return json.dumps(named, ensure_ascii=False)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4_096)
 def read_targets(text: str | None) -> Targets | None:
     """Parse targets. Cached: they never change and are read at every tick."""
     if text is None:
@@ -176,7 +183,7 @@ _TEXT: Coders = {
     bool: (int, bool),
     datetime: (time_text, _time),
     datetime | None: (_optional(time_text), _optional(_time)),
-    tuple[str, ...]: (json.dumps, _texts),
+    tuple[str, ...]: (_texts_text, _texts),
     Mapping[EventType, int]: (_notices_text, _notices),
     Mapping[str, str]: (_labels_text, read_labels),
     HostMode | None: (_optional(str), _optional(HostMode)),
@@ -203,40 +210,52 @@ _COLUMN_OF_FIELD = {"observed_published_at": "told", "approval_mode": "approval"
 
 
 class Codec(Generic[T]):
-    """Convert objects of one class to query values and rows to objects; `apart` are fields kept in other tables."""
+    """Convert objects of one class to query values and rows to objects; `apart` are fields kept in other tables.
+
+    The functions are compiled for the class: this work is a third of a tick of many maintenances.
+    """
 
     def __init__(self, coders: Coders, cls: type[T], *apart: str, by_name: bool = False) -> None:
         hints = get_type_hints(cls)
         self._cls = cls
         self._names = tuple(f.name for f in fields(cls) if f.name not in apart)  # type: ignore[arg-type]
         self._columns = tuple(_COLUMN_OF_FIELD.get(name, name) for name in self._names)
-        self._get = attrgetter(*self._names)
-        coders_of = {name: _coders(coders, hints[name]) for name in self._names}
-        coded = zip(self._columns, coders_of.values(), strict=True)
-        self._encoders = [(column, to_sql) for column, (to_sql, _) in coded if to_sql is not None]
-        self._decoders = [(name, from_sql) for name, (_, from_sql) in coders_of.items() if from_sql is not None]
+        self._coders = [_coders(coders, hints[name]) for name in self._names]
         self._by_name = by_name
         self._width = 0
-        self._pick: Callable[[Row], tuple[Any, ...]] = itemgetter(0)
-
-    def encode(self, instance: T) -> Values:
-        values = dict(zip(self._columns, self._get(instance), strict=True))
-        for column, to_sql in self._encoders:
-            values[column] = to_sql(values[column])
-        return values
+        self._decode: Callable[..., T] = cls
+        known: dict[str, Coder] = {}
+        values = [
+            f"{column!r}: {_call(known, to_sql, f'instance.{name}')}"
+            for name, column, (to_sql, _) in zip(self._names, self._columns, self._coders, strict=True)
+        ]
+        self.encode: Callable[[T], Values] = eval(f"lambda instance: {{{', '.join(values)}}}", known)  # noqa: S307
 
     def decode(self, row: Row, **apart: object) -> T:
         if len(row) != self._width:
             # Every query for this class selects the whole table, so the positions of its columns are computed once.
-            columns = list(row.keys())
-            # Set the width last: a thread that sees it uses `_pick`.
-            positions = self._columns if self._by_name else [columns.index(name) for name in self._columns]
-            self._pick = itemgetter(*positions)
+            # Set the width last: a thread that sees it uses `_decode`.
+            self._decode = self._compiled_decode(list(row.keys()))
             self._width = len(row)
-        values = dict(zip(self._names, self._pick(row), strict=True))
-        for name, from_sql in self._decoders:
-            values[name] = from_sql(values[name])
-        return self._cls(**values, **apart)
+        return self._decode(row, **apart)
+
+    def _compiled_decode(self, columns: list[str]) -> Callable[..., T]:
+        known: dict[str, Any] = {"cls": self._cls}
+        values = []
+        for name, column, (_, from_sql) in zip(self._names, self._columns, self._coders, strict=True):
+            position = repr(column) if self._by_name else columns.index(column)
+            values.append(f"{name}={_call(known, from_sql, f'row[{position}]')}")
+        compiled: Callable[..., T] = eval(f"lambda row, **apart: cls({', '.join(values)}, **apart)", known)  # noqa: S307
+        return compiled
+
+
+def _call(known: dict[str, Any], coder: Coder | None, value: str) -> str:
+    """Return the source of a value, or of the call that converts it; `known` gets the converting function."""
+    if coder is None:
+        return value
+    name = f"coder_{len(known)}"
+    known[name] = coder
+    return f"{name}({value})"
 
 
 def _coders(coders: Coders, hint: object) -> tuple[Coder | None, Coder | None]:

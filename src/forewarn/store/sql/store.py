@@ -105,44 +105,45 @@ class SqlStore:
     def snapshot(self, focus: Focus) -> Snapshot:
         with self._reading() as reader:
             server = reader.query("server") if self._servers_change else ()
-            hold = () if focus.document_only else reader.query("clock_hold")
-            holds = () if focus.document_only else reader.query("store_hold")
-            rules = reader.query("fleet_rules") if focus.reads_rules else ()
+            rules_and_holds = () if focus.document_only else reader.query("rules_and_holds")
             hosts = reader.query("hosts_by_name", names=reader.as_list(focus.hosts)) if focus.hosts else ()
             machines = _machines(reader, focus)
             read = _current_events if focus.current_waves else _events
-            found, maintenance_ids, scopes, unread = read(reader, focus, {scope for scope, _ in machines})
+            found, maintenance_ids, scopes, unread, known = read(reader, focus, {scope for scope, _ in machines})
             self._recognise(server)
             ids = reader.as_list(found)
             approvals = () if focus.document_only else reader.query("approvals_of_events", ids=ids)
             order_ids = reader.as_list(dict.fromkeys((*found, *focus.events)))
             orders = () if focus.document_only else reader.query("orders_of_events", ids=order_ids)
+            of_hosts = [i for i in maintenance_ids if i not in known or known[i].host_mode is not None]
             host_orders = (
-                () if focus.document_only else reader.query("orders_of_hosts", ids=reader.as_list(maintenance_ids))
+                reader.query("orders_of_hosts", ids=reader.as_list(of_hosts))
+                if of_hosts and not focus.document_only
+                else ()
             )
             on_hosts = (
                 reader.query("orders_on_hosts", hosts=reader.as_list(focus.hosts))
                 if focus.hosts and not focus.document_only
                 else ()
             )
-            maintenances = (
-                () if focus.document_only else reader.query("maintenances_by_id", ids=reader.as_list(maintenance_ids))
-            )
+            unknown = () if focus.document_only else [i for i in maintenance_ids if i not in known]
+            maintenances = reader.query("maintenances_by_id", ids=reader.as_list(unknown)) if unknown else ()
             scopes = list(scopes)
             counts = _machine_counts(reader, scopes) if focus.reads_rules else ()
-            fleet_rules = next((reader.rows.fleet_rules.decode(row) for row in rules), FleetRules())
+            rules_and_holds = list(rules_and_holds)
+            clock_hold = next((reader.rows.hold.decode(row) for row in rules_and_holds if row["trusted"]), None)
+            store_hold = next((reader.rows.store_hold.decode(row) for row in rules_and_holds if row["held"]), None)
+            rules = (reader.rows.fleet_rules.decode(row) for row in rules_and_holds if focus.reads_rules)
+            fleet_rules = next(rules, FleetRules())
             use = _FleetUseRows(reader) if fleet_rules.has_budget else None
             events = _with_approvals(reader, found, approvals)
-            known = [row["name"] for row in scopes]
-            others = scopes_to_examine(fleet_rules, known, events.values())
+            others = scopes_to_examine(fleet_rules, [row["name"] for row in scopes], events.values())
             other_scopes = reader.query("scopes_by_name", names=reader.as_list(sorted(others))) if others else ()
-            clock_hold = next((reader.rows.hold.decode(row) for row in hold), None)
-            store_hold = next((reader.rows.store_hold.decode(row) for row in holds), None)
             return Snapshot(
                 scopes={row["name"]: reader.rows.scope.decode(row) for row in scopes},
                 machines=machines,
                 hosts=_hosts(reader, hosts),
-                maintenances={row["id"]: _maintenance(reader, row) for row in maintenances},
+                maintenances=known or {row["id"]: _maintenance(reader, row) for row in maintenances},
                 events=events,
                 orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
@@ -168,7 +169,7 @@ class SqlStore:
 
     def fleet_rules(self) -> FleetRules:
         with self._reading() as reader:
-            (row,) = reader.query("fleet_rules")
+            (row,) = reader.query("rules_and_holds")
             return reader.rows.fleet_rules.decode(row)
 
     def fleet_use(self) -> FleetUse:
@@ -180,17 +181,37 @@ class SqlStore:
             found = list(reader.query("scopes_all"))
         return _scopes(reader, found)
 
+    def scope_names(self) -> list[str]:
+        with self._reading_fleet() as reader:
+            return [name for (name,) in reader.stream("scope_names")]
+
+    def last_change(self) -> datetime | None:
+        with self._reading() as reader:
+            (row,) = reader.query("last_change")
+            return None if row["at"] is None else reader.rows.read_time(row["at"])
+
     def hosts(self) -> dict[str, Host]:
         with self._reading() as reader:
             return _hosts(reader, reader.query("hosts_all"))
 
     def machine_identities(self) -> Iterator[MachineIdentity]:
         with self._reading_fleet() as reader:
-            for _, group in groupby(reader.stream("machines_known"), key=itemgetter(0, 1)):
-                found = list(group)
-                scope, name, update_domain, fault_domain, instance_id, _, _ = found[0]
-                identities = tuple((row[5], row[6]) for row in found if row[6] is not None)
-                yield MachineIdentity(scope, name, update_domain, fault_domain, instance_id, identities)
+            share = dict[str, str]().setdefault  # machines of many scopes may have the same name
+            last = MachineIdentity("", "", 0, 0, "", "", ())
+            for scope, name, update_domain, fault_domain, instance_id, interface, address in reader.stream(
+                "machines_known"
+            ):
+                known: tuple[str, ...] = ()
+                if name == last.name and scope == last.scope:
+                    known = last.addresses
+                elif last.name:
+                    yield last
+                addresses = (*known, address) if address is not None else ()
+                last = MachineIdentity(
+                    scope, share(name, name), update_domain, fault_domain, instance_id, interface or "", addresses
+                )
+            if last.name:
+                yield last
 
     def labelled_machines(
         self, scopes: tuple[str, ...] | None, after: tuple[str, str] = ("", "")
@@ -211,8 +232,10 @@ class SqlStore:
     def apply(self, change: Change) -> None:
         with self._writing() as writer:
             self._prepare(writer, change)
-            writing.write_inventory(writer, change)
-            writing.write_hosts(writer, change)
+            if change.scopes or change.removed_scopes or change.machines or change.removed_machines:
+                writing.write_inventory(writer, change)
+            if change.hosts or change.removed_hosts:
+                writing.write_hosts(writer, change)
             writing.write_maintenances(writer, change)
             used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
             writer.execute_many(
@@ -226,8 +249,10 @@ class SqlStore:
             writer.execute_many(
                 "wake_maintenance", ({"id": i, "at": writer.rows.time(change.at)} for i in change.wakes)
             )
-            writing.write_tokens(writer, change)
-            writing.write_hooks(writer, change)
+            if change.tokens or change.removed_tokens or change.receipts:
+                writing.write_tokens(writer, change)
+            if change.hooks or change.removed_hooks:
+                writing.write_hooks(writer, change)
             writing.write_hold(writer, change)
             writing.write_store_hold(writer, change)
             writing.write_fleet_rules(writer, change)
@@ -236,9 +261,10 @@ class SqlStore:
 
     # -- hints
 
-    def due(self, now: datetime, limit: int) -> list[str]:
+    def due(self, now: datetime, limit: int, *, latest_first: bool = False) -> list[str]:
+        query = "due_latest_first" if latest_first else "due"
         with self._reading() as reader:
-            return [row["id"] for row in reader.query("due", now=reader.rows.time(now), limit=limit)]
+            return [row["id"] for row in reader.query(query, now=reader.rows.time(now), limit=limit)]
 
     def next_wakeup(self) -> datetime | None:
         with self._reading() as reader:
@@ -540,32 +566,39 @@ def _with_addresses(
     }
 
 
-_EventRows = tuple[dict[str, Row], list[str], Iterable[Row], dict[str, UnreadEvents]]
+_EventRows = tuple[dict[str, Row], list[str], Iterable[Row], dict[str, UnreadEvents], dict[str, Maintenance]]
 
 
 def _current_events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
-    """Return what a tick of these maintenances needs, as `_events` does, with what it leaves out."""
-    found, unread = _of_current_waves(reader, focus.maintenances)
+    """Return what a tick of these maintenances needs, as `_events` does, with what it leaves out, and all the maintenances."""
+    found, unread, maintenances = _of_current_waves(reader, focus.maintenances)
     names = names | {row["scope"] for row in found if row["ended"] is None}
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
     known = {row["maintenance_id"] for row in reader.query("maintenances_in_scopes", names=listed)}
     others = sorted(known.difference(focus.maintenances))
-    more, more_unread = _of_current_waves(reader, others)
-    rows = {row["id"]: row for row in (*found, *more)}
-    return rows, [*dict.fromkeys(focus.maintenances), *others], scopes, unread | more_unread
+    if others:
+        more, more_unread, more_maintenances = _of_current_waves(reader, others)
+        found += more
+        unread |= more_unread
+        maintenances = dict(sorted((maintenances | more_maintenances).items()))
+    rows = {row["id"]: row for row in found}
+    return rows, [*dict.fromkeys(focus.maintenances), *others], scopes, unread, maintenances
 
 
-def _of_current_waves(reader: SqlSession, ids: Collection[str]) -> tuple[list[Row], dict[str, UnreadEvents]]:
+def _of_current_waves(
+    reader: SqlSession, ids: Collection[str]
+) -> tuple[list[Row], dict[str, UnreadEvents], dict[str, Maintenance]]:
     """Return the current events of these maintenances; all events of those whose ticks need all, or that have no open one."""
     rows = reader.query("maintenances_by_id", ids=reader.as_list(ids))
-    partly = [m.id for m in (_maintenance(reader, row) for row in rows) if not m.ticks_need_all_events]
+    maintenances = {row["id"]: _maintenance(reader, row) for row in rows}
+    partly = [m.id for m in maintenances.values() if not m.ticks_need_all_events]
     found = list(reader.query("events_current", ids=reader.as_list(partly)))
     partly = list(dict.fromkeys(row["maintenance_id"] for row in found))
-    whole = reader.as_list(set(ids).difference(partly))
-    found += reader.query("events_else_of_maintenances", ids=whole, names=reader.as_list([]))
     unread = reader.query("events_unread", ids=reader.as_list(partly))
-    return found, {row["maintenance_id"]: _unread(reader, row) for row in unread}
+    if whole := set(ids).difference(partly):
+        found += reader.query("events_else_of_maintenances", ids=reader.as_list(whole), names=reader.as_list([]))
+    return found, {row["maintenance_id"]: _unread(reader, row) for row in unread}, maintenances
 
 
 def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
@@ -575,7 +608,7 @@ def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
 
 
 def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
-    """Return the events by id, the ids of their maintenances, the rows of every scope concerned, and no unread events."""
+    """Return the events by id, the ids of their maintenances, and the rows of every scope concerned."""
     named = list(reader.query("events_by_id", ids=reader.as_list(focus.events))) if focus.events else []
     names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
     if focus.maintenances:
@@ -584,12 +617,22 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
         }
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
-    found = [*(reader.query("events_open_in_scopes", names=listed) if focus.open_events else ()), *named]
+    found = [*_others(reader, focus, listed), *named]
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
     if focus.whole_maintenances:
         read = listed if focus.open_events else reader.as_list([])
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
-    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}
+    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}, {}
+
+
+def _others(reader: SqlSession, focus: Focus, names: object) -> Iterable[Row]:
+    """Return the open events of these scopes, or those that may move next, or none."""
+    if focus.open_events:
+        return reader.query("events_open_in_scopes", names=names)
+    if focus.next_events:
+        keys = reader.as_pairs(focus.machines)
+        return reader.query("events_next_in_scopes", names=names, ids=reader.as_list(focus.events), keys=keys)
+    return ()
 
 
 class _FleetUseRows:

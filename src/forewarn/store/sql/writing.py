@@ -38,7 +38,8 @@ def write_inventory(writer: SqlSession, change: Change) -> None:
         "add_scope", added, error_if_unchanged=Conflict("a scope that the change creates exists already")
     )
     writer.execute_many("put_scope", (writer.rows.scope.encode(s) for s in change.scopes if s.name not in new))
-    keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines]
+    # A new scope has no machines yet.
+    keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines if m.scope not in new]
     writer.execute_many("clear_addresses", keys)
     writer.execute_many("clear_instance_id", keys)
     writer.execute_many("put_machine", (writer.rows.machine.encode(m) for m in change.machines))

@@ -10,6 +10,14 @@ SELECT s.* FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value ORDE
 -- Return every scope.
 SELECT * FROM scopes ORDER BY name;
 
+-- name: scope_names
+-- Return the name of every scope.
+SELECT name FROM scopes ORDER BY name;
+
+-- name: last_change
+-- Return the time of the last change of any scope.
+SELECT max(changed) AS at FROM scopes;
+
 -- name: machines_of_scopes
 -- Return every machine of the named scopes.
 SELECT * FROM machines WHERE scope IN (SELECT value FROM json_each(:names)) ORDER BY scope, name;
@@ -120,6 +128,24 @@ SELECT e.* FROM json_each(:ids) i CROSS JOIN events e ON e.id = i.value ORDER BY
 SELECT e.* FROM json_each(:names) n CROSS JOIN events e INDEXED BY events_open_by_scope ON e.scope = n.value
 WHERE e.ended IS NULL ORDER BY e.number;
 
+-- name: events_next_in_scopes
+-- Return the events of the named scopes that may move when the events with these ids end and the machines with these keys move
+-- to another host, as Focus.next_events says. A Scheduled
+-- event without a wake-up, or that needs no approval, or that has one, comes before those that wait for their notice.
+SELECT e.* FROM json_each(:names) n CROSS JOIN events e ON e.number = (
+    SELECT c.number FROM events c INDEXED BY events_open_by_scope CROSS JOIN maintenances m ON m.id = c.maintenance_id
+    WHERE c.scope = n.value AND c.ended IS NULL AND c.status = 'Scheduled'
+      AND c.id NOT IN (SELECT value FROM json_each(:ids))
+    ORDER BY m.wake_at IS NOT NULL AND c.needs_approval AND NOT c.born_approved
+      AND NOT EXISTS (SELECT 1 FROM approvals a WHERE a.event_id = c.id), c.not_before, c.number LIMIT 1)
+UNION ALL
+SELECT e.* FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value
+CROSS JOIN events e INDEXED BY events_open_by_scope ON e.scope = s.name
+WHERE e.ended IS NULL AND e.status = 'Planned' AND (e.born_approved OR s.max_unavailable <> '')
+UNION ALL
+SELECT e.* FROM json_each(:keys) k CROSS JOIN event_machines x ON x.scope = k.value ->> 0 AND x.machine = k.value ->> 1
+CROSS JOIN events e ON e.number = x.event_number WHERE e.ended IS NULL AND e.status <> 'Started';
+
 -- name: events_else_of_maintenances
 -- Return the events of these maintenances that events_open_in_scopes does not: ended ones, and those in other scopes.
 SELECT * FROM events
@@ -177,6 +203,10 @@ ORDER BY id;
 -- name: due
 -- Return the maintenances whose wake_at has passed, earliest first.
 SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at, id LIMIT :limit;
+
+-- name: due_latest_first
+-- Return the maintenances whose wake_at has passed, latest first.
+SELECT id FROM maintenances WHERE wake_at <= :now ORDER BY wake_at DESC, id DESC LIMIT :limit;
 
 -- name: next_wakeup
 -- Return the earliest wake_at.
@@ -273,6 +303,18 @@ SELECT created AS at, maintenance_id AS id FROM maintenance_scopes
 WHERE scope = :scope AND status = :kind AND (created, maintenance_id) < (:at, :id)
 ORDER BY created DESC, maintenance_id DESC LIMIT :limit;
 
+-- name: host_maintenance_keys
+-- Return the newest (created, id) of maintenances with a status that work on hosts.
+SELECT created AS at, id FROM maintenances INDEXED BY maintenances_on_hosts
+WHERE host_mode IS NOT NULL AND status = :kind AND (created, id) < (:at, :id) ORDER BY created DESC, id DESC LIMIT :limit;
+
+-- name: host_maintenance_keys_of_scope
+-- Return the newest (created, id) of maintenances with a status that work on hosts and have an event in a scope.
+SELECT m.created AS at, m.id FROM maintenances m INDEXED BY maintenances_on_hosts
+WHERE m.host_mode IS NOT NULL AND m.status = :kind AND (m.created, m.id) < (:at, :id)
+  AND EXISTS (SELECT 1 FROM maintenance_scopes s WHERE s.maintenance_id = m.id AND s.scope = :scope)
+ORDER BY m.created DESC, m.id DESC LIMIT :limit;
+
 -- name: drill_keys
 -- Return the newest (created, id) of drills.
 SELECT created AS at, id FROM maintenances INDEXED BY maintenances_drills
@@ -366,14 +408,16 @@ WHERE ended IS NULL AND scope = :scope AND number < :before
 ORDER BY number DESC LIMIT :limit;
 
 -- name: count_open
--- Count the open events by status, and the Started events and the hosts with a failed order or with an order in doubt.
-SELECT coalesce(sum(e.status = 'Planned'), 0) AS planned, coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled,
-  coalesce(sum(e.status = 'Started'), 0) AS started, coalesce(sum(e.status = 'Started' AND o.state = 'failed'), 0)
+-- Count the open events by status, and the Started events and the hosts with a failed order or with an order in doubt. Planned
+-- events, which may be many, are those that are open and not visible.
+SELECT (SELECT count(*) FROM events INDEXED BY events_open WHERE ended IS NULL) - count(*) AS planned,
+  coalesce(sum(e.status = 'Scheduled'), 0) AS scheduled, coalesce(sum(e.status = 'Started'), 0) AS started,
+  coalesce(sum(o.state = 'failed'), 0)
     + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts_by_state WHERE host <> '' AND state = 'failed') AS failed,
-  coalesce(sum(e.status = 'Started' AND o.state = 'in-doubt'), 0)
+  coalesce(sum(o.state = 'in-doubt'), 0)
     + (SELECT count(*) FROM orders INDEXED BY orders_of_hosts_by_state WHERE host <> '' AND state = 'in-doubt') AS in_doubt
-FROM events e INDEXED BY events_open LEFT JOIN orders o ON o.id = e.id
-WHERE e.ended IS NULL;
+FROM events e INDEXED BY events_visible LEFT JOIN orders o ON e.status = 'Started' AND o.id = e.id
+WHERE e.status IN ('Scheduled', 'Started');
 
 -- name: count_open_of_scopes
 -- Count as count_open does, in the named scopes.
@@ -407,6 +451,23 @@ WITH matching AS MATERIALIZED (
   SELECT count(*) FILTER (WHERE status = 'Planned') AS planned, count(*) FILTER (WHERE status = 'Scheduled') AS scheduled,
     count(*) FILTER (WHERE status = 'Started') AS started
   FROM matching
+)
+SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created, t.planned, t.scheduled, t.started
+FROM waves w CROSS JOIN totals t CROSS JOIN maintenances m ON m.id = w.maintenance_id
+ORDER BY w.newest DESC;
+
+-- name: open_waves_all
+-- Count all open events as open_waves does, off an index in the order of the groups.
+WITH grouped AS MATERIALIZED (
+  SELECT maintenance_id, wave, status, count(*) AS events, max(number) AS newest
+  FROM events e INDEXED BY events_open_by_wave WHERE e.ended IS NULL GROUP BY maintenance_id, status, wave
+), waves AS (
+  SELECT * FROM grouped ORDER BY newest DESC LIMIT :limit
+), totals AS (
+  SELECT coalesce(sum(events) FILTER (WHERE status = 'Planned'), 0) AS planned,
+    coalesce(sum(events) FILTER (WHERE status = 'Scheduled'), 0) AS scheduled,
+    coalesce(sum(events) FILTER (WHERE status = 'Started'), 0) AS started
+  FROM grouped
 )
 SELECT w.maintenance_id, w.wave, w.status, w.events, m.type, m.description, m.created, t.planned, t.scheduled, t.started
 FROM waves w CROSS JOIN totals t CROSS JOIN maintenances m ON m.id = w.maintenance_id
@@ -833,9 +894,12 @@ WHERE id >= :prefix AND id < :after
                                     AND s.scope IN (SELECT value FROM json_each(:scopes))))
 ORDER BY id LIMIT :limit;
 
--- name: fleet_rules
--- Return the rules of the fleet.
-SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations FROM fleet_rules WHERE one = 1;
+-- name: rules_and_holds
+-- Return one row: the rules of the fleet; the hold of the clock, if `trusted` is set; and the hold of the store, resumed or
+-- not, if `held` is set.
+SELECT windows, no_go_times, max_hosts_down, max_machines_down, version, reservations,
+    trusted, noticed, jumped_s, node, confirmed, cause, detail, who, held, resumed
+FROM fleet_rules f LEFT JOIN clock_hold c ON c.one = 1 LEFT JOIN store_hold s ON s.one = 1 WHERE f.one = 1;
 
 -- name: machines_down
 -- Count the machines in published and Started events.
@@ -880,10 +944,6 @@ WHERE one = 1 AND version = :version;
 -- Count a reservation. If another came first, this changes no row, and the store raises Conflict.
 UPDATE fleet_rules SET reservations = :reservations + 1 WHERE one = 1 AND reservations = :reservations;
 
--- name: clock_hold
--- Return the hold of the clock.
-SELECT trusted, noticed, jumped_s, node, confirmed FROM clock_hold WHERE one = 1;
-
 -- name: hold_clock
 -- Hold the clock. Of two holds the earlier one stays, unless it is confirmed.
 INSERT INTO clock_hold VALUES (1, :trusted, :noticed, :jumped_s, :node, :confirmed)
@@ -900,10 +960,6 @@ WHERE one = 1 AND trusted = :trusted AND noticed = :noticed AND confirmed IS NUL
 -- Let the ticker work on every unfinished maintenance now.
 UPDATE maintenances INDEXED BY maintenances_by_status SET wake_at = :at, version = version + 1
 WHERE status IN ('Planned', 'Running', 'Paused');
-
--- name: store_hold
--- Return the hold of the store, resumed or not.
-SELECT cause, detail, who, held, resumed FROM store_hold WHERE one = 1;
 
 -- name: lock_store_hold
 -- Return whether the store is held. The transaction that runs this is the only one that writes.

@@ -90,6 +90,7 @@ CREATE INDEX maintenances_by_end ON maintenances (ended) WHERE ended IS NOT NULL
 CREATE INDEX maintenances_by_status ON maintenances (status, created, id);
 CREATE INDEX maintenances_waiting_for_budget ON maintenances (waits_for_budget, id) WHERE waits_for_budget = 1;
 CREATE INDEX maintenances_drills ON maintenances (created, id) WHERE drill_hold_s > 0;
+CREATE INDEX maintenances_on_hosts ON maintenances (status, created, id) WHERE host_mode IS NOT NULL;
 
 -- What an operator asked for, as JSON. Apart from the maintenances, whose rows are written at every wake-up.
 CREATE TABLE maintenance_targets (

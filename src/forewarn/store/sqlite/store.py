@@ -10,6 +10,8 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
+from json.encoder import encode_basestring_ascii as encode_text
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from forewarn.store.sqlite.file import (
 )
 
 SQL = queries("sqlite")
+BATCH = 1_000
 
 
 class SqliteSession:
@@ -46,7 +49,9 @@ class SqliteSession:
         return self._connection.execute(SQL[name], values)
 
     def stream(self, name: str, /, **values: object) -> Iterable[Any]:
-        return self._connection.execute(SQL[name], values)
+        cursor = self._connection.cursor()
+        cursor.row_factory = None  # tuples
+        return cursor.execute(SQL[name], values)
 
     def execute(self, name: str, /, **values: object) -> int:
         return self._connection.execute(SQL[name], values).rowcount
@@ -54,19 +59,18 @@ class SqliteSession:
     def execute_many(
         self, name: str, values: Iterable[Values], /, error_if_unchanged: ForewarnError | None = None
     ) -> None:
-        batch = list(values)
-        if (
-            batch
-            and self._connection.executemany(SQL[name], batch).rowcount != len(batch)
-            and error_if_unchanged is not None
-        ):
-            raise error_if_unchanged
+        remaining = iter(values)
+        while batch := list(islice(remaining, BATCH)):  # a fleet in memory once is enough
+            changed = self._connection.executemany(SQL[name], batch).rowcount
+            if changed != len(batch) and error_if_unchanged is not None:
+                raise error_if_unchanged
 
     def check_row_counts(self) -> None:
         """Do nothing: `execute_many` has checked already."""
 
     def as_list(self, values: Iterable[object], /) -> str:
-        return json.dumps(list(values))
+        # Much faster than json.dumps, and called for almost every query.
+        return f"[{','.join(encode_text(each) if isinstance(each, str) else str(each) for each in values)}]"
 
     def as_pairs(self, keys: Iterable[tuple[str, str]], /) -> str:
         return json.dumps(list(keys))
