@@ -16,6 +16,7 @@ from forewarn.core.model import (
     Event,
     EventType,
     Host,
+    HostMode,
     Maintenance,
     OnFailure,
     Order,
@@ -39,6 +40,8 @@ NEXT = {
 }
 VISIBLE = (Status.SCHEDULED, Status.STARTED)
 WAITING = (Status.PLANNED, Status.SCHEDULED)
+IN_MAINTENANCE = (OrderState.OPEN, OrderState.RUNNING, OrderState.FAILED, OrderState.IN_DOUBT)
+DAY_MS = 86_400_000
 
 
 class Account:
@@ -53,6 +56,8 @@ class Account:
         self.machines: dict[tuple[str, str], str] = {}  # the host of each machine
         self.arrived_ms: dict[tuple[str, str], int] = {}  # when each machine came to its host
         self.hosts: dict[str, Host] = {}
+        self._closed_ms: dict[str, int] = {}  # when a host was last known to be closed
+        self._commit_ms = 0
         self.approvals: dict[str, set[str]] = defaultdict(set)
         self._approved_at: dict[tuple[str, str], datetime] = {}  # by event and machine: the wall clock at the commit
         self.contents: dict[tuple[str, Stage], Content] = {}
@@ -85,6 +90,32 @@ class Account:
         """Whether the machine was on its host already when something was decided that was saved at this moment."""
         return self.arrived_ms[key] < at_ms - self._tolerance_ms
 
+    def was_closed(self, since_ms: int, at_ms: int) -> bool:
+        """Whether a host was closed already when something was decided that was saved at this moment."""
+        return since_ms < at_ms - self._tolerance_ms
+
+    def in_maintenance(self) -> dict[str, tuple[str, int]]:
+        """Return the hosts whose work is open, running, failed or in doubt, with the id and attempt of its order."""
+        return {o.host: (o.id, o.attempt) for o in self.orders.values() if o.host and o.state in IN_MAINTENANCE}
+
+    def closed_hosts(self) -> set[str]:
+        """Return the hosts to which no machine may be sent."""
+        return {name for name, host in self.hosts.items() if host.cordoned is not None} | self.in_maintenance().keys()
+
+    def targets(self, event: Event) -> set[str]:
+        """Return the hosts that the machines of an event may go to when they leave their host."""
+        listed = {host.name for host in self.hosts.values() if host.listed}
+        return {event.to_host} if event.to_host else listed - {event.host}
+
+    def _surely_has_target(self, event: Event) -> bool:
+        targets = self.targets(event)
+        if self.maintenances[event.maintenance_id].host_mode is not HostMode.EVACUATE or not targets:
+            return True
+        return any(
+            name not in self.closed_hosts() and self.was_closed(self._closed_ms.get(name, -DAY_MS), self._commit_ms)
+            for name in targets
+        )
+
     def clock_moved(self, at_ms: int, by_ms: int) -> None:
         self._jumps.append((at_ms, by_ms))
 
@@ -96,6 +127,7 @@ class Account:
         self._check_versions(change)
         before = dict(self.events)
         known = dict(self.maintenances)
+        closed = self.closed_hosts()
         for event in change.events:
             self._check_step(before.get(event.id), event)
             self.events[event.id] = event
@@ -103,6 +135,8 @@ class Account:
             self._record_approval(at_ms, approval.event_id, approval.machine)
         self.orders |= {order.id: order for order in change.orders}
         self.hosts |= {host.name: host for host in change.hosts}
+        self._commit_ms = at_ms
+        self._closed_ms |= dict.fromkeys(closed | self.closed_hosts(), at_ms)
         for machine in change.machines:
             if self.machines.get(machine.key) != machine.host:
                 self.machines[machine.key], self.arrived_ms[machine.key] = machine.host, at_ms
@@ -407,6 +441,8 @@ class Account:
         candidates = [e for e in events if e.status in VISIBLE or (e.status is Status.PLANNED and e.born_approved)]
         return all(
             e.status is Status.SCHEDULED
+            and self._surely_has_target(e)
+            and not self.scopes[e.scope].windows  # it may wait for one
             and (e.requested_not_before is None or e.requested_not_before <= now)
             and (self.may_start_early(e, decided) or _notice_has_ended(e, maintenance.observed_published_at, now))
             for e in candidates

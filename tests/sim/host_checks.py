@@ -1,4 +1,4 @@
-"""Check the work on hosts: it begins on a free host only, and nothing is sent to a cordoned host."""
+"""Check the work on hosts: it begins on a free host only, and nothing is sent to a host that is cordoned or in maintenance."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -23,6 +23,9 @@ class HostChecks:
         self._account = account
         # By the order of an event: the hosts that were cordoned when it was first saved as taken, and since when.
         self._cordoned: dict[Key, dict[str, datetime]] = {}
+        # The same for hosts in maintenance, with the order of their work.
+        self._worked_on: dict[Key, dict[str, Key]] = {}
+        self._closed_ms: dict[str, int] = {}  # since when no machine may be sent to a host
 
     def committed(self, entry: Committed, before: dict[str, Order]) -> None:
         for order in entry.change.orders:
@@ -31,8 +34,25 @@ class HostChecks:
                 self._check_host_order(entry.at_ms, known, order)
             else:
                 self._check_event_order(known, order)
+        self._note_closed(entry.at_ms)
         for event in entry.change.events:
             self._check_start(event, entry.change, before)
+            self._check_target(entry.at_ms, event, entry.change)
+
+    def _note_closed(self, at_ms: int) -> None:
+        self._closed_ms = {name: self._closed_ms.get(name, at_ms) for name in self._account.closed_hosts()}
+
+    def _check_target(self, at_ms: int, event: Event, change: Change) -> None:
+        """Check that machines can go somewhere when their departure is announced, and when it starts."""
+        mode = self._account.maintenances[event.maintenance_id].host_mode
+        announced = event.status is Status.SCHEDULED and event.published == change.at
+        started = event.status is Status.STARTED and event.started == change.at
+        if not event.host or mode is not HostMode.EVACUATE or not (announced or started):
+            return
+        targets = self._account.targets(event)
+        if targets and all(self._account.was_closed(self._closed_ms.get(name, at_ms), at_ms) for name in targets):
+            verb = "was announced" if announced else "started"
+            self._account.complain(f"event {event.id} {verb} although its machines could go to no host")
 
     def _check_host_order(self, at_ms: int, known: Order | None, order: Order) -> None:
         """Check the order of a host. A machine may arrive while a host is let in, but not while its work begins."""
@@ -72,6 +92,7 @@ class HostChecks:
         if order.state is OrderState.RUNNING:
             cordoned = {name: host.cordoned for name, host in account.hosts.items() if host.cordoned is not None}
             self._cordoned.setdefault((order.id, order.attempt), cordoned)
+            self._worked_on.setdefault((order.id, order.attempt), self._account.in_maintenance())
         starts = order.phase is Phase.START and order.state is OrderState.OPEN
         if starts and (known is None or known.state is not OrderState.OPEN):
             for host in self._hosts_of(event):
@@ -98,9 +119,16 @@ class HostChecks:
                 )
 
     def executor_called(self, entry: ExecutorCalled) -> None:
-        """A host must not be chosen that has been cordoned since before the order was taken."""
+        """A host must not be chosen that has been cordoned or in maintenance since before the order was taken."""
         then = self._cordoned.get((entry.order_id, entry.attempt), {})
+        worked_on = (
+            self._worked_on.get((entry.order_id, entry.attempt), {}).items() & self._account.in_maintenance().items()
+        )
         for name in entry.hosts:
             host = self._account.hosts.get(name)
             if name in then and host is not None and host.cordoned == then[name]:
                 self._account.complain(f"order {entry.order_id} moves machines to host {name}, which was cordoned")
+            if name in dict(worked_on):
+                self._account.complain(
+                    f"order {entry.order_id} moves machines to host {name}, which was in maintenance"
+                )

@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import advance, constraints, draft, host_waiting, host_work, requested_start, strategy, waiting
+from forewarn.core import (
+    advance,
+    constraints,
+    draft,
+    host_waiting,
+    host_work,
+    placement,
+    requested_start,
+    strategy,
+    target_waits,
+    waiting,
+)
 from forewarn.core.change import Change
 from forewarn.core.draft import Draft
 from forewarn.core.model import Event, Maintenance, OrderState
@@ -84,6 +95,17 @@ def a_rescheduled_host_does_not_wait(patch: pytest.MonkeyPatch) -> None:
     for name in ("BEFORE_PUBLICATION", "BEFORE_START"):
         left = tuple(each for each in getattr(constraints, name) if each not in requested)
         patch.setattr(constraints, name, left)
+
+
+def machines_that_can_go_nowhere_are_announced(patch: pytest.MonkeyPatch) -> None:
+    """Let machines be announced, and their departure start, while every host they could go to is closed."""
+    for module in (host_work, host_waiting, target_waits):
+        patch.setattr(module, "no_target", lambda draft, maintenance, host, to_host: [])
+
+
+def a_host_in_maintenance_is_chosen(patch: pytest.MonkeyPatch) -> None:
+    original = placement.Hosts.why_not
+    patch.setattr(placement.Hosts, "why_not", lambda hosts, name: original(replace(hosts, in_maintenance=()), name))
 
 
 def no_invariants(patch: pytest.MonkeyPatch) -> None:
@@ -312,6 +334,8 @@ OF_NODES: dict[Patch, str] = {
     decisions_never_age: "for the first part of its notice",
     bake_cut_short_by_a_failover: "before the bake time",
     a_rescheduled_host_does_not_wait: "before the time it was moved to",
+    machines_that_can_go_nowhere_are_announced: "although its machines could go to no host",
+    a_host_in_maintenance_is_chosen: "which was in maintenance",
     others_changes_are_not_looked_after: "which was never saved|with another content|showed it the older",
 }
 MUTATIONS = OF_THE_CORE | OF_NODES

@@ -139,6 +139,7 @@ class Node:
             max_stale_s=MAX_STALE_MS / 1_000,
             disable_after_s=DISABLE_AFTER_S,
         )
+        self.side.documents.load()
         self._up = True
         universe.log(f"{self.name} is up")
         return True

@@ -105,6 +105,27 @@ def to_a_cordoned_host() -> HostCase:
     return case
 
 
+def to_a_host_in_maintenance() -> HostCase:
+    case = HostCase()
+    case.bend("published", orders=(WORK, replace(OPENED, id="G", host="h1")))
+    case.others = [each._replace(hosts=("h1",)) if isinstance(each, ExecutorCalled) else each for each in case.others]
+    return case
+
+
+def announced_without_a_target() -> HostCase:
+    case = HostCase()
+    case.bend("stated", hosts=(replace(CORDONED[0], listed=True), Host(name="h0", listed=True)))
+    return case
+
+
+def sent_to_a_host_that_was_closed() -> HostCase:
+    case = HostCase()
+    event = replace(case.changes["started"][1].events[0], to_host="h1")
+    case.bend("started", events=(event,))
+    case.bend("published", hosts=CORDONED)
+    return case
+
+
 def an_order_before_the_start() -> HostCase:
     case = HostCase()
     case.bend("published", orders=(WORK, ORDER))
@@ -141,6 +162,9 @@ WRONG: dict[Callable[[], HostCase], str] = {
     cancelled_and_worked_on: "host h0 was cancelled and is running: it is worked on all the same",
     worked_on_twice: "order H (attempt 1) was done twice",
     to_a_cordoned_host: "order E moves machines to host h1, which was cordoned",
+    to_a_host_in_maintenance: "order E moves machines to host h1, which was in maintenance",
+    announced_without_a_target: "event E was announced although its machines could go to no host",
+    sent_to_a_host_that_was_closed: "event E started although its machines could go to no host",
     an_order_before_the_start: "event E has an order and is Scheduled",
     work_above_a_running_machine: "the work on host h0 was let in while shop/web-0 was on it",
     started_again_too_soon: "order E starts machines while the work on host h0 is running",
