@@ -1,10 +1,55 @@
-"""Stopping the guest server: requests under way are finished, long polls get 304, the rest is closed, all in time."""
+"""The guest server: it answers guests while it loads the fleet, and stops in time.
+
+At its stop requests under way are finished, long polls get 304, and the rest is closed.
+"""
 
 import threading
+from collections.abc import Iterator
 
-from forewarn.store import EventQuery
-from tests.support.guest_service import URL, get, post, serving, status
+import pytest
+
+from forewarn.app.guest_server import GuestServer
+from forewarn.endpoint import documents
+from forewarn.store import EventQuery, MachineIdentity
+from tests.support.guest_service import STRANGER, URL, VM, WEB_0, Client, body, get, post, serving, status
 from tests.support.waiting import PATIENCE_S, until
+
+
+def test_guests_are_answered_as_soon_as_their_machine_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other caller gets 503, because it may be a machine; 404 only when all machines are loaded."""
+    monkeypatch.setattr(documents, "BATCH", 1)
+    with serving() as served:
+        all_machines, at_solo, go_on = served.store.machine_identities, threading.Event(), threading.Event()
+
+        def slowly() -> Iterator[MachineIdentity]:
+            for machine in all_machines():
+                if machine.scope == "solo":
+                    at_solo.set()
+                    assert go_on.wait(PATIENCE_S)
+                yield machine
+
+        monkeypatch.setattr(served.store, "machine_identities", slowly)
+        server = GuestServer(served.service)
+        loading = threading.Thread(target=server.start)
+        loading.start()
+        assert at_solo.wait(PATIENCE_S)
+        port = int(server.listener.urls[0].rpartition(":")[2])
+        web, vm, stranger = (Client(port, address) for address in (WEB_0, VM, STRANGER))
+        assert status(web.ask(get())) == 200
+        for client in (vm, stranger):
+            answer = client.ask(get())
+            assert (status(answer), body(answer)) == (503, b'{"error":"Service unavailable"}')
+            assert b"Retry-After: 1" in answer
+        assert server.endpoint.counters.unknown == 0
+        go_on.set()
+        loading.join(PATIENCE_S)
+        assert [status(client.ask(get())) for client in (web, vm, stranger)] == [200, 200, 404]
+        assert (server.endpoint.counters.unknown, len(server.documents.callers)) == (1, 3)
+        assert served.store.snapshot_of("shop").enabled
+        assert server.documents.views["shop"].state.enabled
+        for client in (web, vm, stranger):
+            client.socket.close()
+        server.stop()
 
 
 def test_every_connection_ends_properly() -> None:

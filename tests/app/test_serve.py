@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from forewarn.app import service as app_service
 from forewarn.app.service import Service
+from forewarn.core.formatting import count
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
@@ -143,6 +145,18 @@ def test_wrong_settings_end_with_2_and_a_message(
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_large_fleet_file_shows_progress(tmp_path: Path, fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service says what it read before it saves it; a small fleet needs no such line."""
+    shown: list[str] = []
+    for many in (1, 1_000):
+        monkeypatch.setattr(app_service, "MANY_MACHINES", many)
+        service = Service(load({"store": "memory:", "state_dir": str(tmp_path / "state")}, {}))
+        lines = service.apply_fleet_file(Path(fleet), shown.append).lines
+        service.close()
+    scopes, machines = (count(sum(f"+ {what} " in line for line in lines), what) for what in ("scope", "machine"))
+    assert shown == [f"fleet: {scopes} and {machines} read from {fleet}; saving them"]
 
 
 def test_a_command_survives_a_restart_of_the_service(tmp_path: Path, fleet: str) -> None:

@@ -120,7 +120,7 @@ class ConversationPlayer(Player):
                 times=Times(monotonic=self._monotonic),
             )
             self._server = GuestServer(self._service)
-            self._server.listener.start()
+            self._server.start()
         return self._service
 
     def do(self, command: str, body: Iterable[str]) -> list[str]:

@@ -15,9 +15,10 @@ from forewarn.core.model import Actor, Machine, Scope, ScopeKind
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service.clock import ManualClock
-from forewarn.store import FeedUpdate, MachineIdentity, MachineLastSeen
+from forewarn.store import FeedUpdate, Focus, MachineIdentity, MachineLastSeen
 from forewarn.store.memory import MemoryStore
 from tests.support.guest_service import START, WEB_0, WEB_1, Serving, body, get, serving, status
+from tests.support.records import event
 from tests.support.services import OPERATOR, make_service
 from tests.support.several_nodes import (
     feed_update,
@@ -69,7 +70,7 @@ def whole_fleet_update(number: int = 1) -> FeedUpdate:
 
 
 def names_by_address(documents: Documents) -> dict[str, str]:
-    return {address: caller.name for (_, address), caller in documents.callers.by_address.items()}
+    return {address: caller.name for address, caller in documents.callers.by_key.items()}
 
 
 # -- documents that are too old
@@ -306,16 +307,44 @@ def test_what_a_listener_could_not_read_is_read_later(by_the_ticker: bool) -> No
 
         served.store.apply = apply_and_go  # type: ignore[method-assign]
         with pytest.raises(StoreUnavailable, match="this node cannot show it yet"):
-            control.put_machine(machine("late", "127.0.0.77"), OPERATOR)
-        assert documents.callers.at("", "127.0.0.77") is None
+            control.put_scope(Scope(name="late", kind=ScopeKind.STANDALONE), OPERATOR)
+        assert "late" not in documents.views
         assert documents.next_due() == START
         served.store.away = False
         if by_the_ticker:
             served.service.ticker.cycle()
         else:
             control.put_scope(Scope(name="another", kind=ScopeKind.STANDALONE), OPERATOR)
-        assert documents.callers.at("", "127.0.0.77") is documents.callers.named("shop", "late") is not None
+        assert documents.views["late"].state.scope == served.store.scopes()["late"]
         assert documents.next_due() is None
+
+
+def test_a_change_of_a_known_scope_is_shown_without_a_read() -> None:
+    """If memory has the version before a change, it takes in the changed events; else it reads the scope."""
+    for max_stale_s, epoch, reads in ((None, 0, 0), (None, 1, 0), (20, 1, 0), (20, 0, 1)):
+        store = MemoryStore()
+        save(store, scopes=(replace(SHOP, enabled=epoch > 0, epoch=epoch),))
+        documents = Documents(store, ManualClock(START), max_stale_s=max_stale_s)
+        documents.load()
+        read: list[Focus] = []
+        snapshot = store.snapshot
+        store.snapshot = lambda focus, read=read, snapshot=snapshot: read.append(focus) or snapshot(focus)  # type: ignore
+        documents.on_change(save(store, scopes=(replace(store.scopes()["shop"], incarnation=2),)))
+        assert documents.views["shop"].state.scope == store.scopes()["shop"]
+        assert len(read) == reads
+
+
+def test_a_change_after_lost_commits_is_read() -> None:
+    """A failover began a new epoch: memory has the same version with lost events, and reads the scope again."""
+    store = MemoryStore()
+    save(store, scopes=(replace(SHOP, enabled=True, epoch=1),))
+    documents = loaded_documents(store)
+    lost = documents.views["shop"].state
+    store._scopes["shop"] = replace(lost.scope, epoch=2)
+    lost.events = (event("E1"),)
+    documents.on_change(save(store, scopes=(store.scopes()["shop"],)))
+    assert documents.views["shop"].state.events == ()
+    assert documents.views["shop"].state.scope == store.scopes()["shop"]
 
 
 def test_a_scope_removed_and_made_again_is_the_new_one() -> None:

@@ -18,7 +18,6 @@ import pytest
 from forewarn.core.model import HostMode, Order, Phase
 from forewarn.core.order_verbs import Outcome
 from forewarn.executors import HostWork, OrderReport, Progress, Unknown, runner
-from forewarn.executors import command as command_module
 from forewarn.executors.command import CommandExecutor
 from forewarn.service.settings import STEP_VARIABLES, load
 from forewarn.testing.stories import START
@@ -306,12 +305,10 @@ def test_a_command_that_certainly_did_not_begin_can_be_taken(tmp_path: Path) -> 
     assert outcome_of(ended(runs)).ok
 
 
-def test_a_runner_that_dies_before_the_command_begins_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runner_that_dies_before_the_command_begins_is_a_failure(tmp_path: Path) -> None:
     """Nothing was done, so there is no doubt."""
-    monkeypatch.setattr(command_module, "_RUNNER", tmp_path / "no runner")
     runs = executor(tmp_path, "true")
+    runs.runner = tmp_path / "no runner"
     runs.take(work())
     assert ended(runs).outcome == Outcome(ok=False, reason="its runner ended before the command began")
 

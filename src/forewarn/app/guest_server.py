@@ -66,6 +66,11 @@ class GuestServer:
             ),
         )
 
+    def start(self) -> None:
+        """Listen, then load the fleet: guests are answered as soon as their machine is loaded."""
+        self.listener.start()
+        self.documents.load()
+
     def stop(self) -> None:
         """Close the sockets and save what waits to be saved. A second call does nothing."""
         if self._stopped:

@@ -144,13 +144,15 @@ class EndpointParts:
         first_call_delay_s: float = 0.0,
         listens: bool = True,
     ) -> None:
-        """`listens` is False for a node without guests, which must not disable scopes for their silence."""
+        """`listens` is False for a node without guests, which must not disable scopes for their silence.
+
+        The caller loads the documents.
+        """
         self._writer = writer
         follower, monotonic = node.follower, node.times.monotonic
         self.documents = Documents(
             node.store, node.clock, max_stale_s=max_stale_s if follower is not None else None, monotonic=monotonic
         )
-        self.documents.load()
         node.control.listen(self.documents.on_change)
         node.control.listen_to_unchanged(self.documents.catch_up)
         node.ticker.call_periodically(self.documents)

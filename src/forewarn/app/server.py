@@ -68,7 +68,7 @@ def serve(settings: Settings, print_line: Callable[[str], None]) -> None:
     service = Service(settings)
     try:
         if settings.fleet is not None:
-            _print_difference(service.apply_fleet_file(settings.fleet), print_line)
+            _print_difference(service.apply_fleet_file(settings.fleet, print_line), print_line)
         with running(service) as (guest_server, operator_url):
             tune_process()
             print_line(f"ready guest={','.join(guest_server.listener.urls) or 'none'} operator={operator_url}")
@@ -133,8 +133,8 @@ def tune_process() -> None:
 @contextmanager
 def _guest_server(service: Service, connection: ConnectionFactory) -> Iterator[GuestServer]:
     guest_server = GuestServer(service, connection)
-    guest_server.listener.start()
     try:
+        guest_server.start()
         yield guest_server
     finally:
         guest_server.stop()

@@ -24,7 +24,7 @@ class ApprovalQueue:
         self._writer = writer
         self._save = save
         self._waiting: deque[tuple[GuestApproval, Future[None]]] = deque()
-        # Whether the writer's thread is going to look at what waits.
+        # Whether the writer's thread is going to take what waits.
         self._requested = False
 
     def submit(self, approval: GuestApproval) -> "Future[None]":

@@ -19,7 +19,7 @@ class Caller(msgspec.Struct, gc=False):
     view: ScopeView | None  # None: the machine has left the inventory
     update_domain: int
     fault_domain: int
-    identities: tuple[tuple[str, str], ...]
+    keys: str | tuple[str, ...]  # of its identities; most machines have one
     instance_id: str
     spent_until_s: float = 0.0  # when its requests so far would end if each took its share of a second
     connections: int = 0
@@ -34,56 +34,65 @@ class Caller(msgspec.Struct, gc=False):
 
 
 class Callers:
-    """Every machine. `Documents` changes them under its lock; the listener's thread only looks them up."""
+    """Every machine. `Documents` changes them under its lock; the listener's thread only looks them up.
+
+    A machine is found by the key of its identity: its address, behind its interface if that identifies it as well.
+    """
 
     def __init__(self) -> None:
-        self.by_address: dict[tuple[str, str], Caller] = {}
+        self.by_key: dict[str, Caller] = {}
         self.by_instance_id: dict[str, Caller] = {}
-        self._by_name: dict[tuple[str, str], Caller] = {}
+        self._by_scope: dict[str, dict[str, Caller]] = {}
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return sum(map(len, list(self._by_scope.values())))
 
     def named(self, scope: str, name: str) -> Caller | None:
-        return self._by_name.get((scope, name))
+        return self._by_scope.get(scope, {}).get(name)
 
     def at(self, interface: str, address: str) -> Caller | None:
         """Return the machine at an address, at an interface and address, or at an interface alone."""
-        return self.by_address.get((interface, address)) or (
-            self.by_address.get((interface, "")) if interface else None
-        )
+        if not interface:
+            return self.by_key.get(address)
+        return self.by_key.get(_key(interface, address)) or self.by_key.get(_key(interface, ""))
 
     def put(self, machine: MachineIdentity, view: ScopeView) -> None:
         """Add or update a machine. It keeps its record, which connections hold, unless it lost an identity or its scope."""
-        key = (machine.scope, machine.name)
-        caller = self._by_name.get(key)
+        name, instance_id, addresses = machine.name, machine.instance_id, machine.addresses
+        # The same as `_keys_of` for most machines, without the call.
+        keys = addresses[0] if not machine.interface and len(addresses) == 1 else _keys_of(machine)
+        of_scope = self._by_scope.get(view.name)
+        if of_scope is None:
+            of_scope = self._by_scope[view.name] = {}
+        caller = of_scope.get(name)
         if caller is not None:
             self._forget_identities(caller)
-        if caller is not None and (caller.view is not view or not set(caller.identities) <= set(machine.identities)):
-            caller.view = None  # another machine may have its address now: its connections are identified again
-            caller = None
+            if caller.view is not view or not set(_each(caller.keys)) <= set(_each(keys)):
+                caller.view = None  # another machine may have its address now: its connections are identified again
+                caller = None
         if caller is None:
-            caller = self._by_name[key] = Caller(
-                scope=machine.scope,
-                name=machine.name,
-                view=view,
-                update_domain=machine.update_domain,
-                fault_domain=machine.fault_domain,
-                identities=machine.identities,
-                instance_id=machine.instance_id,
+            caller = of_scope[name] = Caller(
+                view.name, name, view, machine.update_domain, machine.fault_domain, keys, instance_id
             )
-        caller.update_domain, caller.fault_domain = machine.update_domain, machine.fault_domain
-        caller.identities, caller.instance_id = machine.identities, machine.instance_id
-        for identity in machine.identities:
-            self.by_address[identity] = caller
-        if machine.instance_id:
-            self.by_instance_id[machine.instance_id] = caller
+        else:
+            caller.update_domain, caller.fault_domain = machine.update_domain, machine.fault_domain
+            caller.keys, caller.instance_id = keys, instance_id
+        if isinstance(keys, str):
+            self.by_key[keys] = caller
+        else:
+            self.by_key |= dict.fromkeys(keys, caller)
+        if instance_id:
+            self.by_instance_id[instance_id] = caller
 
     def remove(self, key: tuple[str, str]) -> None:
-        caller = self._by_name.pop(key, None)
+        scope, name = key
+        of_scope = self._by_scope.get(scope, {})
+        caller = of_scope.pop(name, None)
         if caller is not None:
             self._forget_identities(caller)
             caller.view = None
+            if not of_scope:
+                del self._by_scope[scope]
 
     def differing(
         self, machines: Iterable[MachineIdentity], views: dict[str, ScopeView], fleet_read: int
@@ -91,7 +100,7 @@ class Callers:
         """Return the keys of machines that differ from their records here; mark the others as found by this read."""
         keys: dict[tuple[str, str], None] = {}
         for machine in machines:
-            caller = self._by_name.get((machine.scope, machine.name))
+            caller = self.named(machine.scope, machine.name)
             if caller is not None and caller.view is views.get(machine.scope) and _same(caller, machine):
                 caller.fleet_read = fleet_read
             else:
@@ -99,14 +108,31 @@ class Callers:
         return keys
 
     def not_found_by(self, fleet_read: int) -> list[tuple[str, str]]:
-        return [key for key, caller in self._by_name.items() if caller.fleet_read != fleet_read]
+        of_scopes = list(self._by_scope.values())
+        return [(c.scope, c.name) for callers in of_scopes for c in callers.values() if c.fleet_read != fleet_read]
 
     def _forget_identities(self, caller: Caller) -> None:
-        for identity in caller.identities:
-            if self.by_address.get(identity) is caller:  # it may be another machine's by now
-                del self.by_address[identity]
+        for key in _each(caller.keys):
+            if self.by_key.get(key) is caller:  # it may be another machine's by now
+                del self.by_key[key]
         if self.by_instance_id.get(caller.instance_id) is caller:
             del self.by_instance_id[caller.instance_id]
+
+
+def _key(interface: str, address: str) -> str:
+    """Return one text for an identity. No interface contains a line feed."""
+    return f"{interface}\n{address}" if interface else address
+
+
+def _keys_of(machine: MachineIdentity) -> str | tuple[str, ...]:
+    interface, addresses = machine.interface, machine.addresses
+    if len(addresses) == 1:
+        return _key(interface, addresses[0]) if interface else addresses[0]
+    return tuple(_key(interface, address) for address in addresses)
+
+
+def _each(keys: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (keys,) if isinstance(keys, str) else keys
 
 
 def _same(caller: Caller, machine: MachineIdentity) -> bool:
@@ -114,4 +140,4 @@ def _same(caller: Caller, machine: MachineIdentity) -> bool:
     return (
         (caller.update_domain, caller.fault_domain, caller.instance_id)
         == (machine.update_domain, machine.fault_domain, machine.instance_id)
-    ) and sorted(caller.identities) == sorted(machine.identities)
+    ) and sorted(_each(caller.keys)) == sorted(_each(_keys_of(machine)))

@@ -79,7 +79,7 @@ class Connection:
         self.transport = transport
         endpoint.counters.accepted += 1
         # Finds the usual caller without the calls that find any other.
-        caller = endpoint.callers_by_address.get((self.interface, transport.host))
+        caller = endpoint.callers_by_address.get(transport.host) if not self.interface else None
         if caller is None:
             address, trust = self.address, endpoint.trust
             self.proxied = trust.is_proxy(address)
@@ -331,8 +331,7 @@ class Connection:
         request = Request("GET", "", [], keep_alive=False)
         caller = None if self.proxied else self.identify()
         if caller is None and not self.proxied:
-            self.endpoint.counters.unknown += 1
-            self.reject(protocol.NOT_FOUND, request)
+            self.reject(self.endpoint.response_to_unknown(), request)
         elif caller is not None and not within_rate(self.endpoint, caller):
             self.reject(protocol.TOO_MANY, request)
         else:

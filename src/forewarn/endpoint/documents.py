@@ -1,14 +1,16 @@
 """The documents in memory, from which every poll is answered, and the machines that may ask for them.
 
-A change is never copied into memory. It only names the scopes and machines to read again: control calls `on_change`, they are
-read, and the new state replaces the old in one assignment. A poll sees one or the other, never a mixture. What is read is put
-into memory under one lock, a batch at a time: a later read is newer, and no thread waits for a whole fleet.
+Control calls `on_change` with every change. A scope that memory has in the version before the change gets the changed events;
+every other scope and machine that the change names is read again. The new state replaces the old in one assignment: a poll sees
+one or the other, never a mixture. It is put into memory under one lock, a batch at a time: a later read is newer, and no
+thread waits for a whole fleet.
 """
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
@@ -71,19 +73,25 @@ class Documents:
         self.on_views_changed: Callable[[list[ScopeView]], None] = lambda _: None
         self.rendered_states = 0
         self.enablements = 0
+        self.loaded = False  # until then, a caller that is not in memory may be a machine
 
     def load(self) -> None:
-        """Read everything, at start. The 24 h after which a silent scope is disabled begin anew for every enabled scope."""
-        started_s = self._monotonic()
-        for names in _batches(self._store.scopes()):
-            self._read(names)
-        with self._lock:
-            for machine in self._store.machine_identities():
-                view = self.views.get(machine.scope)
-                if view is not None:  # else the scope was just added, and that change is still to be reported
-                    self.callers.put(machine, view)
+        """Read everything, at start. The 24 h after which a silent scope is disabled begin anew for every enabled scope.
+
+        Guests of machines that are in memory are answered meanwhile. The inventory changes only after this returns.
+        """
         if self._max_stale_s is not None:
-            self.fresh_until_s = started_s + self._max_stale_s
+            self.fresh_until_s = self._monotonic() + self._max_stale_s
+        for names in _batches(self._store.scope_names()):
+            self._read(names)
+        put, views = self.callers.put, self.views
+        for machines in _batches(self._store.machine_identities()):
+            with self._lock:
+                for machine in machines:
+                    view = views.get(machine.scope)
+                    if view is not None:  # else the scope was just added, and that change is still to be reported
+                        put(machine, view)
+        self.loaded = True
 
     @property
     def shared(self) -> bool:
@@ -120,10 +128,10 @@ class Documents:
         view.read_s = started_s
 
     def on_change(self, change: Change) -> None:
-        """Read again what a change names; returns when memory shows it."""
+        """Take in what a change names, or read it again; returns when memory shows it."""
         self._read_named(
             PendingReads(
-                scopes={scope.name for scope in change.scopes},
+                scopes={scope.name for scope in change.scopes} - self._take_in(change),
                 removed=set(change.removed_scopes),
                 machines={machine.key for machine in change.machines} | set(change.removed_machines),
             ),
@@ -200,7 +208,7 @@ class Documents:
         Changes are reported meanwhile: an entry of the long list of machines may be old by the time we come to it. So each
         machine that differs from memory is read by itself.
         """
-        names = dict.fromkeys((*self._store.scopes(), *list(self.views)))
+        names = dict.fromkeys((*self._store.scope_names(), *list(self.views)))
         changed = [view for some in _batches(names) for view in self._read(some, anew=True)]
         self._fleet_reads += 1
         keys = self.callers.differing(self._store.machine_identities(), self.views, self._fleet_reads)
@@ -250,23 +258,58 @@ class Documents:
             changed = []
             for name, scope in snapshot.scopes.items():
                 view = self.views.get(name)
-                if view is not None and (view.state.scope == scope if anew else self._knows(name, scope.version)):
-                    continue
-                state = DocumentState(scope, tuple(events.get(name, ())))
-                self.rendered_states += 1
                 if view is None:
-                    self.views[name] = ScopeView(state, self.now())
-                    continue
-                if scope.enabled and not view.state.scope.enabled:
-                    view.since = self.now()
-                    self.enablements += 1
-                # A scope that changed in a way no guest sees keeps its rendered responses.
-                if (view.state.etag, view.state.scope.kind) == (state.etag, scope.kind):
-                    state.bodies, state.sent = view.state.bodies, view.state.sent
-                else:
-                    changed.append(view)
-                view.state = state
+                    self.rendered_states += 1
+                    self.views[name] = ScopeView(DocumentState(scope, tuple(events.get(name, ()))), self.now())
+                elif view.state.scope != scope if anew else not self._knows(name, scope.version):
+                    changed += self._replace_state(view, scope, events.get(name, ()))
             return changed
+
+    def _replace_state(self, view: ScopeView, scope: Scope, events: Iterable[Event]) -> list[ScopeView]:
+        """Replace the state of a scope by one with these visible events; return the view if its document changed."""
+        state = DocumentState(scope, tuple(events))
+        self.rendered_states += 1
+        if scope.enabled and not view.state.scope.enabled:
+            view.since = self.now()
+            self.enablements += 1
+        # A scope that changed in a way no guest sees keeps its rendered responses.
+        unchanged = (view.state.etag, view.state.scope.kind) == (state.etag, scope.kind)
+        if unchanged:
+            state.bodies, state.sent = view.state.bodies, view.state.sent
+        view.state = state
+        return [] if unchanged else [view]
+
+    def _take_in(self, change: Change) -> set[str]:
+        """Put a change into memory as far as memory has the version before it; return the scopes that are done."""
+        moved: dict[str, dict[str, Event]] = defaultdict(dict)
+        for event in change.events:
+            moved[event.scope][event.id] = event
+        done, changed = set(), []
+        for scopes in _batches(change.scopes):
+            with self._lock:
+                for scope in scopes:
+                    view = self.views.get(scope.name)
+                    if (
+                        view is None
+                        or scope.name in change.removed_scopes
+                        or not self._precedes(view.state.scope, scope)
+                    ):
+                        continue
+                    events = {event.id: event for event in view.state.events} | moved[scope.name]
+                    visible = (event for event in events.values() if event.status in VISIBLE)
+                    changed += self._replace_state(view, replace(scope, version=scope.version + 1), visible)
+                    done.add(scope.name)
+        if changed:
+            self.on_views_changed(changed)
+        return done
+
+    def _precedes(self, known: Scope, changed: Scope) -> bool:
+        """Whether a change was decided on the state in memory. A failover that lost commits begins a new epoch.
+
+        It begins none in a scope that was never enabled, so such a scope is read again if other nodes write.
+        """
+        same = (known.version, known.epoch) == (changed.version, changed.epoch)
+        return same and (changed.epoch > 0 or not self.shared)
 
     def _read_unseen_changes(self, names: Iterable[str]) -> set[str]:
         """Read large scopes without their events; take in and return those whose document is the one in memory.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor as Writer
 from typing import Protocol
 
+from forewarn.endpoint import protocol
 from forewarn.endpoint.approvals import ApprovalQueue
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.document_state import DocumentState, Moment, ScopeView, Waiter
@@ -16,6 +17,7 @@ from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.identity import Trust
 from forewarn.endpoint.limits import MAX_QUEUED_S, Limits, UnknownConnections
 from forewarn.endpoint.loop import Loop
+from forewarn.endpoint.protocol import Response
 from forewarn.service.control import Control
 from forewarn.store import EventFirstSeen
 
@@ -74,7 +76,7 @@ class EndpointState:
         self.callers = documents.callers
         # Filled where the source address alone identifies a caller.
         by_address_alone = trust.every_caller is None and not trust.proxies
-        self.callers_by_address = documents.callers.by_address if by_address_alone else {}
+        self.callers_by_address = documents.callers.by_key if by_address_alone else {}
         self.control = control
         self.writer = writer
         self.approvals = ApprovalQueue(writer, control.approve_together)
@@ -99,6 +101,13 @@ class EndpointState:
     def fresh_moment(self, now_s: float) -> Moment | None:
         """Return the present moment, or None if the store has been silent for too long."""
         return None if self.documents.stale(now_s) else self.now()
+
+    def response_to_unknown(self) -> Response:
+        """Return the response to a caller that is no known machine. Until all machines are loaded, it may be one."""
+        if not self.documents.loaded:
+            return protocol.UNAVAILABLE
+        self.counters.unknown += 1
+        return protocol.NOT_FOUND
 
     def is_behind(self, state: DocumentState, etag: str) -> bool:
         """Whether a guest with this tag has seen a later state of the scope, on another node."""

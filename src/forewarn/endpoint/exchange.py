@@ -83,8 +83,7 @@ class Exchange:
             endpoint.counters.forged += 1
         view = caller.view if caller is not None else None
         if caller is None or view is None:
-            endpoint.counters.unknown += 1
-            connection.reject(protocol.NOT_FOUND, request)
+            connection.reject(endpoint.response_to_unknown(), request)
             return
         self._caller, self._view = caller, view
         if not within_rate(endpoint, caller):

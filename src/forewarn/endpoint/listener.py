@@ -285,11 +285,6 @@ class GuestListener:
 
     def _stop(self, within_s: float) -> None:
         endpoint, loop = self._endpoint, self._loop
-        endpoint.stopping = True
-        for each in self._listeners:
-            each.close()
-        for connection in list(endpoint.connections):
-            connection.stop()
 
         def drop_all() -> None:
             for connection in list(endpoint.connections):
@@ -300,6 +295,12 @@ class GuestListener:
             if not endpoint.connections:
                 loop.stop()
 
+        # The deadline comes first, so that code that sees a closed socket can rely on it.
         loop.call_later(within_s, drop_all)
+        endpoint.stopping = True
+        for each in self._listeners:
+            each.close()
+        for connection in list(endpoint.connections):
+            connection.stop()
         loop.repeat(STOP_CHECK_EVERY_S, stop_when_empty)
         stop_when_empty()

@@ -133,7 +133,7 @@ class Executor:
         return ""
 
     def machines_on(self, host: str, connection: str) -> tuple[str, ...] | None:
-        """Return the machines that run on a host, those unknown to forewarn included; None if that cannot be told now.
+        """Return the machines that run on a host, those unknown to forewarn included; None if that is unknown now.
 
         Work on a host waits until it is empty. If an executor cannot tell at all (`sees_hosts` is False), the fleet decides.
         """

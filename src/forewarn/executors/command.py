@@ -34,7 +34,6 @@ from forewarn.executors.settings import read_arguments, read_flag, read_text, re
 
 AnyWork = Work | HostWork
 
-_RUNNER = Path(__file__).with_name("runner.py")
 _KILLED = "its runner was killed, and the command may still run"
 _RESTARTED = "the machine restarted while the command ran"
 _NO_TRACE = "the state folder has no trace of it"
@@ -74,6 +73,7 @@ class CommandExecutor(Executor):
     name = "command"
     settings_class = CommandSettings
     reports_moves = False
+    runner = Path(__file__).with_name("runner.py")
     variables = frozenset(
         f"FOREWARN_{name}"
         for name in (
@@ -213,7 +213,7 @@ class CommandExecutor(Executor):
             save(folder / "request.json", json.dumps(self._request(work)))
             # The lock belongs to the open file, which the runner inherits: the runner holds it for as long as it lives.
             return subprocess.Popen(  # noqa: S603 - our own runner
-                [sys.executable, "-I", str(_RUNNER), str(folder)],
+                [sys.executable, "-I", str(self.runner), str(folder)],
                 pass_fds=(lock,),
                 env=self._environment,
                 stdin=environment,
