@@ -65,6 +65,7 @@ CHUNK_BYTES = 65_536
 def main() -> None:
     parser = argparse.ArgumentParser(description="Two KVM hosts, four guests and forewarn on this machine.")
     parser.add_argument("--port", type=int, default=PORT, help="the port of the portal on 127.0.0.1; 0 chooses one")
+    parser.add_argument("--paused", action="store_true", help="start the guests paused: none boots")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     listening = socket.create_server((HOST, arguments.port))
@@ -73,17 +74,19 @@ def main() -> None:
     with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory(prefix="forewarn-kvm-") as folder:
         bed = start_bed()
         try:
-            _run(bed, Path(folder), listening, port)
+            _run(bed, Path(folder), listening, port, paused=arguments.paused)
         finally:
             bed.close()
 
 
-def _run(bed: Bed, folder: Path, listening: socket.socket, port: int) -> None:
+def _run(bed: Bed, folder: Path, listening: socket.socket, port: int, *, paused: bool) -> None:
     fleet = folder / "fleet.toml"
     guests = [
-        bed.add_guest(name, host, {"agent.toml": AGENT}, extra=METADATA.format(scope, number))
+        bed.add_guest(name, host, {"agent.toml": AGENT}, extra=METADATA.format(scope, number), start=False)
         for name, (scope, number, host) in GUESTS.items()
     ]
+    for name, (_, _, host) in GUESTS.items():
+        bed.virsh(host, "start", name, *(["--paused"] if paused else []))
     uris = [f"--uri={uri}" for uri in bed.hosts.values()]
     text = subprocess.run(
         _forewarn("fleet", "import", "libvirt", *uris), check=True, capture_output=True, text=True

@@ -25,7 +25,7 @@ CACHE = Path(__file__).parent.parent.parent / ".kvm-guest"
 UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
 # The size of a guest's file system. The number of its boots is in the block of 4 KiB behind it.
 DISK_MIB = 8
-MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "button", "evdev")
+MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "button", "evdev")
 # Parts of the standard library that no guest needs; they are most of its size, and a guest has little memory.
 LEFT_OUT = (
     "test",

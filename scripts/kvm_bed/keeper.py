@@ -26,7 +26,8 @@ ip address add 10.88.0.1/24 dev br0
 ip address add 169.254.169.254/32 dev br0
 ip link set br0 up
 """
-# A host's own files hide those of the machine. Its libvirtd is started again whenever it ends, unless the file `down` exists.
+# A host's own files hide those of the machine. Its libvirtd is started again whenever it ends, unless the file `down` exists;
+# the file `options` has more arguments for it.
 HOST = """\
 hostname "$NAME"
 mount -t tmpfs tmpfs /run
@@ -37,7 +38,8 @@ mount --bind "$HOME_OF_HOST/etc" /etc/libvirt
 ip address add "$ADDRESS/24" dev br0
 while :; do
     if [ -e "$HOME_OF_HOST/down" ]; then sleep 0.05; continue; fi
-    libvirtd --pid-file "$HOME_OF_HOST/libvirtd.pid" >>"$HOME_OF_HOST/libvirtd.log" 2>&1 || sleep 0.05
+    options=$(cat "$HOME_OF_HOST/options")
+    libvirtd $options --pid-file "$HOME_OF_HOST/libvirtd.pid" >>"$HOME_OF_HOST/libvirtd.log" 2>&1 || sleep 0.05
 done
 """
 

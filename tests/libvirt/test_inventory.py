@@ -53,7 +53,7 @@ def lines(decision: Decision, before: Fleet) -> tuple[str, ...]:
 def test_a_new_domain_becomes_a_machine() -> None:
     """Name, host, addresses and UUID come from libvirt; scope, kind and domains from its metadata."""
     metadata = stated(kind="placement-group", update_domain=1, fault_domain=2)
-    seen = domain(metadata=metadata, leases=("10.88.0.11",), addresses=("10.88.0.11", "10.99.0.11"), interface="vnet0")
+    seen = domain(metadata=metadata, leases=("10.88.0.11",), arp=("10.88.0.11", "10.99.0.11"), interface="vnet0")
     decision = decide([host("kvm-a", seen)], Fleet({}, {}), (), now=NOW)
     assert decision.wanted.scopes == {"shop": Scope(name="shop", kind=ScopeKind.PLACEMENT_GROUP)}
     assert list(decision.wanted.machines.values()) == [
@@ -201,9 +201,7 @@ def test_an_address_belongs_to_one_machine() -> None:
     metal = Machine(scope="shop", name="metal-0", addresses=("10.88.0.50",))
     before = fleet(metal, machine(addresses=("10.88.0.11",)))
     claimed = ("10.88.0.11", "10.88.0.12", "10.88.0.50")
-    readings = [
-        host("kvm-a", domain(), domain(WEB_1, "web-1", addresses=claimed), domain(DB_0, "db-0", leases=claimed[1:2]))
-    ]
+    readings = [host("kvm-a", domain(), domain(WEB_1, "web-1", arp=claimed), domain(DB_0, "db-0", leases=claimed[1:2]))]
     decision = decide(readings, before, (), now=NOW)
     after = {key[1]: each.addresses for key, each in decision.wanted.machines.items()}
     assert after == {"web-0": ("10.88.0.11",), "web-1": (), "db-0": ("10.88.0.12",)}
@@ -213,6 +211,44 @@ def test_an_address_belongs_to_one_machine() -> None:
         "10.88.0.50 of machine shop/web-1 belongs to shop/metal-0 already",
     ]
     difference_of(decision, before)
+
+
+def test_what_guests_claim_takes_no_address_from_another_machine() -> None:
+    """A lease counts more than possession, possession more than ARP, and ARP more than the guest agent. Equal claims fail."""
+    address = ("10.88.0.11",)
+    seen, named = domain(WEB_1, "web-1", arp=address), domain(DB_0, "db-0", agent=address)
+
+    def owners(before: Fleet, *domains: Domain) -> list[str]:
+        decision = decide([host("kvm-a", *domains)], before, (), now=NOW)
+        difference_of(decision, before)
+        return [name for (_, name), each in {**before.machines, **decision.wanted.machines}.items() if each.addresses]
+
+    empty = Fleet({}, {})
+    assert owners(empty, named) == ["db-0"]
+    assert owners(empty, named, seen) == ["web-1"]
+    assert owners(empty, named, seen, domain(leases=address)) == ["web-0"]
+    assert owners(empty, seen, domain(arp=address)) == []
+    # The owner of the address is off, has another name, or has been gone for a moment.
+    before = fleet(machine(addresses=address))
+    assert owners(before, seen, named, domain(active=False)) == ["web-0"]
+    assert owners(before, seen, domain(name="web-9")) == ["web-0", "web-9"]
+    assert owners(before, seen) == ["web-0"]
+    equal = decide([host("kvm-a", seen, domain(arp=address))], empty, (), now=NOW)
+    assert equal.problems == (
+        "10.88.0.11 of machine shop/web-0 is claimed by shop/web-0 and shop/web-1: none of them gets it",
+        "10.88.0.11 of machine shop/web-1 is claimed by shop/web-0 and shop/web-1: none of them gets it",
+    )
+
+
+def test_addresses_that_no_lease_proves_are_named() -> None:
+    """New ones only, with the source that shows them: an operator reads them in an imported file."""
+    seen = domain(leases=("10.88.0.11",), arp=("10.88.0.11", "10.88.0.12"), agent=("10.88.0.12", "10.88.0.13"))
+    decision = decide([host("kvm-a", seen)], Fleet({}, {}), (), now=NOW)
+    assert decision.remarks() == {
+        ("shop", "web-0"): "check what no DHCP lease proves: 10.88.0.12 (ARP), 10.88.0.13 (guest agent)"
+    }
+    known = fleet(machine(addresses=("10.88.0.11", "10.88.0.12", "10.88.0.13")))
+    assert decide([host("kvm-a", seen)], known, (), now=NOW).remarks() == {}
 
 
 def test_a_lease_moves_the_address_of_a_machine_that_is_gone() -> None:

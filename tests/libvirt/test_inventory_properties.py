@@ -34,7 +34,8 @@ domains = st.builds(
     migrating=st.booleans(),
     metadata=metadata,
     leases=st.lists(st.sampled_from(ADDRESSES), max_size=2).map(tuple),
-    addresses=st.lists(st.sampled_from(ADDRESSES), max_size=2).map(tuple),
+    arp=st.lists(st.sampled_from(ADDRESSES), max_size=2).map(tuple),
+    agent=st.lists(st.sampled_from(ADDRESSES), max_size=2).map(tuple),
     interface=st.sampled_from(["", "tap0", "tap1"]),
 )
 
@@ -72,7 +73,10 @@ def after(fleet: Fleet, wanted: Fleet, removed: frozenset[tuple[str, str]], scop
 def test_every_series_of_looks_leads_to_valid_fleets(
     fleet: Fleet, series: list[list[HostReading]], by_interface: bool, data: st.DataObject
 ) -> None:
-    """After each reading the fleet is valid; machines of open events, and machines that are no domains, stay."""
+    """After each reading the fleet is valid; machines of open events, and machines that are no domains, stay.
+
+    Only a lease takes an address from a machine.
+    """
     memory, now = Memory(), NOW
     for seen in series:
         keys = sorted(fleet.machines)
@@ -91,6 +95,19 @@ def test_every_series_of_looks_leads_to_valid_fleets(
             if not UUID.fullmatch(machine.instance_id):
                 new = decision.wanted.machines.get(key, machine)
                 assert new.addresses == machine.addresses or new.instance_id in shown
+        leases = {domain.uuid: domain.leases for reading in seen for domain in reading.domains if domain.leases}
+        leased = {("", address) for addresses in leases.values() for address in addresses}
+        stolen = [
+            (str(machine), identity)
+            for identity, owner in ((each, m) for m in fleet.machines.values() for each in m.identities)
+            for machine in decision.wanted.machines.values()
+            if identity in machine.identities
+            and identity not in leased
+            and owner.instance_id not in leases  # a lease replaces what the machine had
+            and (owner.key not in removed or owner.instance_id in shown)
+            and not _replaces(machine, owner, shown)
+        ]
+        assert stolen == [], "a guest took what another machine had"
         fleet, memory = after(fleet, decision.wanted, removed, scopes), decision.memory
         stated_fleet(
             [
@@ -104,6 +121,11 @@ def test_every_series_of_looks_leads_to_valid_fleets(
         ids = [machine.instance_id for machine in fleet.machines.values() if machine.instance_id]
         assert len(ids) == len(set(ids))
         now += timedelta(minutes=40)
+
+
+def _replaces(machine: Machine, owner: Machine, shown: set[str]) -> bool:
+    """Whether this is the same machine, or one with the name of a machine that was no domain or whose domain is gone."""
+    return machine.instance_id == owner.instance_id or (machine.key == owner.key and owner.instance_id not in shown)
 
 
 def _members(fleet: Fleet, scope: Scope) -> int:

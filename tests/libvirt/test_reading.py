@@ -106,6 +106,33 @@ def test_a_guest_agent_that_never_answers_holds_up_nothing(monkeypatch: pytest.M
     connections.close()
 
 
+def test_a_guest_agent_answers_for_the_interfaces_of_its_domain_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other interfaces, addresses that no machine can call from, nonsense, and more addresses than a machine has are left out."""
+    many = [f"10.9.0.{n}" for n in range(1, 100)]
+    answer = {
+        "lo": {"hwaddr": "00:00:00:00:00:00", "addrs": [{"addr": "127.0.0.1"}]},
+        "docker0": {"hwaddr": "02:42:00:00:00:01", "addrs": [{"addr": "172.17.0.1"}]},
+        "tunnel": {"hwaddr": None, "addrs": [{"addr": "10.8.0.1"}]},
+        "silent": {"hwaddr": "AA:BB:CC:DD:EE:FF", "addrs": None},
+        "eth0": {
+            "hwaddr": "AA:BB:CC:DD:EE:FF",
+            "addrs": [{"addr": each} for each in ("169.254.169.254", "::1", "x" * 9_999, *many)],
+        },
+    }
+    ask = libvirt.virDomain.interfaceAddresses
+
+    def answered(domain: libvirt.virDomain, source: int, flags: int) -> object:
+        return answer if source == libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT else ask(domain, source, flags)
+
+    monkeypatch.setattr(libvirt.virDomain, "interfaceAddresses", answered)
+    connections = HostConnections()
+    (domain,) = read_host(connections, "test:///default", "kvm-a", guest_agent=True).domains
+    assert (domain.leases, domain.arp, domain.agent) == (("192.168.122.3",), ("192.168.122.3",), tuple(many[:16]))
+    (domain,) = read_host(connections, "test:///default", "kvm-a").domains
+    assert domain.agent == ()
+    connections.close()
+
+
 def test_a_domain_that_hangs_is_a_problem_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reading ends and says so; other hosts do not wait for it."""
     back = threading.Event()

@@ -119,7 +119,7 @@ class LibvirtExecutor(Executor):
         try:
             ends = within(ASK_WITHIN_S, lambda: self._proven_ends(work), "libvirt")
         except (HostUnreachable, LibvirtError) as error:
-            return Unknown(f"its state folder has no trace of it, and libvirt cannot be asked: {error}")
+            return Unknown(f"its state folder has no trace of it, and libvirt does not answer: {error}")
         if ends is None:
             return Unknown("its state folder has no trace of it, and libvirt does not prove that it was done")
         return self._success(work, ends)

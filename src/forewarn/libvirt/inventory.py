@@ -22,6 +22,11 @@ GONE_AFTER = timedelta(hours=1)
 # How long a domain may be defined on two hosts, as it is while it moves, before that is an alarm.
 DOUBLED_AFTER = timedelta(minutes=1)
 
+# Who keeps an address or an interface that several machines have: the machine with the lowest of these ranks. A guest answers
+# ARP as it likes unless its host stops spoofing, and its agent can say anything: such a claim is worth less than possession.
+STATED, LEASED, POSSESSED, SEEN, CLAIMED = range(5)
+SOURCES = {SEEN: "ARP", CLAIMED: "guest agent"}
+
 # As libvirt writes it.
 UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -32,8 +37,9 @@ Key = tuple[str, str]
 class Domain:
     """A domain as libvirt shows it.
 
-    `migrating` says that libvirt holds it still for a migration, as its source or its target. `leases` are addresses that
-    libvirt's DHCP server gave it, `addresses` those that its host or its guest agent name. `metadata` is forewarn's element.
+    `migrating` says that libvirt holds it still for a migration, as its source or its target. Its addresses come from libvirt's
+    DHCP server (`leases`), from the host's ARP table (`arp`), and from the guest itself (`agent`). `metadata` is forewarn's
+    element.
     """
 
     uuid: str
@@ -42,8 +48,18 @@ class Domain:
     migrating: bool = False
     metadata: str = ""
     leases: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
+    arp: tuple[str, ...] = ()
+    agent: tuple[str, ...] = ()
     interface: str = ""
+
+    def sources(self) -> dict[str, int]:
+        """Return the addresses, those of the most trusted source first, with the rank of their source."""
+        by_rank = {LEASED: self.leases, SEEN: self.arp, CLAIMED: self.agent}
+        found: dict[str, int] = {}
+        for rank, addresses in by_rank.items():
+            for address in addresses:
+                found.setdefault(address, rank)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +86,7 @@ class Decision:
 
     `hosts` are those that were read, as rows of the fleet. `removed` are machines that leave, because their domain is gone or
     has another name or scope. `doubled` says which domains are on several hosts. `unassigned` are the names of domains without
-    a scope, which are no machines.
+    a scope, which are no machines. `unproven` are the new addresses of wanted machines that no DHCP server gave, with their rank.
     """
 
     wanted: Fleet
@@ -79,7 +95,16 @@ class Decision:
     problems: tuple[str, ...] = ()
     doubled: tuple[str, ...] = ()
     unassigned: tuple[str, ...] = ()
+    unproven: Mapping[Key, Mapping[str, int]] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
+
+    def remarks(self) -> dict[Key, str]:
+        """Return for each machine with unproven addresses a sentence that names them."""
+        return {
+            key: "check what no DHCP lease proves: "
+            + ", ".join(f"{address} ({SOURCES[rank]})" for address, rank in sorted(addresses.items()))
+            for key, addresses in self.unproven.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +172,8 @@ class _Deciding:
         self._unassigned: list[str] = []
         self._removed: dict[Key, None] = {}
         self._machines: dict[Key, Machine] = {}
-        self._leases: dict[Key, frozenset[str]] = {}
+        self._sources: dict[Key, dict[str, int]] = {}
+        self._possessed: dict[Key, tuple[tuple[str, str], ...]] = {}
         self._kinds: dict[str, ScopeKind] = {}
 
     def decision(self) -> Decision:
@@ -162,7 +188,6 @@ class _Deciding:
             self._machines[key] = self._machine(
                 candidate, key, None if key in vacated else self._fleet.machines.get(key)
             )
-            self._leases[key] = frozenset(candidate.sighting.domain.leases)
         gone = self._gone()
         self._without_contested_identities(gone)
         return Decision(
@@ -172,6 +197,7 @@ class _Deciding:
             problems=tuple(self._problems),
             doubled=tuple(self._alarms),
             unassigned=tuple(sorted(self._unassigned)),
+            unproven=self._unproven(),
             memory=Memory(gone, self._doubled),
         )
 
@@ -293,6 +319,7 @@ class _Deciding:
     def _machine(self, candidate: _Candidate, key: Key, namesake: Machine | None) -> Machine:
         domain, statement = candidate.sighting.domain, candidate.statement
         base = candidate.known or namesake or Machine(scope=key[0], name=key[1])
+        self._sources[key], self._possessed[key] = domain.sources(), base.identities
         machine = Machine(
             scope=key[0],
             name=key[1],
@@ -322,7 +349,7 @@ class _Deciding:
     def _addresses(self, domain: Domain, base: Machine) -> tuple[str, ...]:
         if self._by_interface:
             return base.addresses
-        found = (*domain.leases, *domain.addresses)
+        found = domain.sources()
         # A machine that is off, or has been silent, shows no address and keeps those it had; so it does without a lease.
         kept = () if domain.leases else base.addresses
         return tuple(dict.fromkeys((*found, *kept)))[:MAX_ADDRESSES_PER_MACHINE]
@@ -361,27 +388,40 @@ class _Deciding:
         return gone
 
     def _without_contested_identities(self, gone: Mapping[str, datetime]) -> None:
-        """Leave each address and interface to one machine: the one of another source, with a lease, or that has it already."""
-        claims: list[tuple[int, Key, tuple[str, str]]] = []
+        """Leave each address and interface to the machine with the best rank; to none if new claims of guests are equal."""
+        claims: dict[tuple[str, str], list[tuple[int, bool, Key]]] = defaultdict(list)
         for machine in {**self._fleet.machines, **self._machines}.values():
-            if machine.key in self._removed:
-                continue
-            before = self._fleet.machines.get(machine.key)
-            for identity in machine.identities:
-                if machine.key not in self._machines:
-                    rank = 3 if machine.instance_id in gone else 0
-                elif identity[1] in self._leases[machine.key]:
-                    rank = 1
-                else:
-                    rank = 2 if before is not None and identity in before.identities else 3
-                claims.append((rank, machine.key, identity))
-        owners: dict[tuple[str, str], Key] = {}
-        for _, key, identity in sorted(claims):
-            owner = owners.setdefault(identity, key)
-            if owner != key:
-                self._lose(key, identity, owner)
+            if machine.key not in self._removed:
+                for identity in machine.identities:
+                    new = identity not in self._possessed.get(machine.key, ())
+                    claims[identity].append((self._rank(machine, identity, gone), new, machine.key))
+        for identity, claimants in claims.items():
+            (best, _, owner), *others = sorted(claimants)
+            equal = [key for rank, _, key in claimants if rank == best]
+            if best >= SEEN and len(equal) > 1:
+                reason = f"is claimed by {' and '.join(map('/'.join, sorted(equal)))}: none of them gets it"
+                self._lose(owner, identity, reason)
+            else:
+                reason = f"belongs to {'/'.join(owner)} already"
+            for _, _, key in others:
+                self._lose(key, identity, reason)
 
-    def _lose(self, key: Key, identity: tuple[str, str], owner: Key) -> None:
+    def _rank(self, machine: Machine, identity: tuple[str, str], gone: Mapping[str, datetime]) -> int:
+        if machine.key not in self._machines:
+            return POSSESSED if machine.instance_id in gone else STATED
+        rank = self._sources[machine.key].get(identity[1], SEEN)
+        return min(rank, POSSESSED) if identity in self._possessed[machine.key] else rank
+
+    def _unproven(self) -> dict[Key, dict[str, int]]:
+        found: dict[Key, dict[str, int]] = defaultdict(dict)
+        for key, sources in self._sources.items():
+            had = {address for _, address in self._possessed[key]}
+            for address in set(self._machines[key].addresses) - had:
+                if sources[address] > LEASED:
+                    found[key][address] = sources[address]
+        return dict(found)
+
+    def _lose(self, key: Key, identity: tuple[str, str], reason: str) -> None:
         machine = self._machines.get(key) or self._fleet.machines[key]
         interface, address = identity
         self._machines[key] = (
@@ -390,7 +430,7 @@ class _Deciding:
             else replace(machine, interface="")
         )
         if machine.instance_id in self._sightings:
-            self._problems.append(f"{address or interface} of machine {machine} belongs to {'/'.join(owner)} already")
+            self._problems.append(f"{address or interface} of machine {machine} {reason}")
 
     def _scopes(self) -> dict[str, Scope]:
         """Return the scopes that are new."""

@@ -1,6 +1,6 @@
 """The work of an order on one machine, as steps that can be continued after a crash.
 
-Each action looks at libvirt first and does only what is missing, so `run` after a crash, or in a later attempt, continues where
+Each action reads libvirt first and does only what is missing, so `run` after a crash, or in a later attempt, continues where
 the work ended. The record in the domain (`record.py`) says which steps are this order's own. What `run` cannot tell from libvirt
 raises InDoubt; nothing is then done.
 """
@@ -393,7 +393,7 @@ class MachineWork:
             self._reached("destroying")
             domain.destroy()
         if self._same_run(domain):
-            raise WorkFailed(f"{self._name} cannot be stopped on {domain.host.name}: look at its QEMU process there")
+            raise WorkFailed(f"{self._name} cannot be stopped on {domain.host.name}: check its QEMU process there")
         self._reached("off")
 
     def _same_run(self, domain: HostedDomain) -> bool:

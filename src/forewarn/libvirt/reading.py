@@ -2,12 +2,13 @@
 
 import ipaddress
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 from xml.etree import ElementTree
 
 import libvirt
 from forewarn.core.errors import Invalid
-from forewarn.core.model import check_name
+from forewarn.core.model import MAX_ADDRESSES_PER_MACHINE, check_name
 from forewarn.libvirt.connections import Connection, HostConnections, HostUnreachable
 from forewarn.libvirt.hosted_domain import LibvirtHost, within
 from forewarn.libvirt.inventory import Domain, HostReading
@@ -60,21 +61,16 @@ def _domains(host: LibvirtHost, *, guest_agent: bool, interfaces: bool) -> Itera
 def _domain(domain: Any, *, guest_agent: bool, interfaces: bool) -> Domain:
     state, reason = domain.state()
     active = bool(domain.isActive())
-    leases: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
-    if active:
-        leases = _addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE)
-        addresses = _addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP)
-        if guest_agent:
-            addresses += _addresses_by_agent(domain)
+    by_address = active and not interfaces
     return Domain(
         uuid=domain.UUIDString(),
         name=domain.name(),
         active=active,
         migrating=state == libvirt.VIR_DOMAIN_PAUSED and reason in MIGRATING,
         metadata=_metadata(domain),
-        leases=leases,
-        addresses=addresses,
+        leases=_addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE) if by_address else (),
+        arp=_addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP) if by_address else (),
+        agent=_addresses_by_agent(domain) if by_address and guest_agent else (),
         interface=_interface(domain) if interfaces and active else "",
     )
 
@@ -98,8 +94,12 @@ def _addresses(domain: Any, source: int) -> tuple[str, ...]:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             raise
         return ()
+    if source == libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT:
+        # It also names interfaces inside the guest, such as a bridge for containers, whose address many guests have.
+        own = _mac_addresses(domain)
+        interfaces = {name: each for name, each in interfaces.items() if str(each["hwaddr"]).lower() in own}
     found = (address["addr"] for each in interfaces.values() for address in each["addrs"] or ())
-    return tuple(_usable(found))
+    return tuple(islice(_usable(found), MAX_ADDRESSES_PER_MACHINE))
 
 
 def _addresses_by_agent(domain: Any) -> tuple[str, ...]:
@@ -122,9 +122,16 @@ def _usable(addresses: Iterable[str]) -> Iterator[str]:
             yield str(address)
 
 
+def _mac_addresses(domain: Any) -> set[str]:
+    return {each.get("address", "").lower() for each in _definition(domain).findall("devices/interface/mac")}
+
+
 def _interface(domain: Any) -> str:
     """Return the name of the first interface on the host."""
+    target = _definition(domain).find("devices/interface/target")
+    return target.get("dev", "") if target is not None else ""
+
+
+def _definition(domain: Any) -> ElementTree.Element:
     # libvirt writes this text itself, without a document type.
-    devices = ElementTree.fromstring(domain.XMLDesc()).find("devices")  # noqa: S314
-    target = devices.find("interface/target") if devices is not None else None
-    return str(target.get("dev", "")) if target is not None else ""
+    return ElementTree.fromstring(domain.XMLDesc())  # noqa: S314

@@ -16,7 +16,8 @@ from tests.support.waiting import until
 USES_A_BED = """
 from scripts.kvm_bed.bed import start_bed
 bed = start_bed()
-bed.add_guest("web-0", "kvm-a")
+bed.add_guest("web-0", "kvm-a", start=False)
+bed.virsh("kvm-a", "start", "web-0", "--paused")
 print(bed.folder, bed.first_process, flush=True)
 input()
 """
@@ -39,6 +40,7 @@ def test_a_guest_boots_counts_and_obeys_its_power_button(bed: Bed) -> None:
     assert re.search(r"^Filesystem state: +clean$", described, re.MULTILINE), described
     bed.virsh("kvm-a", "start", "web-0")
     until(lambda: guest.boots() == 2)
+    bed.virsh("kvm-a", "destroy", "web-0")  # it would compute for as long as the other tests run
 
 
 def test_a_connection_returns_with_its_libvirtd(bed: Bed) -> None:

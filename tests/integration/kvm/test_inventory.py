@@ -5,21 +5,56 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 from scripts.kvm_bed.bed import Bed
 
 from forewarn.app.service import Service
 from forewarn.core.fleet import Fleet, parse_fleet
 from forewarn.core.model import Actor, Host, Machine
+from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.inventory import GONE_AFTER
 from forewarn.libvirt.inventory_keeper import InventoryKeeper
+from forewarn.libvirt.reading import read_host
 from forewarn.service.settings import load
+from tests.integration.kvm.orders import executor_in
 from tests.support.serve_process import run
 from tests.support.waiting import until
 
 SHOP = (
     """<metadata><forewarn:machine xmlns:forewarn='urn:forewarn:machine' scope='shop' update-domain='{}'/></metadata>"""
 )
+
+AGENT_CHANNEL = (
+    "<devices><channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel></devices>"
+)
+# Answers as QEMU's guest agent does: with its own address, and with others that must not become the machine's.
+GUEST_AGENT = """
+import glob, json, time
+def interface(name, mac, *addresses):
+    found = [{"ip-address-type": "ipv4", "ip-address": each, "prefix": 24} for each in addresses]
+    return {"name": name, "hardware-address": mac, "ip-addresses": found}
+interfaces = [
+    interface("eth0", open("/sys/class/net/eth0/address").read().strip(), "10.88.0.99", "169.254.169.254", "127.0.0.2"),
+    interface("docker0", "02:42:00:00:00:01", "172.17.0.1"),
+]
+answers = {"guest-network-get-interfaces": lambda request: interfaces}
+for sync in ("guest-sync", "guest-sync-delimited"):
+    answers[sync] = lambda request: request["arguments"]["id"]
+received = b""
+with open(glob.glob("/dev/vport*")[0], "r+b", buffering=0) as port:
+    while True:
+        line, newline, rest = received.partition(b"\\n")
+        if not newline:
+            received += port.read(4096) or time.sleep(0.2) or b""
+            continue
+        received, request = rest, json.loads(line.lstrip(b"\\xff"))
+        if request["execute"] not in answers:
+            port.write(b'{"error": {"class": "CommandNotFound", "desc": "unknown"}}\\n')
+            continue
+        answer = json.dumps({"return": answers[request["execute"]](request)}).encode()
+        port.write(b"\\xff" * (request["execute"] == "guest-sync-delimited") + answer + b"\\n")
+"""
 
 
 @contextmanager
@@ -44,9 +79,9 @@ def machines(service: Service) -> dict[str, Machine]:
     return {machine.name: machine for machine in service.store.inventory().machines.values()}
 
 
-def test_the_fleet_follows_its_hosts(bed: Bed) -> None:
+def test_the_fleet_follows_its_hosts(bed: Bed, tmp_path: Path) -> None:
     """Without waiting for the next reading: events of libvirt tell it what happens."""
-    web = bed.add_guest("web-0", "kvm-a", extra=SHOP.format(1))
+    web = bed.add_guest("web-0", "kvm-a", {"program.py": GUEST_AGENT}, extra=SHOP.format(1) + AGENT_CHANNEL)
     with following(bed) as (service, keeper):
         until(lambda: "web-0" in machines(service))
         assert machines(service)["web-0"] == Machine(
@@ -82,6 +117,10 @@ def test_the_fleet_follows_its_hosts(bed: Bed) -> None:
         keeper.update()
         assert machines(service)["web-0"].host == "kvm-a"
         assert keeper.health.doubled == ()
+        # Work on either host would hit it.
+        executor = executor_in(tmp_path)
+        assert [executor.machines_on(*host) for host in bed.hosts.items()] == [("web-0",), ("web-0",)]
+        executor.close()
         bed.virsh("kvm-a", "migrate-setspeed", "web-0", "1000")
         mover.join()
         until(lambda: machines(service)["web-0"].host == "kvm-b")
@@ -119,11 +158,16 @@ def test_the_fleet_follows_its_hosts(bed: Bed) -> None:
 
 
 def test_the_import_writes_a_fleet_file_of_the_hosts(bed: Bed) -> None:
-    """The file of two real hosts is a fleet file that the service accepts."""
+    """The file of two real hosts is a fleet file that the service accepts; it marks what only the guest says."""
+    connections = HostConnections()
+    until(lambda: read_host(connections, bed.hosts["kvm-b"], guest_agent=True).domains[0].agent)
+    connections.close()
     done = run("fleet", "import", "libvirt", *(f"--uri={uri}" for uri in bed.hosts.values()))
     assert done.returncode == 0, done.stderr
     fleet = parse_fleet(done.stdout, "fleet.toml")
     assert {(machine.name, machine.scope, machine.update_domain) for machine in fleet.machines.values()} == {
         ("web-0", "shop", 1)
     }
+    assert fleet.machines["shop", "web-0"].addresses == ("10.88.0.99",)
+    assert "# check what no DHCP lease proves: 10.88.0.99 (guest agent)\n[[machines]]" in done.stdout
     assert {host.name: host.connection for host in fleet.hosts.values()} == bed.hosts

@@ -63,7 +63,7 @@ class Victim:
 
     def until_booted(self) -> None:
         until(lambda: self.guest.boots() >= self.boots)
-        assert self.guest.boots() == self.boots
+        assert self.guest.boots() == self.boots, self.guest.last_words()
 
     def work(self, kind: EventType, *, live: bool = False) -> Work:
         return work_on(self.bed, kind, {"web-0": self.host}, live=live)

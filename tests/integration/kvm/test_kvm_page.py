@@ -1,4 +1,4 @@
-"""The commands of docs/guide/kvm.md, from the hosts' users to the first evacuation, with real ssh, libvirt and guests.
+"""The commands of docs/guide/kvm.md and libvirt-tls.md, from bare hosts to the first evacuation, with real ssh, TLS and libvirt.
 
 Each host has its own copy of /etc, in which the page's user is made, and its own sshd. The packages are there already. In
 `make soak` the machines run, with the agent inside; in `make test` they are off, which saves five boots, and the test approves
@@ -189,6 +189,30 @@ dbus-daemon --system --fork
     site.bed.run_on_host(name, f"chgrp libvirt {socket} && chmod 0770 {socket}")
 
 
+def connect_with_tls(site: Site, name: str) -> None:
+    """Run the page about TLS for one host; certificates of another authority, or of another name, open nothing."""
+    libvirt, authority = site.bed.folder / name, site.folder / "ca"
+    site.run("".join(f"echo '{address} {host}' >>/etc/hosts\n" for host, address in HOSTS.items()))
+    site.run(block("Make certificates", "on the machine that runs forewarn, as root"))
+    site.run(f"cp --recursive /etc/libvirt-ca {authority}")
+    listen = block("Let the hosts listen", "on each host, as root").replace("systemctl ", "true ")
+    site.bed.run_on_host(name, f"mount --bind {libvirt}/etc /etc/libvirt\ncd {authority}\n{listen}")
+    (libvirt / "options").write_text("--listen")
+    site.bed.kill_libvirtd(name)
+    site.bed.start_libvirtd(name)
+    assert site.run(block("Connect with TLS", "on the machine that runs forewarn, as its user")).count("web-1") >= 1
+
+    openssl = block("Make certificates", "on the machine that runs forewarn, as root").partition("install -D")[0]
+    for folder, client in {"foreign": "forewarn", "unlisted": "kvm-01"}.items():
+        pki = site.folder / folder
+        made = openssl.replace("/etc/libvirt-ca", str(pki)) if folder == "foreign" else f"cp -r {authority} {pki}"
+        site.run(
+            f"{made}\ncd {pki}\ncp ca.pem cacert.pem; cp {client}.pem clientcert.pem; cp {client}.key clientkey.pem"
+        )
+        said = site.run(f"! forewarn fleet import libvirt --uri 'qemu+tls://{name}/system?pkipath={pki}' 2>&1")
+        assert f"libvirt at qemu+tls://{name}/system?pkipath={pki} cannot be reached" in said
+
+
 def domains_on(site: Site, name: str) -> set[str]:
     return set(site.bed.run_on_host(name, "virsh --connect qemu:///system list --all --name").split())
 
@@ -279,8 +303,10 @@ def test_the_page_leads_from_bare_hosts_to_the_first_evacuation(site: Site) -> N
     assert "uid=" not in site.run("ssh forewarn@kvm-01 id </dev/null || true"), "the key opens a shell"
     second_key = "ssh -i /var/lib/forewarn/.ssh/host_work root@kvm-01"
     assert "host-work does not know id" in site.run(f"! {second_key} id 2>&1 </dev/null")
+    connect_with_tls(site, "kvm-02")
     for name in HOSTS:
         restrict_with_polkit(site, name)
+    assert "error" in site.run("! virsh --connect qemu+tls://kvm-02/system list --all 2>&1")
     refused = f"! virsh --connect qemu+ssh://forewarn@kvm-01/system net-define {site.folder}/net.xml 2>&1"
     (site.folder / "net.xml").write_text("<network><name>mine</name></network>")
     assert "access denied" in site.run(refused)
