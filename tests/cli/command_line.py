@@ -1,4 +1,4 @@
-"""A real `forewarn serve` on its own ports, and the command line as real processes beside it."""
+"""A real `forewarn serve` on its own ports, and commands for it: in this process, as processes, and on a terminal."""
 
 import http.client
 import json
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.commands import run_here
 from tests.support.waiting import PATIENCE_S, until
 
 FOREWARN = [sys.executable, "-m", "forewarn"]
@@ -92,16 +93,8 @@ class CommandLine:
         return (self.folder / "state/operator.token").read_text().strip()
 
     def run(self, *arguments: str, typed: str = "", **variables: str) -> Result:
-        """Run a command to its end; check that it prints no traceback and no token."""
-        result = subprocess.run(
-            [*FOREWARN, *arguments],
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env=environment(self.folder, **variables),
-            check=False,
-        )
+        """Run a command to its end, in this process; check that it prints no traceback and no token."""
+        result = run_here(*arguments, typed=typed, variables=environment(self.folder, **variables))
         for text in (result.stdout, result.stderr):
             assert "Traceback" not in text
             assert self.token not in text

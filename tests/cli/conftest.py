@@ -1,15 +1,13 @@
 """A running service for each module of tests, and servers that answer as a test scripts them."""
 
-import io
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from forewarn.cli.app import run
 from tests.cli.command_line import Command, CommandLine, serving
 from tests.cli.scripted_server import ScriptedServer
+from tests.support.commands import run_here
 from tests.support.running_service import RunningService
 
 
@@ -45,16 +43,13 @@ def scripted() -> Iterator[Callable[..., ScriptedServer]]:
 
 
 @pytest.fixture
-def forewarn(service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def forewarn(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command for the module's service, in this process; return its exit code, output and errors."""
     monkeypatch.setenv("FOREWARN_SERVER", service.url)
     monkeypatch.setenv("FOREWARN_TOKEN", service.token)
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["forewarn", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.StringIO())  # no question is answered
-        with pytest.raises(SystemExit) as ended:
-            run()
-        return int(ended.value.code or 0), *capsys.readouterr()
+        done = run_here(*arguments)
+        return done.returncode, done.stdout, done.stderr
 
     return command

@@ -1,12 +1,11 @@
 """`forewarn audit verify FILE`, run inside this process: it needs no server, and says which line of the file is wrong."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from forewarn.cli.app import run
+from tests.support.commands import run_here
 
 CHAIN = '{"chain": {"start": {"id": 0, "hash": ""}, "head": {"id": 1, "hash": "0"}}}'
 TEXTS = ("who", "action", "origin", "scope", "maintenance_id", "event_id", "detail", "hash")
@@ -38,7 +37,7 @@ def test_what_is_wrong_with_an_export_is_named(
     """With the file and the line, and without a word about a server."""
     file = tmp_path / "audit.jsonl"
     file.write_text("\n".join(lines))
-    error = failure_of(file, monkeypatch, capsys)
+    error = failure_of(file)
     assert (f"{file}: {fault}" if fault.startswith("line") else fault) in error
     assert "server" not in error
 
@@ -48,15 +47,13 @@ def test_a_file_that_cannot_be_read_is_named(
 ) -> None:
     """A file that does not exist, and one that is not text."""
     file = tmp_path / "audit.jsonl"
-    assert f"{file} cannot be read: " in failure_of(file, monkeypatch, capsys)
+    assert f"{file} cannot be read: " in failure_of(file)
     file.write_bytes(b"\xff")
-    assert f"{file} cannot be read: " in failure_of(file, monkeypatch, capsys)
+    assert f"{file} cannot be read: " in failure_of(file)
 
 
-def failure_of(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+def failure_of(file: Path) -> str:
     """Verify the file, which must fail; return standard error."""
-    monkeypatch.setattr(sys, "argv", ["forewarn", "audit", "verify", str(file)])
-    with pytest.raises(SystemExit) as ended:
-        run()
-    assert ended.value.code == 1
-    return capsys.readouterr().err
+    done = run_here("audit", "verify", str(file))
+    assert done.returncode == 1
+    return done.stderr

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.cli.client import Client, Failed, Message, NotReachable, parse_stream, path_of
+from forewarn.cli.api import Failed, NotReachable, path_of
+from forewarn.cli.client import Client, Message, parse_stream
 from forewarn.cli.server_lookup import Server
 from forewarn.core.errors import InvalidSettings
 from tests.cli.scripted_server import SECRET, ScriptedServer, response

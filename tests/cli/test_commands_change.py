@@ -4,11 +4,14 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from forewarn.cli import fleet as fleet_commands
 from forewarn.cli.fleet import check
+from forewarn.cli.session import Session
 from tests.cli.command_line import (
     DONE,
     FAILED,
@@ -56,11 +59,13 @@ def test_an_event_is_rescheduled(cli: CommandLine, planned: dict[str, Any]) -> N
     event = first_event(planned)["id"]
     assert cli.run("event", "reschedule", event).returncode == USAGE
     shown = cli.output("event", "reschedule", event[:8], "--not-before", "+3h")
-    assert f"replaces event {event}" in shown
+    assert re.search(f"replaces event {event}, and starts at .* \\(in 3h\\) or later", shown)
     assert "rescheduled" in cli.output("event", "why", event)
     moved = cli.json("event", "show", event)["replaced_by"]
     assert re.search(f"^replaced by +{moved}$", cli.output("event", "show", event), re.MULTILINE)
-    assert re.search(f"^replaces +{event}$", cli.output("event", "show", moved), re.MULTILINE)
+    found = cli.output("event", "show", moved)
+    assert re.search(f"^replaces +{event}$", found, re.MULTILINE)
+    assert re.search(r"^rescheduled to +.* \(in 3h\)$", found, re.MULTILINE)
     cli.output("maintenance", "cancel", planned["id"])
 
 
@@ -214,6 +219,17 @@ def test_a_fleet_file_is_checked_without_a_server(cli: CommandLine, tmp_path: Pa
     assert refused.returncode == USAGE
     assert f"{broken}: this is not TOML: " in refused.stderr
     assert "(at line 3, column 5)" in refused.stderr
+
+
+def test_a_large_fleet_file_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command says what it read before it waits for the server."""
+    file, shown = tmp_path / "fleet.toml", list[str]()
+    file.write_text('[[scopes]]\nname = "s"\nkind = "standalone"\n[[machines]]\nname = "m"\nscope = "s"\n')
+    session = cast(Session, SimpleNamespace(out=SimpleNamespace(aside=shown.append)))
+    assert fleet_commands._read_checked(session, str(file)) == file.read_text()
+    monkeypatch.setattr(fleet_commands, "MANY_MACHINES", 1)
+    fleet_commands._read_checked(session, str(file))
+    assert shown == [f"{file}: 1 scope and 1 machine read; sending them to the server"]
 
 
 def test_a_checked_fleet_file_warns_like_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -391,6 +407,14 @@ def test_windows_of_a_scope_that_leave_a_maintenance_no_time_are_warned_of(cli: 
     cli.output("scope", "set", "db", "--window", "")
     for name in ("early", "late"):
         cli.output("window", "remove", name)
+
+
+def test_an_extension_that_is_over_is_not_shown(cli: CommandLine) -> None:
+    cli.output("window", "add", "days", "--when", "daily 00:00-23:59")
+    assert re.search(r"extended until +\S+ \S+ \(in 1d\)\n", cli.output("window", "extend", "days", "--until", "+1d"))
+    cli.output("clock", "advance", "2d")
+    assert re.search(r"extended until *\n", cli.output("window", "show", "days"))
+    cli.output("window", "remove", "days")
 
 
 def test_windows_and_no_go_times_are_added_shown_and_removed(cli: CommandLine) -> None:

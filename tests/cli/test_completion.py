@@ -1,4 +1,4 @@
-"""What the Tab key offers: names and ids that the server has, and nothing at all when it cannot be asked."""
+"""What the Tab key offers: names and ids that the server has, and nothing at all when it does not answer."""
 
 import re
 import socket

@@ -11,8 +11,10 @@ def test_a_drill_is_scheduled_listed_and_reported(cli: CommandLine) -> None:
     assert (refused.returncode, "no drill was scheduled" in refused.stderr) == (FAILED, True)
     assert "These machines really drain and fail over. Nothing touches them." in refused.stdout
     assert cli.json("drill", "schedule", *options, "--dry-run")["drill_hold_s"] == 30
-    assert "Nothing touches them" in cli.output("drill", "schedule", *options, "--dry-run")
-    drill = cli.json("drill", "schedule", *options, "--yes")
+    plan = cli.output("drill", "schedule", *options, "--dry-run")
+    assert ("Nothing touches them" in plan, "each event ends 30s after its start" in plan) == (True, True)
+    drill = cli.json("drill", "schedule", *options, "--not-before", "+30m", "--yes")
+    assert "never" not in cli.output("drill", "report")
     cli.output("clock", "advance", "1h")
     assert drill["id"][:8] in cli.output("drill", "list")
     report = cli.output("drill", "report")

@@ -5,12 +5,10 @@ The service and most commands run in this process, on a clock that the test move
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from forewarn.cli.app import run
 from tests.cli.command_line import DONE, FAILED, FOREWARN, first_event
 from tests.support import forty_hosts
 from tests.support.running_service import RunningService
@@ -27,19 +25,6 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
         monkeypatch.setenv("FOREWARN_SERVER", running.url)
         monkeypatch.setenv("FOREWARN_TOKEN", running.token)
         yield running
-
-
-@pytest.fixture
-def forewarn(service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command in this process; return its exit code, output and errors."""
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["forewarn", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            run()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return command
 
 
 def test_forty_hosts_in_the_command_line_alone(service: RunningService, forewarn: Command) -> None:

@@ -48,6 +48,9 @@ def test_two_hosts_are_evacuated(service: RunningService, forewarn: Command) -> 
         "or",
         "rack1-b,",
     ]
+    calendar = [row[:3] for row in rows[rows.index(["calendar"]) + 2 :]]
+    assert calendar[:2] == [["1", "rack1-a", "2"], ["2", "rack1-b", "1"]]
+    assert "the work of each event and on each host takes 5m" in plan
     _, output, _ = forewarn(*SCHEDULE, "--host", "rack1-a", "--host", "rack1-b", "--evacuate", *CONFIRMED)
     maintenance_id = output.splitlines()[-1].split()[1]
     shown = forewarn("maintenance", "show", maintenance_id)[1]

@@ -22,16 +22,31 @@ def test_a_plan_shows_waves_machines_hosts_and_notice() -> None:
 def test_a_calendar_shows_the_bounds_of_each_start() -> None:
     """A time that is not known is called unknown; the end says what it assumes."""
     wave = {"wave": 1, "groups": ["r1"], "events": 2, "machines": 9, "hosts": ["h1"], "may_wait_for": ["bake"]}
+    times = {"earliest": "2030-01-01T12:00:00Z", "latest": None}
     calendar = {
         "work_s": 300,
-        "waves": [{**wave, "earliest": "2030-01-01T12:00:00Z", "latest": None}],
+        "waves": [{**wave, **times, "returns": False}],
+        "hosts": [],
         "earliest_end": "2030-01-01T13:00:00Z",
         "latest_end": None,
     }
     assert plan_text.calendar_rows(calendar) == [(1, "r1", 2, 9, "h1", "2030-01-01 12:00:00Z", "unknown", "bake")]
-    assert plan_text.calendar_end(calendar) == (
+    assert plan_text.calendar_end({"calendar": calendar, "drill_hold_s": 0}) == (
         "end: 2030-01-01 13:00:00Z if all is approved at once and work takes no time,"
         " unknown if nothing is approved and the work of each event takes 5m"
+    )
+    turn = {"turn": 1, "host": "h1", "machines": 9, **times, "earliest_end": None, "latest_end": None}
+    of_hosts = {**calendar, "waves": [{**wave, **times, "returns": True}], "hosts": [{**turn, "may_wait_for": []}]}
+    assert plan_text.calendar_rows(of_hosts)[0][0] == "1 (back)"
+    assert plan_text.calendar_host_rows(of_hosts) == [
+        (1, "h1", 9, "2030-01-01 12:00:00Z", "unknown", "unknown", "unknown", "")
+    ]
+    assert "the work of each event and on each host takes 5m" in plan_text.calendar_end(
+        {"calendar": of_hosts, "drill_hold_s": 0}
+    )
+    assert plan_text.calendar_end({"calendar": calendar, "drill_hold_s": 300}) == (
+        "end: 2030-01-01 13:00:00Z if all is approved at once, unknown if nothing is approved;"
+        " each event ends 5m after its start"
     )
 
 

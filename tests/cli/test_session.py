@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.cli.client import Failed
+from forewarn.cli.api import Failed
 from forewarn.cli.output import Output
 from forewarn.cli.session import Session
 from forewarn.core.errors import InvalidSettings, NotFound, Refused

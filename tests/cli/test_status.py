@@ -32,9 +32,8 @@ def state(role: str = "operator", **changed: Any) -> dict[str, Any]:
     }
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shown: dict[str, Any]) -> str:
-    monkeypatch.setattr(status, "read", lambda _: shown)
-    status.status(Session(Output()))
+def printed(capsys: pytest.CaptureFixture[str], shown: dict[str, Any]) -> str:
+    status.show(Session(Output()), shown)
     return capsys.readouterr().out
 
 
@@ -78,18 +77,16 @@ def test_a_hold_names_the_command_that_ends_it_to_operators_alone(role: str, com
 
 
 def test_a_maintenance_with_failures_that_pauses_after_a_wave_is_not_called_running(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its state is the one that `maintenance show` prints."""
     paused = maintenance(status="Paused", awaits_continue=True)
-    text = printed(monkeypatch, capsys, state(failed=page(order()), paused=page(paused)))
+    text = printed(capsys, state(failed=page(order()), paused=page(paused)))
     assert "Paused: an operator must let it continue, 1 order failed" in text
     assert "Running" not in text
 
 
-def test_what_failed_comes_first_with_the_commands_that_resolve_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_failed_comes_first_with_the_commands_that_resolve_it(capsys: pytest.CaptureFixture[str]) -> None:
     """Failed orders, orders in doubt, and the maintenances they hold; then what is in progress, without them."""
     paused, held = "BBBBBBBB-0000-0000-0000-000000000002", order()["maintenance_id"]
     shown = state(
@@ -98,7 +95,7 @@ def test_what_failed_comes_first_with_the_commands_that_resolve_it(
         open=page(event(status="Started"), event(SECOND_ID, status="Started"), event("DDDDDDDD", status="Started")),
         paused=page(maintenance(held=True), maintenance(id=paused, paused=True)),
     )
-    text = printed(monkeypatch, capsys, shown)
+    text = printed(capsys, shown)
     sections = [line for line in text.splitlines() if line.isupper() or line.startswith("IN DOUBT")]
     assert [line for line in sections if "  " not in line] == [
         "FAILED",
@@ -117,19 +114,17 @@ def test_what_failed_comes_first_with_the_commands_that_resolve_it(
     assert text.count(SECOND_ID) == 1
 
 
-def test_a_maintenance_without_an_announced_wave_says_what_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_maintenance_without_an_announced_wave_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
     """Its next wave counts. A maintenance with an announced wave, and a paused one, are shown elsewhere."""
     first = event(status="Planned", wave=1, waiting_for=[waiting("budget", "max_machines_down allows 50 machines")])
     later = event(SECOND_ID, status="Planned", wave=2, waiting_for=[waiting("wave", "wave 1 comes first")])
-    text = printed(monkeypatch, capsys, state(planned=page(later, first)))
+    text = printed(capsys, state(planned=page(later, first)))
     assert "MAINTENANCES THAT WAIT BEFORE THEIR NEXT WAVE" in text
     assert "max_machines_down allows 50 machines" in text
     assert "wave 1 comes first" not in text
     paused = maintenance(id=first["maintenance_id"], paused=True)
     for shown in ({"open": page(event())}, {"paused": page(paused)}):
-        text = printed(monkeypatch, capsys, {**state(planned=page(later, first)), **shown})
+        text = printed(capsys, {**state(planned=page(later, first)), **shown})
         assert "MAINTENANCES THAT WAIT" not in text
 
 
@@ -145,26 +140,22 @@ def test_the_tables_fit_a_terminal_of_100_columns() -> None:
 
 
 @pytest.mark.parametrize("role", ["viewer", "owner", ""])
-def test_those_who_may_not_resolve_failures_get_no_commands(
-    role: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_those_who_may_not_resolve_failures_get_no_commands(role: str, capsys: pytest.CaptureFixture[str]) -> None:
     """They see what failed and what it holds."""
     shown = state(
         role, failed=page(order()), paused=page(maintenance(held=True), maintenance(id=SECOND_ID, paused=True))
     )
-    text = printed(monkeypatch, capsys, shown)
+    text = printed(capsys, shown)
     assert "disk on fire" in text
     assert "Held: 1 order failed" in text
     assert "PAUSED MAINTENANCES" in text
     assert "forewarn " not in text
 
 
-def test_failed_work_in_place_is_not_offered_a_retry(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_work_in_place_is_not_offered_a_retry(capsys: pytest.CaptureFixture[str]) -> None:
     """The service would refuse it, because the machines of the host run again."""
     in_place, evacuated = order(host="kvm-a"), order(SECOND_ID, host="kvm-b", type="Freeze", maintenance_id="M2")
-    text = printed(monkeypatch, capsys, state(failed=page(in_place, evacuated)))
+    text = printed(capsys, state(failed=page(in_place, evacuated)))
     evacuation, _, rest = text.partition("FAILED WORK ON HOSTS IN PLACE: their machines run again")
     assert f"to resolve one: forewarn order retry|finish|abandon {SECOND_ID[:8]}" in evacuation
     assert f"to resolve one: forewarn order finish|abandon {in_place['id'][:8]}" in rest
@@ -172,13 +163,11 @@ def test_failed_work_in_place_is_not_offered_a_retry(
     assert "forewarn maintenance retry-failed M2" in text
 
 
-def test_a_host_that_was_left_out_is_listed_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_that_was_left_out_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A cordoned host of a maintenance that has ended says why; others were skipped before their turn."""
     left = {"name": "kvm-a", "cordoned": NOW, "cordoned_by": order()["maintenance_id"]}
     out = [order(host="kvm-a", state="abandoned", reason="no power"), order(SECOND_ID, host="kvm-b", state="cancelled")]
-    text = printed(monkeypatch, capsys, state(left_cordoned=[left], left_out=out))
+    text = printed(capsys, state(left_cordoned=[left], left_out=out))
     cordoned, _, skipped = text.partition("HOSTS LEFT OUT IN THE LAST 24 HOURS")
     assert ("kvm-a" in cordoned, "no power" in cordoned, "kvm-b" in skipped) == (True, True, True)
     assert text.count("kvm-a") == 1

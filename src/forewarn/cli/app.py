@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from forewarn import __version__
-from forewarn.cli.client import NotReachable
+from forewarn.cli.api import NotReachable
 from forewarn.cli.db import Config, Store
 from forewarn.cli.session import command
 from forewarn.cli.strict import StrictTyper

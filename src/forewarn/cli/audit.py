@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import Client, Json
+from forewarn.cli.api import Json
+from forewarn.cli.client import Client
 from forewarn.cli.formatting import full_time
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.errors import Invalid, Refused

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import Json
+from forewarn.cli.api import Json
 from forewarn.cli.session import Session, command, group
 from forewarn.core.fleet_rules import MAX_LIMIT
 from forewarn.core.formatting import names

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from forewarn.cli.client import Client, Json, Message
+from forewarn.cli.api import Json
+from forewarn.cli.client import Client, Message
 from forewarn.core.errors import ForewarnError
 
 POLL_S = 1.0

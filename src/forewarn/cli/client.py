@@ -2,10 +2,6 @@
 
 A POST that creates something has an Idempotency-Key. The client sends it a second time with the same key if the connection
 breaks, so that it takes effect once. The client follows no redirect: a token goes only to the server it is meant for.
-
-ForewarnError
-├── NotReachable     no server answers at the address (exit code 3)
-└── Failed           the server refused, or its response is not one of this API (exit code 1)
 """
 
 import http.client
@@ -16,11 +12,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from forewarn import __version__
+from forewarn.cli.api import Failed, Json, NotReachable, Query
 from forewarn.cli.server_lookup import Server
-from forewarn.core.errors import ForewarnError, InvalidSettings
+from forewarn.core.errors import InvalidSettings
 
 CONNECT_S = 10.0
 RESPONSE_S = 60.0
@@ -31,21 +28,6 @@ MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 MAX_LINE_BYTES = 1024 * 1024
 PAGE = 500
 MAX_PAGES = 2_000
-
-Json = dict[str, Any]
-Query = Mapping[str, str | int | bool | Iterable[str] | None]
-
-
-class NotReachable(ForewarnError):
-    code = "not_reachable"
-
-
-class Failed(ForewarnError):
-    """A refusal; `http_status` and `api_code` are those of the API's error, if it sent one."""
-
-    def __init__(self, message: str, *, status: int = 0, code: str = "") -> None:
-        super().__init__(message)
-        self.http_status, self.api_code = status, code
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +49,6 @@ class Message:
     id: str
     event: str
     data: str
-
-
-def path_of(*parts: str) -> str:
-    """Return `/v1/…` with each part quoted."""
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 class Client:

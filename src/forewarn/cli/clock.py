@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import Json
+from forewarn.cli.api import Json
 from forewarn.cli.formatting import full_time
 from forewarn.cli.hints import HINTS
 from forewarn.cli.options import seconds

@@ -11,7 +11,8 @@ from threading import Thread
 
 import typer
 
-from forewarn.cli.client import PAGE, Client, Json
+from forewarn.cli.api import Json
+from forewarn.cli.client import PAGE, Client
 from forewarn.cli.server_lookup import find_server
 
 TIME_LIMIT_S = 1.5

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import Failed, Json
+from forewarn.cli.api import Failed, Json
 from forewarn.cli.options import usage
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.", show_default=False)]

@@ -213,13 +213,12 @@ def _control(store: str | None, config: Path | None) -> Iterator["Control"]:
     open_database(loaded.store_direct or loaded.store_url).describe()  # refuses a file that does not exist
     opened = open_store(loaded.store_url, direct=loaded.store_direct, connections=1)
     try:
-        clock: Clock
-        if isinstance(opened, SharedStore):
-            clock = KeptClock(opened.now)
-        else:
-            # As the service does at its start. A manual or faster clock of a running service may be ahead: nobody else knows it.
-            changes = [scope.changed for scope in opened.scopes().values() if scope.changed is not None]
-            clock = clock_for(loaded.clock, floor=max(changes, default=None))
+        # As the service does at its start. A manual or faster clock of a running service may be ahead: nobody else knows it.
+        clock: Clock = (
+            KeptClock(opened.now)
+            if isinstance(opened, SharedStore)
+            else clock_for(loaded.clock, floor=opened.last_change())
+        )
         yield Control(opened, clock, new_id=new_id, order_timeout_s=loaded.order_timeout_s)
     finally:
         opened.close()

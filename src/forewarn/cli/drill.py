@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli import completion, plan_text
-from forewarn.cli.client import Failed, Json
+from forewarn.cli.api import Failed, Json
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.formatting import full_time
 from forewarn.cli.options import moment, seconds, usage
@@ -44,7 +44,9 @@ def schedule(
         ),
     ] = None,
     description: Annotated[str, typer.Option(help="The description that guests see.", show_default=False)] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.", show_default=False)] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the plan and its calendar.", show_default=False)
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Schedule a drill. The machines really drain and fail over, and nothing touches them.
@@ -71,6 +73,7 @@ def schedule(
         return
     session.out.say(plan_text.summary(plan))
     session.out.table(plan_text.COLUMNS, plan_text.rows(plan), empty="no machines")
+    plan_text.show_calendar(session.out, plan)
     session.out.say("These machines really drain and fail over. Nothing touches them.")
     if dry_run:
         return
@@ -126,7 +129,7 @@ def report(
             f"{each['scope']}/{each['name']}",
             READY[each["ready"]],
             _needed(each["needed_s"]),
-            full_time(each["seen"]) or "never",
+            full_time(each["seen"]) or ("" if each["ready"] is None else "never"),
         )
         for each in found["machines"]
     ]

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from forewarn.cli import completion
-from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.api import Failed, Json, path_of
 from forewarn.cli.formatting import full_time, missing_approvals, update_domain_name, waits_for, when, why
 from forewarn.cli.hints import event_hints
 from forewarn.cli.options import NewTime, moment
@@ -166,7 +166,8 @@ def reschedule(session: Session, event: Id, not_before: NewTime) -> None:
     body = {"not_before": moment("--not-before", not_before, session.now())}
     moved = session.api.post(session.path_to("event", event, "reschedule"), body)
     if not session.out.as_json:
-        session.out.say(f"event {moved['id']} replaces event {moved['replaces']}")
+        start = when(moved["requested_not_before"], session.now())
+        session.out.say(f"event {moved['id']} replaces event {moved['replaces']}, and starts at {start} or later")
     _print_sentence(session, moved)
 
 
@@ -248,6 +249,7 @@ def show_event(session: Session, event: Json) -> None:
             ("machines", ", ".join(event["resources"])),
             ("maintenance", f"{event['maintenance_id']}, wave {event['wave']}"),
             *((key.replace("_", " "), event[key]) for key in ("replaces", "replaced_by") if event[key]),
+            *([("rescheduled to", when(moved_to, now))] if (moved_to := event["requested_not_before"]) else []),
             ("description", event["description"]),
             ("duration", "unknown" if event["duration_s"] < 0 else span(event["duration_s"])),
             ("published", full_time(event["published"])),

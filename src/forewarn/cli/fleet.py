@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.client import Failed, Json
+from forewarn.cli.api import Failed, Json
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.options import cannot_read, usage
 from forewarn.cli.output import Output
 from forewarn.cli.session import AsJson, Session, command, group
 from forewarn.core.errors import InvalidFleet
-from forewarn.core.fleet import MAX_FILE_BYTES, Fleet, fleet_text, parse_fleet
+from forewarn.core.fleet import MANY_MACHINES, MAX_FILE_BYTES, Fleet, contents_text, fleet_text, parse_fleet
 from forewarn.core.fleet_difference import removal_text, spanning_hosts
 from forewarn.core.formatting import count, names
 from forewarn.libvirt.importing import import_fleet
@@ -49,7 +49,7 @@ def check(file: File, as_json: AsJson = False) -> None:
     warnings = _emptiness(fleet) or (*spanning_hosts(fleet.machines.values()), *_windows_elsewhere(fleet, file))
     counts = {"scopes": len(fleet.scopes), "machines": len(fleet.machines), "hosts": len(fleet.hosts)}
     data = {"file": file, "ok": True, "errors": [], "warnings": warnings, **counts}
-    contents = f"{count(len(fleet.scopes), 'scope')} and {count(len(fleet.machines), 'machine')}"
+    contents = contents_text(fleet)
     if fleet.hosts:
         contents = f"{contents}, and lists {count(len(fleet.hosts), 'host')}"
     out.result(data, f"{file}: no errors; it has {contents}")
@@ -120,7 +120,7 @@ def import_(
             f"! no address is known of {names(unaddressed, MAX_NAMED_DOMAINS)}: add `addresses` before you apply the file"
         )
     hosts = {host.name: host for host in decision.hosts}
-    print(fleet_text(Fleet(decision.wanted.scopes, decision.wanted.machines, hosts)), end="")
+    print(fleet_text(Fleet(decision.wanted.scopes, decision.wanted.machines, hosts), decision.remarks()), end="")
 
 
 @command(app, "diff")
@@ -150,8 +150,11 @@ def _post(session: Session, file: str, text: str, *, prune: bool, dry_run: bool)
 
 def _read_checked(session: Session, file: str) -> str:
     text = _read(file)
-    for warning in _emptiness(parse_fleet(text, file)):
+    fleet = parse_fleet(text, file)
+    for warning in _emptiness(fleet):
         session.out.aside(f"! {warning}")
+    if len(fleet.machines) >= MANY_MACHINES:
+        session.out.aside(f"{file}: {contents_text(fleet)} read; sending them to the server")
     return text
 
 

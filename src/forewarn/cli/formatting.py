@@ -3,7 +3,7 @@
 from datetime import datetime
 from types import SimpleNamespace
 
-from forewarn.cli.client import Json
+from forewarn.cli.api import Json
 from forewarn.core import formatting
 
 
@@ -55,6 +55,7 @@ def maintenance_state(maintenance: Json) -> str:
         failed=failed,
         in_doubt=in_doubt,
         awaits_continue=maintenance["awaits_continue"],
+        paused=maintenance["paused"],
     )
 
 

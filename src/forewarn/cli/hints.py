@@ -5,7 +5,7 @@ The API says what an event or a maintenance waits for. What to do about it depen
 
 from collections.abc import Iterable, Mapping
 
-from forewarn.cli.client import Json
+from forewarn.cli.api import Json
 from forewarn.core.formatting import short_ids
 from forewarn.core.model import HostMode, OrderState
 from forewarn.core.operator_model import Role

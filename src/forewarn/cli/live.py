@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
+from forewarn.cli.api import Json, NotReachable, Query
 from forewarn.cli.change_stream import Changes
-from forewarn.cli.client import Json, NotReachable, Query
 from forewarn.cli.session import Session
 
 # How long to wait for a service that restarts.

@@ -5,9 +5,9 @@ from rich.live import Live
 from rich.text import Text
 
 from forewarn.cli import live
+from forewarn.cli.api import Json, path_of
 from forewarn.cli.audit import line
 from forewarn.cli.change_stream import Changes
-from forewarn.cli.client import Json, path_of
 from forewarn.cli.formatting import distance, full_time, reasons, update_domain_name, why
 from forewarn.cli.output import rich_table
 from forewarn.cli.session import Session

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forewarn.cli import live
-from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.api import Failed, Json, path_of
 from forewarn.cli.formatting import (
     distance,
     full_time,

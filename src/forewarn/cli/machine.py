@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from forewarn.cli import completion
-from forewarn.cli.client import Json
+from forewarn.cli.api import Json
 from forewarn.cli.confirmation import NoNoticeOk, Yes, confirm, refuse_without_notice
 from forewarn.cli.event import show_event
 from forewarn.cli.formatting import full_time, label_texts

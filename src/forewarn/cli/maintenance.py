@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli import completion, plan_text
-from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.api import Failed, Json, path_of
 from forewarn.cli.confirmation import NoHostOk, NoNoticeOk, Yes, confirm, refuse_without_host, refuse_without_notice
 from forewarn.cli.formatting import (
     full_time,
@@ -420,10 +420,7 @@ def _show_plan(session: Session, plan: Json, request: Json, now: str) -> None:
         if len(plan["hosts"]) > 1:
             session.out.say("the events of the first host; those of the others are planned when their turn comes:")
     session.out.table(plan_text.COLUMNS, plan_text.rows(plan), empty="no machines")
-    if calendar := plan["calendar"]:
-        session.out.heading("calendar")
-        session.out.table(plan_text.CALENDAR_COLUMNS, plan_text.calendar_rows(calendar))
-        session.out.say(plan_text.calendar_end(calendar))
+    plan_text.show_calendar(session.out, plan)
     for warning in plan["warnings"]:
         session.out.say(f"! {warning['message']}")
     for message in plan_text.blockers(plan):

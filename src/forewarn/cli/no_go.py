@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from forewarn.cli import completion
-from forewarn.cli.client import Json, path_of
+from forewarn.cli.api import Json, path_of
 from forewarn.cli.formatting import full_time
 from forewarn.cli.options import moment, usage
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group

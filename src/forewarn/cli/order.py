@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from forewarn.cli import completion
-from forewarn.cli.client import Json
+from forewarn.cli.api import Json
 from forewarn.cli.formatting import full_time
 from forewarn.cli.options import cannot_read, usage
 from forewarn.cli.output import Rows

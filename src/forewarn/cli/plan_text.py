@@ -1,12 +1,22 @@
 """The plan of a maintenance as text: waves, machines, hosts, notice, and what blocks it. It is shown before the confirmation."""
 
-from forewarn.cli.client import Json
+from forewarn.cli.api import Json
 from forewarn.cli.formatting import full_time
-from forewarn.cli.output import Rows
+from forewarn.cli.output import Output, Rows
 from forewarn.core.formatting import count, names, span
 
 COLUMNS = ("wave", "scope", "update domain", "machines", "hosts", "notice")
 CALENDAR_COLUMNS = ("wave", "groups", "events", "machines", "hosts", "earliest start", "latest start", "may wait for")
+CALENDAR_HOST_COLUMNS = (
+    "turn",
+    "host",
+    "machines now",
+    "work earliest",
+    "work latest",
+    "turn ends earliest",
+    "turn ends latest",
+    "may wait for",
+)
 HOST_COLUMNS = {
     "evacuate": ("turn", "host", "machines", "they go to"),
     "in-place": ("turn", "host", "machines", "what happens to them"),
@@ -73,26 +83,60 @@ def rows(maintenance: Json) -> Rows:
 def calendar_rows(calendar: Json) -> Rows:
     return [
         (
-            wave["wave"],
+            f"{wave['wave']} (back)" if wave["returns"] else wave["wave"],
             names(wave["groups"]),
             wave["events"],
             wave["machines"],
             names(wave["hosts"]),
-            full_time(wave["earliest"]) or "unknown",
-            full_time(wave["latest"]) or "unknown",
+            *_times(wave, "earliest", "latest"),
             ", ".join(wave["may_wait_for"]),
         )
         for wave in calendar["waves"]
     ]
 
 
-def calendar_end(calendar: Json) -> str:
+def calendar_host_rows(calendar: Json) -> Rows:
+    return [
+        (
+            host["turn"],
+            host["host"],
+            host["machines"],
+            *_times(host, "earliest", "latest", "earliest_end", "latest_end"),
+            ", ".join(host["may_wait_for"]),
+        )
+        for host in calendar["hosts"]
+    ]
+
+
+def _times(body: Json, *keys: str) -> list[str]:
+    return [full_time(body[key]) or "unknown" for key in keys]
+
+
+def calendar_end(plan: Json) -> str:
     """Return when the maintenance ends, and what this assumes."""
-    earliest, latest = (full_time(calendar[key]) or "unknown" for key in ("earliest_end", "latest_end"))
+    calendar = plan["calendar"]
+    (earliest, latest), work_s = _times(calendar, "earliest_end", "latest_end"), span(calendar["work_s"])
+    if plan["drill_hold_s"]:
+        return (
+            f"end: {earliest} if all is approved at once, {latest} if nothing is approved;"
+            f" each event ends {work_s} after its start"
+        )
+    work = "the work of each event and on each host" if calendar["hosts"] else "the work of each event"
     return (
         f"end: {earliest} if all is approved at once and work takes no time,"
-        f" {latest} if nothing is approved and the work of each event takes {span(calendar['work_s'])}"
+        f" {latest} if nothing is approved and {work} takes {work_s}"
     )
+
+
+def show_calendar(out: Output, plan: Json) -> None:
+    """Print when each wave may start, and each host may have its turn."""
+    calendar = plan["calendar"]
+    out.heading("calendar")
+    if calendar["hosts"]:
+        out.table(CALENDAR_HOST_COLUMNS, calendar_host_rows(calendar))
+        out.say("the waves of the machines that are now on these hosts:")
+    out.table(CALENDAR_COLUMNS, calendar_rows(calendar), empty="no waves")
+    out.say(calendar_end(plan))
 
 
 def blockers(plan: Json) -> list[str]:

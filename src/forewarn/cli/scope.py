@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli import completion
-from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.api import Failed, Json, path_of
 from forewarn.cli.options import seconds, usage
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
 from forewarn.core.durations import duration_text

@@ -6,18 +6,21 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from forewarn import __version__
-from forewarn.cli.client import Client, Failed, Json, path_of
+from forewarn.cli.api import Failed, Json, path_of
 from forewarn.cli.options import usage
 from forewarn.cli.output import Output, Rows
 from forewarn.cli.server_lookup import find_server
 from forewarn.cli.strict import StrictTyper
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.formatting import SHORT_ID_CHARS
+
+if TYPE_CHECKING:
+    from forewarn.cli.client import Client
 
 ID_CHARS = 36
 MAX_LIST = 1_000_000
@@ -46,7 +49,9 @@ class Session:
         self._server, self._token_file = server, token_file
 
     @cached_property
-    def api(self) -> Client:
+    def api(self) -> "Client":
+        from forewarn.cli.client import Client  # imports HTTP and TLS, which not every command needs
+
         return Client(find_server(os.environ, server=self._server, token_file=self._token_file))
 
     def now(self) -> str:

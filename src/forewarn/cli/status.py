@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
-from forewarn.cli.client import Json, path_of
+from forewarn.cli.api import Json, path_of
 from forewarn.cli.formatting import (
     distance,
     full_time,
@@ -67,7 +67,7 @@ def read(session: Session) -> Json:
 
 def _host_work(session: Session) -> list[Json]:
     """Return the work on the hosts of each maintenance that has not ended; a caller who sees no hosts gets none."""
-    page = session.api.page("/v1/maintenances", {"status": sorted(UNFINISHED)}, limit=MAX_ITEMS)
+    page = session.api.page("/v1/maintenances", {"status": sorted(UNFINISHED), "on_hosts": True}, limit=MAX_ITEMS)
     ids = [row["id"] for row in page["items"] if row["host_progress"]]
     found = (session.api.get(path_of("maintenances", each), {"limit": 0}) for each in ids)
     return [{"maintenance_id": each["id"], **host} for each in found for host in each["hosts"]]
@@ -78,7 +78,12 @@ def status(session: Session) -> None:
     state = read(session)
     if session.out.as_json:
         session.out.json(state)
-        return
+    else:
+        show(session, state)
+
+
+def show(session: Session, state: Json) -> None:
+    """Print the state that `read` returned, as text."""
     for line in headline(state):
         session.out.say(line)
     now, role = state["clock"]["now"], state["caller"]["role"]

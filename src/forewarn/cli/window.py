@@ -1,11 +1,12 @@
 """`forewarn window`: the times of the week at which maintenance may start."""
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from forewarn.cli import completion
-from forewarn.cli.client import Failed, Json, path_of
+from forewarn.cli.api import Failed, Json, path_of
 from forewarn.cli.formatting import when
 from forewarn.cli.options import moment, usage
 from forewarn.cli.session import Cursor, Limit, Match, Session, command, group
@@ -107,7 +108,10 @@ def _users(session: Session, window: str) -> list[str]:
 
 def _row(window: Json, now: str) -> tuple[object, ...]:
     state = "open" if window["open"] else "closed"
-    times = (when(window[key], now) for key in ("opens", "closes", "extended_until"))
+    extended = window["extended_until"]
+    # An extension that is over says nothing about the window.
+    is_extended = extended and datetime.fromisoformat(extended) > datetime.fromisoformat(now)
+    times = (when(window["opens"], now), when(window["closes"], now), when(extended, now) if is_extended else "")
     return (window["name"], ", ".join(window["when"]), window["zone"], state, *times)
 
 

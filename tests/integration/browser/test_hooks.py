@@ -52,6 +52,7 @@ def test_a_hook_is_created_shown_and_deleted(
     expect(page.get_by_text("whsec_")).to_have_count(0)
     check(page, width, scripts)
     press(page.get_by_role("link", name="Back to the hooks"))
+    expect(page.get_by_role("button", name="Create")).to_be_visible()
     (hook,) = service.get("/v1/hooks")["items"]
     check(page, width, scripts)
     press(page.get_by_role("link", name=hook["id"][:8]))

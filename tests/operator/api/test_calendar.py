@@ -68,7 +68,7 @@ def test_a_maintenance_from_its_announcement_to_its_end(service: RunningService)
     assert list(found) == [first, second]
     assert facts(found[first]) == ("CONFIRMED", 1, START + notice)
     assert found[first].end == START + notice + work
-    assert facts(found[second]) == ("TENTATIVE", 0, START + notice + work + notice)
+    assert facts(found[second]) == ("TENTATIVE", 4, START + notice + work + notice)
     assert found[first]["SUMMARY"] == "Reboot: shop/web-0"
     assert found[second]["SUMMARY"] == "Reboot: shop/web-1 (not announced yet)"
     assert found[first]["DESCRIPTION"].startswith("kernel; 6.1, new\nIt is announced.")
@@ -84,11 +84,11 @@ def test_a_maintenance_from_its_announcement_to_its_end(service: RunningService)
     service.post("/v1/clock/advance", {"seconds": 0})
     found = entries(service, token)
     assert (*facts(found[first]), found[first].end) == ("CONFIRMED", 3, started, started + timedelta(minutes=3))
-    assert facts(found[second]) == ("CONFIRMED", 1, started + timedelta(minutes=3) + notice)
+    assert facts(found[second]) == ("CONFIRMED", 5, started + timedelta(minutes=3) + notice)
     assert found[first]["DTSTAMP"].dt == found[first]["LAST-MODIFIED"].dt == started + timedelta(minutes=3)
 
     service.post(f"/v1/maintenances/{made['id']}/cancel")
-    assert facts(entries(service, token)[second])[:2] == ("CANCELLED", 3)
+    assert facts(entries(service, token)[second])[:2] == ("CANCELLED", 7)
     service.clock.move_to(started + timedelta(days=KEPT_DAYS, minutes=4))
     assert entries(service, token) == {}
 
@@ -132,11 +132,34 @@ def test_a_wave_with_a_cancelled_event_shows_the_others() -> None:
     (found,) = entries_of([kept, gone], {})
     assert (found.status, found.summary, found.changed) == (EntryStatus.CONFIRMED, "Reboot: a/web-0", at(5))
     (found,) = entries_of([gone], {})
-    assert (found.status, found.sequence) == (EntryStatus.CANCELLED, 3)
+    assert (found.status, found.sequence) == (EntryStatus.CANCELLED, 7)
     (found,) = entries_of(
         [event("E3", "M3", status=Status.ABANDONED, published=at(0), started=at(9), ended=at(99))], {}
     )
     assert (found.start, found.end, "abandoned" in found.description) == (at(9), at(99), True)
+
+
+def test_the_sequence_grows_when_a_wave_is_planned_again() -> None:
+    """A wave that missed its window has new events in the same wave: announced, planned again, announced, cancelled."""
+    announced = {"status": Status.SCHEDULED, "published": at(0), "not_before": at(900)}
+    later = {**announced, "position": 1, "replaces": "E1", "published": at(9_000), "not_before": at(9_900)}
+    missed = event("E1", "M1", **{**announced, "status": Status.CANCELLED, "ended": at(950), "replaced_by": "E2"})
+    waiting = event("E2", "M1", status=Status.PLANNED, position=1, replaces="E1")
+    cancelled = event("E2", "M1", **{**later, "status": Status.CANCELLED, "ended": at(9_500)})
+    known = {"M1": maintenance("M1", not_before=at(800))}
+    found = []
+    for wave in ([event("E1", "M1", **announced)], [missed, waiting], [missed, event("E2", "M1", **later)],
+                 [missed, cancelled], [cancelled]):  # fmt: skip
+        (entry,) = entries_of(wave, known)
+        found.append((entry.uid, entry.sequence, entry.start, entry.status))
+    uid, tentative, confirmed = "M1-1@forewarn", EntryStatus.TENTATIVE, EntryStatus.CONFIRMED
+    assert found == [
+        (uid, 1, at(900), confirmed),
+        (uid, 4, at(800), tentative),
+        (uid, 5, at(9_900), confirmed),
+        (uid, 7, at(9_900), EntryStatus.CANCELLED),
+        (uid, 7, at(9_900), EntryStatus.CANCELLED),
+    ]
 
 
 def test_it_is_bounded() -> None:
@@ -311,6 +334,39 @@ def test_without_tokens_everybody_here_reads_it() -> None:
 
 
 # -- HTTP
+
+
+def test_what_calendar_programs_insist_on(service: RunningService) -> None:
+    """The rules of RFC 5545 that Thunderbird and Google Calendar check, in a calendar of every status and awkward texts.
+
+    Thunderbird asks for the type with HEAD before it subscribes, and names what it accepts.
+    """
+    token = token_of(service)
+    texts = ("kernel; 6.1, new", "ß" * 200 + "😀\\n", "x" * 300)
+    made = [service.post("/v1/maintenances", {**SHOP, "description": text}, 201) for text in texts]
+    service.post(f"/v1/maintenances/{made[1]['id']}/cancel")
+    service.post("/v1/clock/advance", {"seconds": 900})
+    accepted = {"Accept": "text/calendar,text/plain;q=0.8,*/*;q=0.5"}
+    assert read(service, token, "HEAD", **accepted).headers["content-type"] == "text/calendar; charset=utf-8"
+    raw = read(service, token, **accepted).raw
+    assert raw.endswith(b"END:VCALENDAR\r\n")
+    assert b"\n" not in raw.replace(b"\r\n", b"")
+    assert max(len(line) for line in raw.split(b"\r\n")) <= 75
+    lines = raw.decode().replace("\r\n ", "").split("\r\n")
+    # Every time is in UTC, so no zone need be defined; without a METHOD nothing is an invitation.
+    assert [line for line in lines if "TZID" in line or line.startswith(("METHOD", "ORGANIZER", "ATTENDEE"))] == []
+    first = icalendar.Calendar.from_ical(raw)
+    assert (first["VERSION"], str(first["PRODID"])) == ("2.0", "-//forewarn//maintenance//EN")
+    assert [component.errors for component in first.walk()] == [[]] * len(first.walk())
+    vobject.readOne(raw.decode()).validate(raiseException=True)
+    events: list[Any] = first.walk("VEVENT")
+    assert {str(each["STATUS"]) for each in events} == {"CONFIRMED", "TENTATIVE", "CANCELLED"}
+    assert len({str(each["UID"]) for each in events}) == len(events) == 6
+    for each in events:
+        assert (each["SEQUENCE"] >= 0, each.start < each.end) == (True, True)
+        for name in ("DTSTAMP", "DTSTART", "DTEND", "LAST-MODIFIED"):
+            moment: Any = each[name]
+            assert (moment.dt.utcoffset(), moment.to_ical()[-1:]) == (timedelta(0), b"Z")
 
 
 def test_an_unchanged_calendar_is_not_sent_again(service: RunningService) -> None:

@@ -27,8 +27,11 @@ def test_a_drill_ends_by_itself_and_reports_who_was_ready(service: RunningServic
     operator = PortalClient(service)
     assert "No drills yet" in page_text(operator.get("/drills"))
     plan = service.post("/v1/drills?dry_run=true", REQUEST, 200)
+    owners = service.post("/v1/drills?dry_run=true", REQUEST, 200, token=service.token_of("owner", "shop"))
     made = service.post("/v1/drills", REQUEST, 201)
     assert (plan["id"], plan["drill_hold_s"], made["drill_hold_s"]) == (None, 30, 30)
+    assert owners["calendar"] == plan["calendar"]
+    assert (plan["calendar"]["work_s"], len(plan["calendar"]["waves"])) == (30, 2)
     first = made["waves"][0]["events"][0]
     service.service.control.approve("shop", first["resources"][0], [first["id"]], Actor("web-0", "guest"))
     advance(service, 10)

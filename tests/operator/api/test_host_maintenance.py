@@ -65,6 +65,18 @@ def test_a_plan_shows_hosts_machines_and_targets(service: RunningService) -> Non
     assert service.get("/v1/maintenances")["items"] == []
 
 
+def test_maintenances_that_work_on_hosts_can_be_listed_alone(service: RunningService) -> None:
+    """With `on_hosts`, also in a search; an owner finds those of the owner's scopes, and learns nothing of their hosts."""
+    made = service.post("/v1/maintenances", evacuation("rack1-a"), 201)
+    service.post("/v1/maintenances", {"type": "Reboot", "targets": {"machines": ["shop/web-1"]}}, 201)
+    for query in ("on_hosts=true", "on_hosts=true&q=freeze", f"on_hosts=true&status={made['status']}"):
+        assert [row["id"] for row in service.get(f"/v1/maintenances?{query}")["items"]] == [made["id"]]
+    assert len(service.get("/v1/maintenances")["items"]) == 2
+    owner = service.token_of("owner", "blog")
+    (row,) = service.get("/v1/maintenances?on_hosts=true", token=owner)["items"]
+    assert (row["id"], row["host_progress"], row["failed_hosts"]) == (made["id"], None, 0)
+
+
 def test_hosts_are_chosen_by_pattern_and_label(service: RunningService) -> None:
     """Also empty hosts that the fleet lists; the maintenance shows their machines while its targets keep the pattern."""
     targets = {"hosts": ["rack1-[bc]"], "host_labels": "!gpu"}

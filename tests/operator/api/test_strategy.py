@@ -56,12 +56,13 @@ def test_a_strategy_is_planned_kept_and_shown(service: RunningService) -> None:
 
 
 def test_a_plan_has_a_calendar(service: RunningService) -> None:
-    """Every wave with its machines, hosts and bounds of its start; what is scheduled, or works on hosts, has none."""
+    """Every wave with its machines, hosts and bounds of its start; what is scheduled has none. Hosts have their turns."""
     service.enable("shop", "blog")
     calendar = service.post("/v1/maintenances?dry_run=true", REQUEST)["calendar"]
     first, second = calendar.pop("waves")
     assert calendar == {
         "work_s": 60,
+        "hosts": [],
         "earliest_end": "2030-01-01T00:10:00Z",
         "latest_end": "2030-01-01T00:42:00Z",
     }
@@ -74,12 +75,16 @@ def test_a_plan_has_a_calendar(service: RunningService) -> None:
         "earliest": "2030-01-01T00:00:00Z",
         "latest": "2030-01-01T00:15:00Z",
         "may_wait_for": ["approval", "notice"],
+        "returns": False,
     }
     assert (second["earliest"], second["latest"]) == ("2030-01-01T00:10:00Z", "2030-01-01T00:41:00Z")
     assert second["may_wait_for"] == ["approval", "bake", "continue", "notice"]
     assert service.post("/v1/maintenances", REQUEST, 201)["calendar"] is None
-    evacuation = {"type": "Freeze", "targets": {"hosts": ["rack1-a"]}, "host_mode": "evacuate"}
-    assert service.post("/v1/maintenances?dry_run=true", evacuation)["calendar"] is None
+    evacuation = {"type": "Freeze", "targets": {"hosts": ["rack1-a", "rack1-b"]}, "host_mode": "evacuate"}
+    of_hosts = service.post("/v1/maintenances?dry_run=true", evacuation)
+    assert of_hosts["estimated_end"] is None
+    assert [host["host"] for host in of_hosts["calendar"]["hosts"]] == ["rack1-a", "rack1-b"]
+    assert of_hosts["calendar"]["waves"][0]["hosts"] == ["rack1-a"]
 
 
 def test_an_operator_lets_it_continue(service: RunningService) -> None:

@@ -177,6 +177,8 @@ def test_an_event_and_a_host_are_rescheduled(fresh_service: RunningService) -> N
     for text in ("Rescheduled. It is announced", "Rescheduled to 2040-01-01 10:00:00Z", f"event {event[:8]}"):
         assert text in page
     assert "Replaced by" in page_text(operator.get(f"/events/{event}"))
+    maintenance = fresh_service.get(f"/v1/events/{event}")["maintenance_id"]
+    assert "or later, rescheduled" in page_text(operator.get(f"/maintenances/{maintenance}"))
     made = fresh_service.post(
         "/v1/maintenances",
         {

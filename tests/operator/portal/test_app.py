@@ -71,6 +71,8 @@ def test_every_late_form_leads_to_its_page() -> None:
             "/hooks": "/hooks",
             "/hooks/{id}/{verb}": f"/hooks/{hook['id']}",
             "/budget": "/budget",
+            **dict.fromkeys(("/windows", "/windows/{name}/extend", "/windows/{name}/remove"), "/windows"),
+            **dict.fromkeys(("/no-go-times", "/no-go-times/{name}/remove"), "/windows"),
             "/store/hold": "/store",
             "/store/resume": "/store",
         }
@@ -78,7 +80,7 @@ def test_every_late_form_leads_to_its_page() -> None:
         things = {"maintenances": made["id"], "drills": drill["id"], "hooks": hook["id"]}
         for path, _ in ACTIONS:
             thing = things.get(path.split("/")[1], event)
-            late = post_without_login(service, path.format(id=thing, host="rack1-a", verb="finish"), {})
+            late = post_without_login(service, path.format(id=thing, host="rack1-a", name="nights", verb="finish"), {})
             assert late.status == 401
             to = hidden_fields(late)["to"]
             assert to == expected[path]

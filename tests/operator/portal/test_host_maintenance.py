@@ -34,6 +34,8 @@ def test_hosts_are_planned_and_evacuated(service: RunningService) -> None:
     preview = page_text(operator.post("/plan", form))
     assert "Evacuation of 2 hosts, one after the other" in preview
     assert "blog/db : rack1-c, rack1-b" in preview
+    assert "Its work begins Its turn ends" in preview
+    assert "the work of each event and on each host takes 5m" in preview
     made = operator.confirm(form, key="once")
     assert made.status == 303
     page = made.headers["location"].partition("?")[0]

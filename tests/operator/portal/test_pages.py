@@ -12,6 +12,7 @@ from forewarn import __version__
 from forewarn.core.model import ENDED, OPEN, Actor
 from forewarn.core.order_verbs import Outcome
 from forewarn.operator.portal import now, pages
+from tests.support import forty_hosts
 from tests.support.portal_client import PortalClient, page_text
 from tests.support.running_service import RunningService, running_service
 
@@ -336,6 +337,34 @@ def test_a_maintenance_shows_targets_progress_and_estimated_end(fresh_service: R
         assert b'datetime="2030-01-01T00:20:00Z"' in reply.raw
     unknown = fresh_service.schedule("shop/web-1")
     assert "Estimated end unknown" in page_text(operator.get(f"/maintenances/{unknown['id']}"))
+
+
+def test_an_event_whose_order_failed_is_red_everywhere() -> None:
+    """It is not "running" any more: on the page Now, of its maintenance, host, machine and scope, and in the search.
+
+    What all events of a later wave wait for is said once, in the heading of the wave.
+    """
+    with forty_hosts.running() as service:
+        operator, hosts = PortalClient(service), forty_hosts.HOSTS
+        made = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"hosts": hosts}}, 201)
+        service.service.ticker.advance(4 * forty_hosts.WORK_S)
+        service.post(f"/v1/maintenances/{made['id']}/pause")
+        page, machine = f"/maintenances/{made['id']}", forty_hosts.FAILING[0]
+        red = b'<span class="status status-failed">Started, order failed</span>'
+        host = f"/hosts/{hosts[forty_hosts.PER_WAVE + 1]}"
+        for path in ("/", page, host, f"/machines/{machine}", "/scopes/s1", "/history?status=Started"):
+            reply = operator.get(path)
+            assert red in reply.raw, path
+            assert b">Started</span>" not in reply.raw, path
+        assert "running for" not in page_text(operator.get("/"))
+        assert "in s1 Started, order failed" in page_text(operator.get(f"/search?q={machine}"))
+        shown = page_text(operator.get(page))
+        assert "Held: 3 orders failed, and it is paused" in shown
+        assert shown.count("wave 2 has not ended") == 1
+        heading, _, rows = shown.partition("Wave 3")[2].partition("s0 , update domain 2")
+        assert "All wait: 3 orders failed and hold the maintenance" in heading
+        assert "the maintenance is paused" in heading
+        assert rows.count("as above") == 5
 
 
 def test_a_machine_shows_what_comes_then_what_happened(fresh_service: RunningService) -> None:

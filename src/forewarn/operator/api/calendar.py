@@ -35,8 +35,9 @@ SENTENCES = {
     Status.CANCELLED: "It is cancelled.",
     Status.ABANDONED: "It was abandoned: the work was not done.",
 }
-# Statuses in the order in which a wave passes them; the three at the end are final.
-_ORDER = {Status.PLANNED: 0, Status.SCHEDULED: 1, Status.STARTED: 2, **dict.fromkeys(ENDED, 3)}
+# Statuses in the order in which a wave passes them; the three that are last are final.
+_STEPS = ({Status.PLANNED}, {Status.SCHEDULED}, {Status.STARTED}, ENDED)
+_ORDER = {status: step for step, statuses in enumerate(_STEPS) for status in statuses}
 
 
 def token_in(query: bytes) -> str:
@@ -126,15 +127,17 @@ def entries_of(
         for _, wave in groupby(of_one, key=lambda e: e.wave):
             whole = list(wave)
             changed += [at for e in whole for at in (e.published, e.started, e.ended) if at is not None]
-            shown = [e for e in whole if e.status is not Status.CANCELLED] or whole
+            # Events that were planned again are shown by those that replace them, even if these are cancelled.
+            shown = [e for e in whole if e.status is not Status.CANCELLED]
+            shown = shown or [e for e in whole if not e.replaced_by] or whole
             start, end = _times(shown, maintenance, earliest)
             if start is not None and changed:
-                entries.append(_entry(shown, start, end, max(changed)))
+                entries.append((all(e.status in ENDED for e in shown), _entry(shown, start, end, max(changed))))
             last = end or start
             if whole[0].published is not None:
                 notice_s = max(e.minimum_notice_s for e in whole)
             earliest = None if last is None or maintenance_id in limited else last + timedelta(seconds=notice_s)
-    return sorted(entries, key=lambda entry: (entry.sequence == _ORDER[Status.COMPLETED], entry.start, entry.uid))
+    return [entry for _, entry in sorted(entries, key=lambda each: (each[0], each[1].start, each[1].uid))]
 
 
 def _times(
@@ -175,7 +178,8 @@ def _entry(wave: Sequence[Event], start: datetime, end: datetime | None, changed
     status = {Status.PLANNED: EntryStatus.TENTATIVE, Status.CANCELLED: EntryStatus.CANCELLED}
     return CalendarEntry(
         uid=f"{first.maintenance_id}-{first.wave}@forewarn",
-        sequence=_ORDER[first.status],
+        # A wave whose window closed is planned again: its new events have later positions.
+        sequence=len(_STEPS) * min(e.position for e in wave) + _ORDER[first.status],
         changed=changed,
         start=start,
         end=end,

@@ -1,6 +1,7 @@
 """Write a calendar as iCalendar (RFC 5545): folded lines that end with CRLF, escaped texts, times in UTC.
 
-Pure functions on the entries of a calendar. Knows neither events nor HTTP.
+Pure functions on the entries of a calendar. Knows neither events nor HTTP. There is no METHOD: without it, a calendar is "merely
+being used to transport a snapshot of some calendar information", and nothing of it is an invitation.
 """
 
 import unicodedata

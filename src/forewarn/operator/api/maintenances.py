@@ -39,9 +39,10 @@ Key = tuple[datetime, str]
 
 
 class MaintenancesQuery(Searched):
-    """Which maintenances."""
+    """Which maintenances; `on_hosts` selects those that work on hosts."""
 
     status: tuple[MaintenanceStatus, ...] = ()
+    on_hosts: bool = False
 
 
 class PartQuery(RequestBody):
@@ -97,7 +98,7 @@ def list_maintenances(api: Api, context: CallContext) -> Result:
 
     def read(before: Key | None, limit: int) -> list[tuple[Key, Maintenance | None]]:
         statuses = query.status or tuple(MaintenanceStatus)
-        wanted = MaintenanceQuery(statuses=statuses, within=within, before=before, limit=limit)
+        wanted = MaintenanceQuery(statuses=statuses, on_hosts=query.on_hosts, within=within, before=before, limit=limit)
         if not query.text:
             return [((each.created, each.id), each) for each in api.store.maintenances(wanted)]
         keys = api.store.maintenance_keys(wanted)
@@ -132,13 +133,25 @@ def _rows(api: Api, maintenances: list[Maintenance], within: tuple[str, ...] | N
             waves.get(each.id, ()),
             within=within,
             estimated_end=expected_end(
-                each, waves.get(each.id, ()), held=held, limited=may_limit(rules, each, None, now), now=now
+                each,
+                waves.get(each.id, ()),
+                held=held,
+                start_of=_unknown_start if may_limit(rules, each, None, now) else _any_start,
+                now=now,
             ),
             host_orders=host_orders[each.id],
             max_targets=MAX_LISTED_TARGETS,
         )
         for each in maintenances
     ]
+
+
+def _any_start(_: int, wanted: datetime) -> datetime:
+    return wanted
+
+
+def _unknown_start(*_: object) -> None:
+    """Return None: which windows and no-go times limit a wave depends on its events, and a list does not read them."""
 
 
 def get_maintenance(api: Api, context: CallContext) -> Result:

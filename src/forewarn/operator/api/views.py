@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -44,7 +45,7 @@ from forewarn.core.preview import forecast
 from forewarn.core.progress import Counted, WaveProgress, host_progress, total, wave_progress
 from forewarn.core.reason import MAX_NAMED, Waiting
 from forewarn.core.waiting import waiting_for_each
-from forewarn.core.window_rules import may_limit
+from forewarn.core.window_rules import starts_of_waves
 from forewarn.operator.api import bodies
 from forewarn.service.control import ResumeEffects, Submission
 
@@ -127,11 +128,16 @@ class EventBodies:
         self._snapshot = snapshot
         self._waiting = waiting_for_each(snapshot, event_ids, now)
         self._within = within
-        self._waves: dict[tuple[str, int], list[Event]] = {}
-        for event in snapshot.events.values():
-            if event.status not in ENDED:
-                self._waves.setdefault((event.maintenance_id, event.wave), []).append(event)
         self._notice_s: dict[tuple[str, int], int | None] = {}
+
+    @cached_property
+    def _waves(self) -> dict[tuple[str, int], list[Event]]:
+        """The events that have not ended, by maintenance and wave."""
+        waves: dict[tuple[str, int], list[Event]] = {}
+        for event in self._snapshot.events.values():
+            if event.status not in ENDED:
+                waves.setdefault((event.maintenance_id, event.wave), []).append(event)
+        return waves
 
     def event(self, event: Event, timeline: list[bodies.TimelineEntry] | None = None) -> bodies.EventOut:
         order = self._snapshot.orders.get(event.id)
@@ -174,6 +180,12 @@ class EventBodies:
         if wave not in self._notice_s:
             self._notice_s[wave] = due_notice_s(self._waves.get(wave, ()), self._snapshot.scopes)
         return self._notice_s[wave]
+
+    def coming_notice(self, event: Event) -> int | None:
+        """Return the notice that a planned event will get, if time alone holds back its publication; otherwise None."""
+        waits = [reason for reason in self._waiting[event.id] if reason.code != "ticker"]
+        by_time = event.status is Status.PLANNED and all(reason.until is not None for reason in waits)
+        return self._notice(event) if by_time else None
 
     def waits_for_operator(self, event: Event) -> bool:
         """Whether the event waits until an operator resolves a failure, maybe of another maintenance, or lets it continue."""
@@ -318,15 +330,19 @@ def maintenance_out(
     all_waves = wave_progress(all_events, snapshot.orders)
     held = snapshot.hold is not None or snapshot.store_hold is not None
     held = held or (unstarted is not None and builder.waits_for_operator(unstarted))
-    unstarted_in = {event.scope for event in all_events if event.status in UNSTARTED}
-    scopes = [scope for scope in snapshot.scopes.values() if scope.name in unstarted_in]
-    limited = may_limit(snapshot.fleet_rules, maintenance, scopes, now)
     row = maintenance_row(
         maintenance,
         all_waves if within is None else wave_progress(events, snapshot.orders),
         all_waves,
         within=within,
-        estimated_end=expected_end(maintenance, all_waves, held=held, limited=limited, now=now),
+        estimated_end=expected_end(
+            maintenance,
+            all_waves,
+            held=held,
+            start_of=starts_of_waves(snapshot, maintenance, all_events, now),
+            now=now,
+            notice_s=builder.coming_notice(unstarted) if unstarted is not None else None,
+        ),
         host_orders=host_orders,
     )
     waiting = waiting_for_hosts(snapshot, maintenance_id, now) if of_hosts else {}
@@ -384,9 +400,11 @@ def plan_out(plan: Submission, within: Collection[str] | None) -> bodies.Submitt
     Of the reasons to wait only those that other maintenances cause are shown: the others follow from the plan itself.
     """
     body = submission_out(plan, within)
-    if within is None and body.host_mode is None:
+    # An owner plans nothing but drills of the owner's scopes.
+    if within is None or body.drill_hold_s:
         body.calendar = body_of(bodies.CalendarOut, forecast(plan.snapshot, plan.maintenance_id, plan.at))
-        if body.duration_s > 0:
+        # The work on hosts takes a time of its own.
+        if body.duration_s > 0 and body.host_mode is None:
             body.estimated_end = body.calendar.latest_end
     body.id = body.created = body.not_before = body.earliest = body.not_after = None
     body.status = MaintenanceStatus.PLANNED

@@ -41,8 +41,9 @@ from forewarn.operator.portal import (
     plan_form,
     search,
     week,
+    window_pages,
 )
-from forewarn.operator.portal.markup import link_events, name_list
+from forewarn.operator.portal.markup import event_link, event_state, link_events, name_list, scope_link, time_tag
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage, SiteInfo
 from forewarn.operator.portal.sessions import Login, Sessions, check_origin, check_proof
 from forewarn.operator.request_path import path_of
@@ -123,6 +124,11 @@ DONE = {
     "cordon": "Cordoned. No machine is sent to this host until it is uncordoned.",
     "uncordon": "Uncordoned. Machines may be sent to this host again, unless it is in maintenance.",
     "budget": "Set. Maintenance that waited for room goes on if there is room now.",
+    "window-set": "Saved. Scopes and maintenances can use the window by its name.",
+    "window-extend": "Extended. The window closes at the new time.",
+    "window-remove": "The window is removed.",
+    "no-go-set": "Saved. What was announced for this time is cancelled and announced again for a later one.",
+    "no-go-remove": "The no-go time is removed. What waited for its end may start.",
     "store-hold": "Held. Nothing starts and no order is handed out until an operator resumes the store.",
     "store-resume": "Resumed. What is due starts now.",
 }
@@ -154,6 +160,7 @@ PAGES: tuple[tuple[str, PageFunction], ...] = (
     ("/store", pages.store),
     ("/budget", pages.budget),
     ("/week", week.week),
+    ("/windows", window_pages.windows),
     ("/plan", plan_form.form),
 )
 ACTIONS: tuple[tuple[str, PageFunction], ...] = (
@@ -169,6 +176,11 @@ ACTIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/hooks", hook_pages.create_hook),
     ("/hooks/{id}/{verb}", hook_pages.change_hook),
     ("/budget", actions.set_budget),
+    ("/windows", window_pages.put_window),
+    ("/windows/{name}/extend", window_pages.extend_window),
+    ("/windows/{name}/remove", window_pages.remove_window),
+    ("/no-go-times", window_pages.put_no_go_time),
+    ("/no-go-times/{name}/remove", window_pages.remove_no_go_time),
     ("/store/hold", actions.hold_store),
     ("/store/resume", actions.resume_store),
 )
@@ -182,6 +194,10 @@ CONFIRMATIONS: tuple[tuple[str, PageFunction], ...] = (
     ("/hosts/{host}/{verb}", actions.confirm_host),
     ("/tokens/{id}/revoke", actions.confirm_token),
     ("/hooks/{id}/{verb}", hook_pages.confirm_hook),
+    ("/windows/{name}/extend", lambda _: Redirect("/windows")),
+    ("/windows/{name}/remove", window_pages.confirm_window),
+    ("/no-go-times", lambda _: Redirect("/windows")),
+    ("/no-go-times/{name}/remove", window_pages.confirm_no_go_time),
     ("/store/hold", lambda _: Redirect("/store")),
     ("/store/resume", lambda _: Redirect("/store")),
     ("/logout", lambda _: Redirect("/")),
@@ -198,8 +214,10 @@ class KeptForm(msgspec.Struct):
 def page_of_form(path: str) -> str:
     """Return the page that shows what a form with this path changes."""
     kind, _, rest = path[1:].partition("/")
-    if kind in ("plan", "tokens", "store", "budget"):
+    if kind in ("plan", "tokens", "store", "budget", "windows"):
         return f"/{kind}"
+    if kind == "no-go-times":
+        return "/windows"
     kind, thing = "events" if kind == "orders" else kind, rest.partition("/")[0]
     if kind in ("events", "maintenances", "drills", "hooks", "hosts") and thing:
         return f"/{kind}/{quote(thing, safe='')}"
@@ -216,7 +234,11 @@ def has_typed_fields(path: str) -> bool:
     """Return whether people type into the form with this path; any other form is only a button."""
     if path.endswith("/reschedule"):
         return path.startswith(("/orders/", "/events/"))
-    return path in ("/plan", "/tokens", "/hooks") or (path.startswith("/orders/") and path.endswith("/fail"))
+    if path.endswith("/extend"):
+        return path.startswith("/windows/")
+    return path in ("/plan", "/tokens", "/hooks", "/windows", "/no-go-times") or (
+        path.startswith("/orders/") and path.endswith("/fail")
+    )
 
 
 def refilled_form(
@@ -231,6 +253,8 @@ def refilled_form(
     if path == "/hooks":
         fields = {**fields, "key": request.api.new_key()}
         return hook_pages.hooks(request, fields=fields, error_message=error_message, status=status)
+    if path.startswith(("/windows", "/no-go-times")):
+        return window_pages.windows(request, form=path, fields=fields, error_message=error_message, status=status)
     page = order_pages.event_or_order(replace(request, path_names={"id": path.split("/")[2]}))
     if isinstance(page, Redirect):
         return page
@@ -286,8 +310,12 @@ class Portal:
         versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in self._files.items()}
         templates.globals.update(
             functions,
+            event_link=event_link,
+            event_state=event_state,
             link_events=link_events,
             name_list=name_list,
+            scope_link=scope_link,
+            time_tag=time_tag,
             target_names=_target_names,
             progress_text=_progress_text,
             strategy_text=lambda strategy: formatting.strategy(**msgspec.structs.asdict(strategy)),

@@ -29,6 +29,6 @@ def drill(request: PageRequest) -> RenderedPage | Redirect:
         "machines": found.machines[:MAX_MACHINES],
         "left_out": max(0, len(found.machines) - MAX_MACHINES),
         "buttons": [CANCEL_REST] if found.ended is None and request.api.may("POST", CANCEL_CALL) else [],
-        "never_seen": sum(machine.seen is None for machine in found.machines),
+        "never_seen": sum(machine.seen is None and machine.ready is not None for machine in found.machines),
     }
     return RenderedPage("drill.html", variables)

@@ -25,7 +25,6 @@ from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 
 EVENTS = 20
 MAX_PLANNED = 10
-MAX_UNFINISHED = 500
 FILTERS = ("status", "scope", "host", "type", "q")
 OPEN_FIRST = (Status.STARTED, Status.SCHEDULED, Status.PLANNED)
 # The sentences for reasons that differ only in names and numbers.
@@ -111,8 +110,8 @@ def now(request: PageRequest) -> RenderedPage:
 
 def _host_work(request: PageRequest) -> list[HostsAtWork]:
     """Return the maintenances that work on hosts and have not ended. A caller who sees no hosts gets none."""
-    rows = request.api.get("/v1/maintenances", status=UNFINISHED, limit=MAX_UNFINISHED).items
-    ids = [row.id for row in rows if row.host_progress is not None][:MAX_PLANNED]
+    rows = request.api.get("/v1/maintenances", status=sorted(UNFINISHED), on_hosts="true", limit=MAX_PLANNED).items
+    ids = [row.id for row in rows if row.host_progress is not None]
     found = [request.api.get(f"/v1/maintenances/{each}", limit=0) for each in ids]
     return [HostsAtWork(each, [host for host in each.hosts if host.state not in OVER]) for each in found]
 
@@ -174,12 +173,22 @@ def _lines(members: Sequence[tuple[EventOut, ChartRow]]) -> tuple[list[WaitingOu
         line.reasons = [_common(reason, line.events) for reason in line.reasons]
     if len(lines) == 1:
         return [], list(lines.values())
-    shared_by_all = set.intersection(*({_identity(reason) for reason in e.waiting_for} for e, _ in members))
-    every = [event for event, _ in members]
-    shared = [_common(reason, every) for reason in every[0].waiting_for if _identity(reason) in shared_by_all]
+    shared = shared_reasons([event for event, _ in members])
     for line in lines.values():
-        line.reasons = [reason for reason in line.reasons if _identity(reason) not in shared_by_all]
+        line.reasons = other_reasons(line.reasons, shared)
     return shared, list(lines.values())
+
+
+def shared_reasons(events: Sequence[EventOut]) -> list[WaitingOut]:
+    """Return the reasons that all these events have, in words that hold for all of them."""
+    by_all = set.intersection(*({_identity(reason) for reason in event.waiting_for} for event in events))
+    return [_common(reason, events) for reason in events[0].waiting_for if _identity(reason) in by_all]
+
+
+def other_reasons(reasons: Sequence[WaitingOut], shared: Sequence[WaitingOut]) -> list[WaitingOut]:
+    """Return the reasons without the shared ones."""
+    known = {_identity(reason) for reason in shared}
+    return [reason for reason in reasons if _identity(reason) not in known]
 
 
 def _identity(reason: WaitingOut) -> object:

@@ -12,13 +12,13 @@ from forewarn.core.fleet_rules import MAX_LIMIT
 from forewarn.core.formatting import cut
 from forewarn.core.model import OPEN, EventType, MaintenanceStatus, OrderState, Status
 from forewarn.core.operator_model import Role
-from forewarn.operator.api.bodies import EventOut, MaintenanceOut, TimelineEntry
+from forewarn.operator.api.bodies import EventOut, MaintenanceOut, TimelineEntry, WaveOut
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind
 from forewarn.operator.portal.buttons import bulk_buttons, event_buttons, maintenance_buttons, order_buttons
 from forewarn.operator.portal.chart import chart_of
 from forewarn.operator.portal.failures import failures_of
-from forewarn.operator.portal.now import OPEN_FIRST
+from forewarn.operator.portal.now import OPEN_FIRST, other_reasons, shared_reasons
 from forewarn.operator.portal.page_request import PageRequest, Redirect, RenderedPage
 
 ROWS = 25
@@ -279,6 +279,7 @@ def maintenance(request: PageRequest) -> RenderedPage | Redirect:
         "buttons": maintenance_buttons(api, maintenance),
         "failures": failures_of(request, maintenance),
         "bulk_buttons": [] if maintenance.ended else bulk_buttons(api, ("approve", "cancel", "retry")),
+        "waves": [_shown_wave(wave) for wave in maintenance.waves],
         "max_targets": MAX_NAMES,
         "progress": [(status, counts[status]) for status in Status if status in counts],
         "begin": begin,
@@ -288,6 +289,17 @@ def maintenance(request: PageRequest) -> RenderedPage | Redirect:
         "first": request.url.partition("?")[0] if begin else "",
     }
     return RenderedPage("maintenance.html", variables)
+
+
+def _shown_wave(wave: WaveOut) -> dict[str, Any]:
+    """Return a wave with the reasons that all its events on the page share, and each event with its other reasons."""
+    shared = shared_reasons(wave.events) if len(wave.events) > 1 else []
+    # "The events of a wave start together" is in the heading of the wave.
+    return {
+        "number": wave.number,
+        "shared": [reason for reason in shared if reason.code != "wave"],
+        "rows": [(event, other_reasons(event.waiting_for, shared)) for event in wave.events],
+    }
 
 
 def _number(text: str) -> int:

@@ -12,6 +12,7 @@ from forewarn.core.formatting import SHORT_ID_CHARS, names
 from forewarn.operator.api.bodies import EventOut, MachineOut, MaintenanceOut, MaintenanceRow
 from forewarn.operator.api.client import ApiClient
 from forewarn.operator.api.resolver import Kind
+from forewarn.operator.portal.markup import event_state
 from forewarn.operator.portal.now import OPEN_FIRST
 from forewarn.operator.portal.page_request import PageRequest, RenderedPage
 from forewarn.operator.portal.pages import typed_text
@@ -88,4 +89,6 @@ def _maintenance(row: MaintenanceRow | MaintenanceOut) -> Found:
 
 
 def _event(event: EventOut) -> Found:
-    return Found(f"/events/{event.id}", f"{event.type} of {names(event.resources)} in {event.scope}", event.status)
+    return Found(
+        f"/events/{event.id}", f"{event.type} of {names(event.resources)} in {event.scope}", event_state(event)
+    )

@@ -60,6 +60,7 @@ def week(request: PageRequest) -> RenderedPage:
         "after": (first + WEEK).isoformat(),
         "today": request.now.astimezone(UTC).date(),
         "first": first,
+        "may_change": api.may("PUT", "/v1/windows/{window}"),
     }
     return RenderedPage("week.html", variables)
 

@@ -280,7 +280,7 @@ class MaintenanceOut(ResponseBody):
 class CalendarWave(ResponseBody):
     """When a wave may start. A time is null if the wave would wait for something that no passing of time ends.
 
-    `may_wait_for` are codes of reasons to wait.
+    `may_wait_for` are codes of reasons to wait. A wave that `returns` brings machines back to their host.
     """
 
     wave: int
@@ -291,26 +291,41 @@ class CalendarWave(ResponseBody):
     earliest: datetime | None
     latest: datetime | None
     may_wait_for: list[str]
+    returns: bool
+
+
+class CalendarHost(ResponseBody):
+    """The turn of a host that carries this many machines now: when the work on it may begin, and when the turn may end."""
+
+    turn: int
+    host: str
+    machines: int
+    earliest: datetime | None
+    latest: datetime | None
+    earliest_end: datetime | None
+    latest_end: datetime | None
+    may_wait_for: list[str]
 
 
 class CalendarOut(ResponseBody):
     """The whole maintenance if it were scheduled now, nothing failed, and an operator let it continue at once.
 
     Earliest: every event is approved when it is published, and work takes no time. Latest: no event is approved, and the work of
-    each takes `work_s`: the requested duration, or what is assumed without one.
+    each takes `work_s`: the requested duration, or what is assumed without one. The work on each of the `hosts` takes as long;
+    in place, machines are shut down and started in no time. The events of a host are planned in its turn: the waves are
+    those of the machines that are on the hosts now, and machines that leave go to hosts that have no turn. In a drill, `work_s`
+    is the time after its start at which each event ends, also at the earliest.
     """
 
     work_s: int
     waves: list[CalendarWave]
+    hosts: list[CalendarHost]
     earliest_end: datetime | None
     latest_end: datetime | None
 
 
 class SubmittedMaintenance(MaintenanceOut):
-    """A maintenance just submitted, or with dry_run its plan; `warnings` says what may surprise.
-
-    Only a plan has a `calendar`, unless it works on hosts: the events of a host are planned in its turn.
-    """
+    """A maintenance just submitted, or with dry_run its plan; `warnings` says what may surprise. Only a plan has a `calendar`."""
 
     warnings: list[Problem] = []
     calendar: CalendarOut | None = None
