@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.document import NEWEST, api_version, render
-from forewarn.core.model import MAX_MACHINES_PER_SCOPE, MAX_OPEN_USER_EVENTS, MAX_TEXT_CHARS, EventType, Source
-from forewarn.guest.document import MAX_EVENTS, Document, event_json, parse_document, parse_event, parse_moment
+from forewarn.guest.document import Document, event_json, parse_document, parse_event, parse_moment
 from forewarn.guest.errors import BadDocument
-from forewarn.guest.transport import MAX_BODY_BYTES
-from tests.support.builders import event as an_event
-from tests.support.builders import scope as a_scope
 from tests.support.fake_endpoint import E1, E2, document, event
 
 GOLDEN = Path(__file__).parent.parent / "core" / "golden"
@@ -123,17 +118,3 @@ def test_an_event_is_written_as_the_newest_version_has_it() -> None:
     """Commands get one format, whatever version the endpoint speaks."""
     read = parse_event(event(Resources=["_vm"], NotBefore="Mon, 19 Sep 2016 18:29:47 GMT"))
     assert event_json(read) == {**event(), "Resources": ["vm"], "NotBefore": "2016-09-19T18:29:47Z"}
-
-
-def test_the_largest_document_of_a_scope_is_read() -> None:
-    """All user events that a scope may have, and a Preempt and a Terminate of every machine, with long descriptions."""
-    types = [(EventType.REBOOT, Source.USER, MAX_OPEN_USER_EVENTS)]
-    types += [(each, Source.PLATFORM, MAX_MACHINES_PER_SCOPE) for each in (EventType.PREEMPT, EventType.TERMINATE)]
-    events = [
-        an_event(number, type=type_, source=source, resources=("m" * 64,), description="x" * MAX_TEXT_CHARS)
-        for number, (type_, source) in enumerate((t, s) for t, s, count in types for _ in range(count))
-    ]
-    body = render(a_scope(), events, api_version(NEWEST))
-    assert len(body) < MAX_BODY_BYTES / 2
-    assert len(parse_document(body).events) == len(events) == MAX_OPEN_USER_EVENTS + 2 * MAX_MACHINES_PER_SCOPE
-    assert 2 * len(events) < MAX_EVENTS

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from forewarn.core.errors import NotFound, Refused
-from forewarn.testing import approvals
 from forewarn.testing.approvals import MAX_CALLBACKS, Approvals, OnApproval
 from forewarn.testing.emulator import Emulator, Scheduled
 from forewarn.testing.expectations import ExpectationFailed
@@ -164,9 +163,12 @@ def test_a_failed_assertion_ends_a_waiting_expectation(emulator: Emulator) -> No
     emulator.expect_no_more()
 
 
-def run_and_approve(callback: OnApproval, called: threading.Event, error: Exception | None = None) -> None:
+def run_and_approve(
+    callback: OnApproval, called: threading.Event, error: Exception | None = None, *, ends_within_s: float = PATIENCE_S
+) -> None:
     """Run an emulator whose guest approves, until the callback is called; then end with the error, if there is one."""
     with Emulator() as emulator:
+        emulator.approvals.ends_within_s = ends_within_s
         event = emulator.schedule("Reboot", "vm-0")
         emulator.on_approval(callback)
         threading.Thread(target=hang_up_is_fine, args=(emulator, event), daemon=True).start()
@@ -189,9 +191,8 @@ def test_a_failed_assertion_is_raised_at_the_end() -> None:
         run_and_approve(check, called, ZeroDivisionError())
 
 
-def test_a_callback_that_does_not_return_fails_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_that_does_not_return_fails_the_test() -> None:
     """The end of the emulator waits for callbacks only for a while."""
-    monkeypatch.setattr(approvals, "ENDS_WITHIN_S", 0.05)
     may_return, called = threading.Event(), threading.Event()
 
     def wait(_: LoggedRequest) -> None:
@@ -199,7 +200,7 @@ def test_a_callback_that_does_not_return_fails_the_test(monkeypatch: pytest.Monk
         may_return.wait(PATIENCE_S)
 
     with pytest.raises(AssertionError, match=r"`on_approval` has not returned 0\.05 s after the test"):
-        run_and_approve(wait, called)
+        run_and_approve(wait, called, ends_within_s=0.05)
     may_return.set()
 
 

@@ -18,7 +18,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from forewarn.cli.app import build
-from forewarn.cli.app import run as main
 from forewarn.core.errors import Invalid
 from forewarn.testing import conform as kit
 from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
@@ -27,6 +26,7 @@ from forewarn.testing.conform.outcomes import FAILED, NOT_REACHED, NOT_SHOWN, OU
 from forewarn.testing.conform.report import BehaviourRow, Report
 from forewarn.testing.conform.trial import CLAIMS, Delays
 from tests.support.budget import BUDGET
+from tests.support.commands import run_here
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -452,15 +452,11 @@ def test_real_time_makes_outages_long(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--json", "/nowhere/r.json", "--", "sh"], "/nowhere/r.json: cannot be written"),
     ],
 )
-def test_wrong_usage_ends_with_2(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_ends_with_2(arguments: list[str], message: str) -> None:
     """The message comes before an agent is started."""
-    monkeypatch.setattr(sys, "argv", ["forewarn", "conform", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    done = run_here("conform", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
 
 
 def test_the_list_has_all_behaviours_and_claims() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.cli.app import run
+from tests.support.commands import run_here
 from tests.support.waiting import PATIENCE_S, until
 from tests.testing.http_guest import send
 
@@ -116,16 +116,12 @@ def test_a_fleet_file(tmp_path: Path) -> None:
         (("--log-level", "loud"), "log-level: "),
     ],
 )
-def test_wrong_usage_ends_with_2(
-    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_ends_with_2(arguments: tuple[str, ...], message: str) -> None:
     """The message is one line."""
     port = () if "--port" in arguments else ("--port", "0")
-    monkeypatch.setattr(sys, "argv", ["forewarn", "emulate", *port, *arguments])
-    with pytest.raises(SystemExit) as ended:
-        run()
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    done = run_here("emulate", *port, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
 
 
 def test_an_occupied_port_is_refused() -> None:
@@ -152,17 +148,13 @@ def test_the_emulator_imports_no_unneeded_libraries() -> None:
 TOKEN = "a-token-for-tests-only"
 
 
-def test_off_loopback_operators_need_a_token(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_off_loopback_operators_need_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a token the emulator does not start. With one, operators must send it and guests need none."""
     any_interface = ("--guest", "0.0.0.0:0", "--operator", "0.0.0.0:0")
     monkeypatch.delenv("FOREWARN_TOKEN", raising=False)
-    monkeypatch.setattr(sys, "argv", ["forewarn", "emulate", *any_interface])
-    with pytest.raises(SystemExit) as ended:
-        run()
-    assert ended.value.code == 2
-    assert "operator: 0.0.0.0:0 is not on loopback" in capsys.readouterr().err
+    done = run_here("emulate", *any_interface)
+    assert done.returncode == 2
+    assert "operator: 0.0.0.0:0 is not on loopback" in done.stderr
     monkeypatch.setenv("FOREWARN_TOKEN", TOKEN)
     with emulating(*any_interface) as (_, lines):
         endpoint, operator = urls(lines)

@@ -4,7 +4,6 @@ import base64
 import http.client
 import json
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from forewarn.cli.app import run
 from forewarn.core.errors import Invalid, Refused
 from forewarn.guest import Client
 from forewarn.testing.emulator import Emulator
 from forewarn.testing.recording_file import read_recording
 from forewarn.testing.scenarios import scenario
 from forewarn.testing.scenarios.player import emulator_for, play_on
+from tests.support.commands import run_here
 from tests.support.waiting import PATIENCE_S
 from tests.testing.http_guest import DOCUMENT, METADATA, approve, send
 from tests.testing.recordings import EVENT, answer, document, event, recording, start_forewarn, write_recording
@@ -282,20 +281,16 @@ def test_the_command_replays(tmp_path: Path) -> None:
         (("record", "--output", __file__), f"{__file__}: the file exists"),
     ],
 )
-def test_wrong_usage_ends_with_2(
-    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_ends_with_2(arguments: tuple[str, ...], message: str) -> None:
     """The message is one sentence."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    monkeypatch.setattr(sys, "argv", ["forewarn", *arguments])
     try:
-        with pytest.raises(SystemExit) as ended:
-            run()
+        done = run_here(*arguments)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert ended.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
 
 
 def test_a_replay_has_only_one_machine(tmp_path: Path) -> None:

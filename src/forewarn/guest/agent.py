@@ -395,7 +395,7 @@ class Agent:
                 log.warning("%s is not approved: step %r: %s", event.id, step.name, record["reason"])
                 self._record(record)
                 return False
-        # The event may have started, moved or gone meanwhile; then `decide` looks at it again.
+        # The event may have started, moved or gone meanwhile; then `decide` examines it again.
         return self.document is document or not (self.document and self.document.differs(document))
 
     def _not_approved(self, event: Event, reason: str) -> None:

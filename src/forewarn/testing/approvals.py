@@ -25,6 +25,7 @@ class Approvals:
     """Calls `callback` for each approval, and keeps its first error to fail the test with it."""
 
     def __init__(self) -> None:
+        self.ends_within_s = ENDS_WITHIN_S
         self.callback: OnApproval | None = None
         self._changed = threading.Condition()
         self._running = 0
@@ -96,9 +97,9 @@ class Approvals:
     def wait_returned(self) -> None:
         """Wait until every callback that runs has returned."""
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._running, ENDS_WITHIN_S):
+            if not self._changed.wait_for(lambda: not self._running, self.ends_within_s):
                 self._failure = self._failure or AssertionError(
-                    f"the callback of `on_approval` has not returned {ENDS_WITHIN_S:g} s after the test"
+                    f"the callback of `on_approval` has not returned {self.ends_within_s:g} s after the test"
                 )
 
     # -- approvals that are held until the API answers them

@@ -21,8 +21,7 @@ from forewarn.endpoint.loop import Timer
 from forewarn.endpoint.protocol import Approve, Instance, Request, Response
 from forewarn.endpoint.sockets import GuestSocket, Transport
 from forewarn.testing.approvals import Approvals
-from forewarn.testing.faults import PATHS, Fault, reason
-from forewarn.testing.recording_file import NO_BODY
+from forewarn.testing.faults import NO_BODY, PATHS, Fault, reason
 from forewarn.testing.request_log import LoggedRequest, RequestLog
 
 END_OF_HEAD = b"\r\n\r\n"

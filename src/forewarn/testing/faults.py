@@ -31,6 +31,8 @@ KINDS = {
     "reset": (),
     "refuse": (),
 }
+# Statuses of answers that cannot have a body.
+NO_BODY = (204, 205, 304)
 STATUSES = {
     404: "Not found",
     410: "Gone",

@@ -15,12 +15,12 @@ from forewarn.guest.client import NEWEST_VERSION, PATH
 from forewarn.guest.clock import Time, format_time
 from forewarn.guest.errors import EndpointError, NoAnswer, Unreachable
 from forewarn.guest.transport import Response, Transport
+from forewarn.testing.faults import NO_BODY
 from forewarn.testing.recording_file import (
     FORMAT,
     HEADERS,
     MAX_FILE_BYTES,
     MAX_LINES,
-    NO_BODY,
     Failure,
     Head,
     Line,

@@ -17,6 +17,7 @@ from forewarn.core.document import VERSIONS
 from forewarn.core.errors import InvalidSettings
 from forewarn.guest.document import parse_document, parse_moment
 from forewarn.guest.errors import BadDocument
+from forewarn.testing.faults import NO_BODY
 
 FORMAT = 1
 MAX_LINES = 100_000
@@ -26,8 +27,6 @@ MAX_AT_S = 3_650 * 86_400
 MAX_HEADER_CHARS = 256
 # The headers that guests use. `Connection` is recorded only if it says that the endpoint closes the connection.
 HEADERS = ("Date", "ETag", "Retry-After", "Connection")
-# Statuses of answers that cannot have a body.
-NO_BODY = (204, 205, 304)
 
 Failure = Literal["unreachable", "no-answer", "cut"]
 T = TypeVar("T")

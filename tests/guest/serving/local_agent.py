@@ -33,7 +33,9 @@ class ServingHarness(AgentHarness):
         toml: str = "",
         endpoint: FakeEndpoint | None = None,
         api_version: str = API_VERSION,
+        **limits: float,
     ) -> None:
+        self._limits = limits
         self.served, self.api_version = clients, api_version
         self.closing = ExitStack()
         super().__init__(folder, toml, endpoint=endpoint)
@@ -50,7 +52,7 @@ class ServingHarness(AgentHarness):
         )
         upstream = Upstream(lambda: "http://10.0.0.1", self.endpoint.transport, self.clock)
         answers = Answers(self.clients, upstream, self.agent.record_client_approval, self.api_version)
-        self.listener = Listener(self.clients, answers)
+        self.listener = Listener(self.clients, answers, **self._limits)
         self.listener.start()
         self.wait_s: float | None = None
 

@@ -10,7 +10,6 @@ import pytest
 from forewarn.guest.client import Client
 from forewarn.guest.errors import ConfigError
 from forewarn.guest.main import main
-from forewarn.guest.serving import listener as listeners
 from forewarn.guest.serving.clients import Clients
 from forewarn.guest.serving.listener import MAX_CONNECTIONS, Listener, socket_problem
 from forewarn.guest.serving.settings import ServedClient
@@ -134,10 +133,9 @@ def test_connections_of_one_client_are_limited(tmp_path: Path) -> None:
         until(lambda: served.connect("reader").ask(get()).startswith(b"HTTP/1.1 200"))
 
 
-def test_requests_of_one_client_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_one_client_are_limited(tmp_path: Path) -> None:
     """Beyond the rate a client gets 429, until time passes; another client is not affected."""
-    monkeypatch.setattr(listeners, "BURST", 3.0)
-    with harness(tmp_path, READER, ServedClient("other", port=0)) as served:
+    with harness(tmp_path, READER, ServedClient("other", port=0), burst=3.0) as served:
         served.run(for_s=1)
         client = served.connect("reader")
         statuses = [client.ask(get())[9:12] for _ in range(4)]
@@ -148,10 +146,9 @@ def test_requests_of_one_client_are_limited(tmp_path: Path, monkeypatch: pytest.
         assert client.ask(get()).startswith(b"HTTP/1.1 200")
 
 
-def test_a_client_that_takes_no_answer_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_takes_no_answer_is_cut_off(tmp_path: Path) -> None:
     """Its connection ends, and makes room for another."""
-    monkeypatch.setattr(listeners, "SEND_TIMEOUT_S", 0.05)
-    with harness(tmp_path, READER) as served:
+    with harness(tmp_path, READER, send_timeout_s=0.05) as served:
         served.endpoint.announce(Resources=["web-0", "x" * 4_000_000])
         served.run(for_s=1)
         client = served.connect("reader").send(get())

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.guest.serving import requests
 from forewarn.guest.serving.requests import MAX_BODY_BYTES, MAX_HEADERS, BadRequest, RequestReader
 
 Pair = tuple[socket.socket, RequestReader]
@@ -126,20 +125,20 @@ def test_what_is_no_request_is_refused(pair: Pair, data: bytes, status: int) -> 
 
 
 @pytest.mark.parametrize("data", [b"GET / HT", b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nx"])
-def test_a_slow_client_is_given_up(pair: Pair, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_is_given_up(data: bytes) -> None:
     """A request that does not become complete in its time ends with a time-out."""
-    monkeypatch.setattr(requests, "REQUEST_TIMEOUT_S", 0.05)
-    client, reader = pair
-    client.sendall(data)
-    with pytest.raises(TimeoutError):
-        reader.next()
+    client, server = socket.socketpair()
+    with client, server:
+        client.sendall(data)
+        with pytest.raises(TimeoutError):
+            RequestReader(server, request_s=0.05).next()
 
 
-def test_a_silent_connection_is_given_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_connection_is_given_up() -> None:
     """A connection without a request ends after some time."""
-    monkeypatch.setattr(requests, "IDLE_TIMEOUT_S", 0.05)
-    with pytest.raises(TimeoutError):
-        pair[1].next()
+    client, server = socket.socketpair()
+    with client, server, pytest.raises(TimeoutError):
+        RequestReader(server, idle_s=0.05).next()
 
 
 def test_a_client_that_closes_in_the_middle(pair: Pair) -> None:

@@ -14,7 +14,6 @@ from forewarn.guest.client import Client as SdkClient
 from forewarn.guest.journal import MemoryJournal
 from forewarn.guest.plan import Plan
 from forewarn.guest.serving import clients as served_clients
-from forewarn.guest.serving import listener as listeners
 from forewarn.guest.serving import upstream
 from forewarn.guest.serving.clients import Clients
 from forewarn.guest.serving.settings import ServedClient
@@ -37,7 +36,6 @@ IGNORED_HEADERS = {"date", "etag"}
 def both() -> Iterator[tuple[Serving, int, bytes]]:
     """An endpoint, and the port of a client of an agent that has polled the endpoint once, with the agent's tag."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listeners, "BURST", 1_000_000.0)
         patch.setattr(upstream, "MIN_BETWEEN_S", 0.0)
         patch.setattr(served_clients, "MAX_AGE_S", math.inf)  # the agent polls only once, however long the tests take
         with serving() as endpoint:
@@ -45,7 +43,8 @@ def both() -> Iterator[tuple[Serving, int, bytes]]:
             clients = Clients([ServedClient("one", port=0, approves=True)])
             agent = Agent(Plan(), sdk, MemoryJournal(), clients=clients)
             agent.poll(0.0)
-            with serving_clients(agent, clients, source_address=VM, api_version="2020-07-01") as listener:
+            version, burst = "2020-07-01", 1_000_000.0
+            with serving_clients(agent, clients, source_address=VM, api_version=version, burst=burst) as listener:
                 published = clients.published()
                 assert published is not None
                 yield endpoint, listener.ports()["one"], published.etag.encode()

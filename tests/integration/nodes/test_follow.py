@@ -176,7 +176,7 @@ def node(store: PostgresStore) -> Iterator[Follower]:
 
 def known(node: Follower) -> dict[str, str]:
     """Who is known by which address."""
-    return {address: f"{c.scope}/{c.name}" for (_, address), c in node.documents.callers.by_address.items()}
+    return {address: f"{c.scope}/{c.name}" for address, c in node.documents.callers.by_key.items()}
 
 
 def test_machines_come_move_and_go(store: PostgresStore, node: Follower) -> None:
@@ -198,14 +198,14 @@ def test_a_whole_fleet_read_anew_is_the_fleet(store: PostgresStore, node: Follow
     """After everything was read again nothing is left of what is gone, and what was unchanged keeps its records."""
     store.apply(change(scopes=[scope("blog")], machines=[machine(scope="blog", name="b", addresses=("10.0.0.9",))]))
     node.poll()
-    before = node.documents.callers.by_address["", "10.0.0.9"]
+    before = node.documents.callers.by_key["10.0.0.9"]
     store.apply(change(removed_machines=[("shop", "web-0")], removed_scopes=["shop"]))
     store.apply(change(machines=[machine(scope="blog", name="c", addresses=("10.0.0.1",))]))
     node.position = replace(node.position, cluster=("another", 1))
     assert node.poll().everything
     assert known(node) == {"10.0.0.9": "blog/b", "10.0.0.1": "blog/c"}
     assert list(node.documents.views) == ["blog"]
-    assert node.documents.callers.by_address["", "10.0.0.9"] is before
+    assert node.documents.callers.by_key["10.0.0.9"] is before
 
 
 def test_a_scope_that_went_and_came_again_is_the_new_one(store: PostgresStore, node: Follower) -> None:
@@ -218,7 +218,7 @@ def test_a_scope_that_went_and_came_again_is_the_new_one(store: PostgresStore, n
     store.apply(change(removed_machines=[("shop", "web-0")], removed_scopes=["shop"]))
     store.apply(change(scopes=[scope()], machines=[machine(addresses=("10.0.0.7",))]))
     node.poll()
-    caller = node.documents.callers.by_address["", "10.0.0.7"]
+    caller = node.documents.callers.by_key["10.0.0.7"]
     assert caller.view is node.documents.views["shop"]
     assert caller.view is not None
     assert caller.view.state.scope.version == 1

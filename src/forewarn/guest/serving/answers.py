@@ -34,7 +34,6 @@ class Answers:
 
     def answer(self, client: ServedClient, request: Request, connection: socket.socket) -> Answer:
         """Return the answer, for a long poll when the document changes; raise OSError if the client is gone by then."""
-        self._clients.hear(client)
         meant = protocol.meaning(
             request, versions=self._versions, approves=client.approves, any_host=client.path is not None
         )
@@ -54,6 +53,7 @@ class Answers:
             with self._clients.waiting(client, poll.if_none_match) as changed:
                 if changed is not None:
                     _wait(changed, connection, poll.wait_s)
+                    self._clients.hear(client)
                     waited = True
         published = self._clients.published()
         if published is None:
@@ -99,7 +99,7 @@ class Answers:
         return Answer(200)
 
     def _me(self, known: Me, events: Iterable[Optional[Event]]) -> Optional[Me]:
-        """Return this machine's name, or None if the agent knows only the host name and the endpoint cannot be asked now.
+        """Return this machine's name, or None if the agent knows only the host name and the endpoint does not answer now.
 
         The host name may be another one. Then an event of this machine would be forwarded and start before it is prepared.
         """

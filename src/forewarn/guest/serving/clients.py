@@ -102,7 +102,7 @@ class Clients:
     # -- the side of connections
 
     def hear(self, client: ServedClient) -> None:
-        """Note that the client sent a request, or took the answer to a long poll."""
+        """Note that the client sent a request, or was there until its long poll ended."""
         with self._lock:
             contact = self._contacts[client.name]
             contact.heard, contact.heard_s = True, self.time.monotonic()

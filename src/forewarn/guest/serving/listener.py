@@ -41,11 +41,14 @@ log = logging.getLogger("forewarn.guest.serving")
 class Listener:
     """Listens for the clients from `start` to `close`."""
 
-    def __init__(self, clients: Clients, answers: Answers) -> None:
+    def __init__(
+        self, clients: Clients, answers: Answers, *, burst: float = BURST, send_timeout_s: float = SEND_TIMEOUT_S
+    ) -> None:
         self._clients, self._answers = clients, answers
+        self._send_timeout_s = send_timeout_s
         self._lock = threading.Lock()
         self._connections: Dict[str, int] = {client.name: 0 for client in clients.served}
-        self._rates: Dict[str, _Rate] = {client.name: _Rate(clients.time.monotonic) for client in clients.served}
+        self._rates: Dict[str, _Rate] = {client.name: _Rate(clients.time.monotonic, burst) for client in clients.served}
         self._sockets: Dict[str, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         # Closing the second socket ends the thread that accepts connections.
@@ -132,10 +135,10 @@ class Listener:
                 return
             if request is None:
                 return
+            self._clients.hear(client)
             allowed = self._rates[client.name].allows()
             answer = self._answers.answer(client, request, connection) if allowed else protocol.TOO_MANY
             self._send(connection, answer, request)
-            self._clients.hear(client)
             if not request.keeps_open:
                 return
 
@@ -154,27 +157,22 @@ class Listener:
         elif request.http_1_0:
             headers.append("Connection: keep-alive")
         data = ("\r\n".join(headers) + "\r\n\r\n").encode("latin-1", "replace")
-        _send_all(connection, data + (answer.body if request.method != "HEAD" else b""))
-
-
-def _send_all(connection: socket.socket, data: bytes) -> None:
-    """Send everything within SEND_TIMEOUT_S: `sendall` has one deadline for all of it."""
-    connection.settimeout(SEND_TIMEOUT_S)
-    connection.sendall(data)
+        connection.settimeout(self._send_timeout_s)  # `sendall` has one deadline for everything
+        connection.sendall(data + (answer.body if request.method != "HEAD" else b""))
 
 
 class _Rate:
     """A token bucket."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+    def __init__(self, monotonic: Callable[[], float], burst: float) -> None:
+        self._monotonic, self._burst = monotonic, burst
         self._lock = threading.Lock()
-        self._tokens, self._at_s = BURST, monotonic()
+        self._tokens, self._at_s = burst, monotonic()
 
     def allows(self) -> bool:
         with self._lock:
             now_s = self._monotonic()
-            self._tokens = min(BURST, self._tokens + (now_s - self._at_s) * RATE_PER_S)
+            self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * RATE_PER_S)
             self._at_s = now_s
             if self._tokens < 1:
                 return False

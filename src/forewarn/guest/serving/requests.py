@@ -56,19 +56,23 @@ class Request:
 class RequestReader:
     """Reads the requests of a connection one after another."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(
+        self, connection: socket.socket, *, idle_s: float = IDLE_TIMEOUT_S, request_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        """`idle_s` is the longest wait for a request, `request_s` the longest time from its first byte to its last."""
         self._connection = connection
+        self._idle_s, self._request_s = idle_s, request_s
         self._received = b""
-        self._deadline = Deadline(IDLE_TIMEOUT_S)
+        self._deadline = Deadline(idle_s)
 
     def next(self) -> Optional[Request]:
         """Return the next request, or None when the client closed; raise BadRequest, or OSError for a slow client."""
-        self._deadline = Deadline(IDLE_TIMEOUT_S)
+        self._deadline = Deadline(self._idle_s)
         while not self._received.lstrip(b"\r\n"):
             self._received = b""
             if not self._receive():
                 return None
-        self._deadline = Deadline(REQUEST_TIMEOUT_S)
+        self._deadline = Deadline(self._request_s)
         head = self._until(b"\r\n\r\n", MAX_HEAD_BYTES, status=431)
         line, *lines = head.lstrip(b"\r\n").split(b"\r\n")
         match = _REQUEST_LINE.fullmatch(line)

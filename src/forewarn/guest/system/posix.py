@@ -140,7 +140,7 @@ def limit_output(file: IO[bytes], max_bytes: int) -> None:
 
 
 def owner_of(file: int) -> int:
-    """Return the user to whom the open file belongs."""
+    """Return the user that owns the open file."""
     return os.fstat(file).st_uid
 
 

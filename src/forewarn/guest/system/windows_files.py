@@ -93,7 +93,7 @@ def limit_output(file: IO[bytes], max_bytes: int) -> None:
 
 
 def owner_of(file: int) -> str:
-    """Return the SID of the user or group to whom the open file belongs."""
+    """Return the SID of the user or group that owns the open file."""
     return _access_list(msvcrt.get_osfhandle(file)).owner
 
 
@@ -171,7 +171,7 @@ def user_of_this_process() -> str:
 
 
 def token_user(process: int) -> str:
-    """Return the SID of the user as whom the process runs."""
+    """Return the SID of the user that the process runs as."""
     token, data, text = wintypes.HANDLE(), ctypes.create_string_buffer(256), ctypes.c_wchar_p()
     api.require(api.open_process_token(process, api.TOKEN_QUERY, ctypes.byref(token)))
     with api.closing(token.value or 0):

@@ -289,7 +289,7 @@ def command_line(pid: int) -> str:
 
 
 def users_of(pid: int) -> Tuple[str, ...]:
-    """Return the SID of the user as whom the process runs; () when it is not known."""
+    """Return the SID of the user that the process runs as; () when it is not known."""
     handle = ProcessHandle.open(pid)
     if handle is None:
         return ()

@@ -4,7 +4,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from forewarn.testing.conform.trial import AgentSetup, Interrupted, Trial
 VISIBLE_CLAIMS = frozenset({"approval", "prepare"})
 # The row about the rate limit. Refused requests can make others fail too.
 RATE_ROW = "does-not-hammer"
+SIGNALS_EVERY_S = 0.5
 NOTHING_SHOWN = "it kept polling, but it neither approved nor prepared for any event of its own"
 
 
@@ -46,7 +47,7 @@ class Run:
                 self._probes = [pool.submit(self._probe, kind) for kind in self._setup.kinds]
             for behaviour in behaviours:
                 self._rows[behaviour.name] = pool.submit(self._test, behaviour)
-            return [self._rows[each.name].result() for each in behaviours]
+            return [_result(self._rows[each.name]) for each in behaviours]
         except BaseException:
             # End every agent before this function ends.
             self._stopping.set()
@@ -120,6 +121,13 @@ class Run:
                 reason += f" (the rate limit refused {trial.rate_limited} of its requests: see {RATE_ROW})"
             timeline = tuple(trial.emulator.log.timeline())
             return BehaviourRow(behaviour, outcome, reason, output=trial.agent.output(), timeline=timeline)
+
+
+def _result(row: "Future[BehaviourRow]") -> BehaviourRow:
+    """Wait for a row, a little at a time: a signal that comes just before a wait without end is handled only after it."""
+    while not row.done():
+        wait([row], timeout=SIGNALS_EVERY_S)
+    return row.result()
 
 
 def _row(behaviour: Behaviour, outcome: str, reason: str, result: KindResult) -> BehaviourRow:
