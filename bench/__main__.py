@@ -1,4 +1,4 @@
-"""The command: which benches, at which size; prints their tables, then a verdict for each target.
+"""The command: which benches, at which size; prints their tables, a verdict for each target, and the headline rows.
 
 Exit code 0 when everything was measured, even where a target is missed; 1 when the service did what it never may.
 """
@@ -27,6 +27,7 @@ from bench import (
     transitions,
 )
 from bench.fleet import MACHINES_PER_SCOPE
+from bench.headlines import print_headlines
 from bench.report import Verdict
 from bench.size import FULL, TOY, Size
 
@@ -60,7 +61,9 @@ def main() -> int:
     for verdict in verdicts:
         if size.judged or verdict.broken:
             print(verdict)
-    if not size.judged:
+    if size.judged:
+        print_headlines(verdicts)
+    else:
         print("toy size: no target is judged")
     return 1 if any(verdict.broken for verdict in verdicts) else 0
 

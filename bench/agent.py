@@ -80,7 +80,7 @@ def endpoint(*, long_poll: bool) -> Iterator[tuple[Service, int]]:
     service.control.apply_fleet(parse_fleet(FLEET, "the bench"), OPERATOR)
     service.control.enable("shop", OPERATOR)
     side = GuestServer(service)
-    side.listener.start()
+    side.start()
     try:
         yield service, int(side.listener.urls[0].rpartition(":")[2])
     finally:

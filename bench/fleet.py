@@ -34,18 +34,18 @@ def fill(store: Store, machines: int, scopes_per_host: int = SCOPES_PER_HOST) ->
         store.apply(
             Change(
                 at=BEGINNING,
-                scopes=tuple(_scope(number) for number in numbers),
-                machines=tuple(machine for number in numbers for machine in _machines(number, scopes_per_host)),
+                scopes=tuple(new_scope(number) for number in numbers),
+                machines=tuple(machine for number in numbers for machine in new_machines(number, scopes_per_host)),
             )
         )
 
 
-def _scope(number: int) -> Scope:
+def new_scope(number: int) -> Scope:
     """Enabled, so that its events are due their whole notice."""
     return Scope(name=scope_name(number), kind=ScopeKind.AVAILABILITY_SET, enabled=True, epoch=1, changed=BEGINNING)
 
 
-def _machines(number: int, scopes_per_host: int) -> Iterator[Machine]:
+def new_machines(number: int, scopes_per_host: int = SCOPES_PER_HOST) -> Iterator[Machine]:
     for index in range(MACHINES_PER_SCOPE):
         serial = number * MACHINES_PER_SCOPE + index
         yield Machine(

@@ -59,7 +59,7 @@ class House:
         self._polling: Connection | None = None
         self._begun = self._most_begun = 0
         self._listen_in()
-        self.guest_side.listener.start()
+        self.guest_side.start()
         threading.Thread(target=self.service.ticker.run, daemon=True).start()
         tune_process()
 

@@ -1,9 +1,9 @@
 """What the executor `libvirt` adds to the calls of libvirt that an action needs, on real hosts with emulated guests.
 
 An order takes from its handing over to its report. What it adds is what remains without the calls that do the work: how long
-these take varies by seconds on a busy machine. Reboots have no grace, so that they do not wait for the guest. The pause of a
-live migration is the longest silence of a guest that sends every 20 ms. A host is emptied by the executor, several guests at
-once, and by a loop of `virsh migrate`, one after the other.
+these take varies by seconds on a busy machine. Guests that are stopped have no grace, so that no order waits for a guest. The
+pause of a live migration is the longest silence of a guest that sends every 20 ms. A host is emptied by the executor, several
+guests at once, and by a loop of `virsh migrate`, one after the other.
 """
 
 import statistics
@@ -22,12 +22,13 @@ from bench.report import Verdict, milliseconds, none_of, print_table
 from bench.size import Size
 from forewarn.core.event_types import EventType
 from forewarn.executors import Work
+from forewarn.libvirt import machine_work
 from forewarn.libvirt.executor import LibvirtExecutor, LibvirtSettings
 from forewarn.libvirt.hosted_domain import HostedDomain
 
 SETTINGS = LibvirtSettings(freeze_default_s=0, shutdown_grace_s=0, migration_time_limit_s=300, parallel=10)
 # The calls that an action needs, whoever does it.
-NEEDED = ("shut_down", "destroy", "start", "suspend", "resume", "migrate")
+NEEDED = ("shut_down", "destroy", "start", "suspend", "resume", "migrate", "define", "undefine")
 OTHER = {"kvm-a": "kvm-b", "kvm-b": "kvm-a"}
 BOOTED_WITHIN_S = 600.0
 
@@ -45,6 +46,12 @@ def run(folder: Path, size: Size) -> list[Verdict]:
         ]
         broken = watch.connections - 1
         rows.append(one.measure("reboot", rounds, lambda: one.order(EventType.REBOOT), up=False))
+        rows.append(one.measure("redeploy", rounds, one.redeploy, up=False))
+        with _no_grace():
+            rows.append(one.measure("preempt", rounds, lambda: one.order(EventType.PREEMPT), up=False, again=one.start))
+            rows.append(
+                one.measure("terminate", rounds, lambda: one.order(EventType.TERMINATE), up=False, again=one.define)
+            )
         bed.virsh(one.host, "destroy", "web-0")
         watch.close()
         print_table(
@@ -82,8 +89,15 @@ class _OneGuest:
         until(lambda: self._watch.receipts > 5)
 
     def measure(
-        self, name: str, rounds: int, action: Callable[[], object], *, up: bool = True
+        self,
+        name: str,
+        rounds: int,
+        action: Callable[[], object],
+        *,
+        up: bool = True,
+        again: Callable[[], object] = lambda: None,
     ) -> tuple[str, str, str, str]:
+        """Carry out an action several times, each time with the guest up or, by `again`, as it was before."""
         orders_s, calls_s = [], []
         for _ in range(rounds):
             with _needed_calls() as needed_s:
@@ -91,6 +105,7 @@ class _OneGuest:
                 action()
                 orders_s.append(time.perf_counter() - begun_s)
                 calls_s.append(sum(needed_s))
+            again()
             if up:
                 self.until_up()
         added_s = [order_s - call_s for order_s, call_s in zip(orders_s, calls_s, strict=True)]
@@ -99,12 +114,33 @@ class _OneGuest:
     def order(self, kind: EventType, *, live: bool = False) -> str:
         return _carried_out(self._executor, work_on(self._bed, kind, {"web-0": self.host}, live=live))
 
+    def redeploy(self) -> None:
+        self.order(EventType.REDEPLOY)
+        self.host = OTHER[self.host]
+
+    def start(self) -> None:
+        """Start the guest, and let it not boot: nothing here needs it any more."""
+        self._bed.virsh(self.host, "start", "web-0", "--paused")
+
+    def define(self) -> None:
+        self._bed.virsh(self.host, "define", str(self._bed.folder / "guests/web-0/domain.xml"))
+        self.start()
+
     def migrate(self) -> None:
         self._watch.restart()
         output = self.order(EventType.FREEZE, live=True)
         self.downtimes_s.append(int(output.split("a pause of ")[1].split()[0]) / 1000)
         self.silences_s.append(self._watch.longest_gap_s)
         self.host = OTHER[self.host]
+
+
+@contextmanager
+def _no_grace() -> Iterator[None]:
+    before, machine_work.PREEMPT_GRACE_S = machine_work.PREEMPT_GRACE_S, 0
+    try:
+        yield
+    finally:
+        machine_work.PREEMPT_GRACE_S = before
 
 
 @contextmanager

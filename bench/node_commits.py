@@ -23,7 +23,7 @@ from tests.support.postgres_servers import Server
 
 from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, UPDATE_DOMAINS, fill, scope_name
 from bench.measure import cost_of, median_ratio
-from bench.report import Verdict, at_least, print_table
+from bench.report import Verdict, at_least, at_most, print_table
 from bench.service import OPERATOR, Moves, finish, reboot, service_at
 from bench.size import Size
 from forewarn.app.service import Service
@@ -33,15 +33,22 @@ from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import KeptClock, ManualClock
 from forewarn.service.follower import Follower
 from forewarn.service.ticker import BATCH
-from forewarn.store.postgres.store import PostgresStore
+from forewarn.store.postgres.dsn import WRITE
+from forewarn.store.postgres.pool import Connection, Pool
+from forewarn.store.postgres.store import PostgresSession, PostgresStore
 
 NOTICE = timedelta(seconds=EVENT_TYPES[EventType.REBOOT].minimum_notice_s)
-LEAST_RATIO = 0.3
+BATCHED, SINGLE = "in batches, as the ticker does", "one event per commit"
+# By the number of writers.
+LEAST_RATIO = {BATCHED: {1: 0.7, 3: 0.6}, SINGLE: {1: 0.25, 3: 0.25}}
+MOST_OVER_FLOOR = 1.5
 BARE, PUBLISH, START, COMPLETE, ALL = "bare", "publish", "start", "complete", "all transitions"
+FLOOR = "as many bare statements"
 STATUS = {PUBLISH: Status.SCHEDULED, START: Status.STARTED, COMPLETE: Status.COMPLETED}
 MAX_STALE_S = 3_600.0
 MAKE_BARE = "CREATE TABLE bare (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, writer int, status text)"
 INSERT_BARE = "INSERT INTO bare (writer, status) VALUES (%s, 'Scheduled') RETURNING number"
+SELECT_BARE = "SELECT status FROM bare WHERE number = %s"
 UPDATE_BARE = "UPDATE bare SET status = 'Started' WHERE number = %s"
 
 
@@ -64,11 +71,65 @@ class Bare:
         self._connection.close()
 
 
+class Statements:
+    """Counts what this thread sends, to send as many of the cheapest statements in transactions of the same shape.
+
+    A transaction is whether it writes, and how many statements it sends before each wait for the server.
+    """
+
+    def __init__(self, address: str, writer: int) -> None:
+        self._transactions: list[tuple[bool, list[int]]] = []
+        self._connection = psycopg.connect(address, autocommit=True, prepare_threshold=0)
+        self._writer = writer
+        thread = threading.get_ident()
+        begin, touch, wait = Pool._begin, PostgresSession._touch, PostgresSession._wait
+
+        def noted_begin(pool: Pool, how: str, within_s: float) -> Connection:
+            if threading.get_ident() == thread:
+                self._transactions.append((how == WRITE, [0]))
+            return begin(pool, how, within_s)
+
+        def noted_touch(session: PostgresSession) -> None:
+            if threading.get_ident() == thread:
+                self._transactions[-1][1][-1] += 1
+            touch(session)
+
+        def noted_wait(session: PostgresSession) -> None:
+            if threading.get_ident() == thread and session._unanswered:
+                self._transactions[-1][1].append(0)
+            wait(session)
+
+        Pool._begin = noted_begin  # type: ignore[assignment,method-assign]
+        PostgresSession._touch = noted_touch  # type: ignore[assignment,method-assign]
+        PostgresSession._wait = noted_wait  # type: ignore[assignment,method-assign]
+
+    def forget(self) -> None:
+        self._transactions.clear()
+
+    def send_again(self) -> None:
+        """Send as many bare statements as were counted since `forget`."""
+        for writes, groups in self._transactions:
+            self._connection.execute("BEGIN")
+            with self._connection.pipeline() as pipeline:
+                for count in groups:
+                    cursors = [self._connection.execute(SELECT_BARE, [1]) for _ in range(count - writes)]
+                    if writes and count:
+                        cursors.append(self._connection.execute(INSERT_BARE, [self._writer]))
+                    pipeline.sync()
+                    for cursor in cursors:
+                        cursor.fetchall()
+                self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 class Writer:
     """Reboots its own scopes, update domain by update domain: each event is published, started and completed."""
 
-    def __init__(self, service: Service, clock: ManualClock, bare: Bare, scopes: range) -> None:
-        self._service, self._clock, self._bare = service, clock, bare
+    def __init__(self, service: Service, clock: ManualClock, bare: Bare, statements: Statements, scopes: range) -> None:
+        self._service, self._clock, self._bare, self._statements = service, clock, bare, statements
+        self._moved = 0
         self._targets = [Targets(scope=scope_name(number)) for number in scopes]
         self._moves = Moves(service)
         self._ids: list[str] = []
@@ -79,6 +140,9 @@ class Writer:
         if what == BARE:
             cost = cost_of(lambda: self._bare.commit(count))
             return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": count}
+        if what == FLOOR:
+            cost = cost_of(self._statements.send_again)
+            return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": self._moved}
         if what == "submit":
             self._ids = reboot(self._service, self._targets)
             self._tick(BATCH)  # records that it is published
@@ -87,8 +151,10 @@ class Writer:
             self._clock.move_to(self._clock.now() + NOTICE)
         work = {START: self._tick, PUBLISH: self._publish, COMPLETE: self._finish}[what]
         self._moves.take(STATUS[what])
+        self._statements.forget()
         cost = cost_of(lambda: work(count))
         moved = self._moves.take(STATUS[what])
+        self._moved = len(moved)
         if what == START:
             self._started = moved
         return {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "count": len(moved)}
@@ -124,14 +190,18 @@ def _following(store: PostgresStore, documents: Documents) -> Iterator[None]:
 def serve_steps(address: str, folder: Path, writer: int, scopes: int) -> None:
     logging.disable(logging.WARNING)
     clock = ManualClock(BEGINNING)
-    with closing(Bare(address, writer)) as bare, service_at(address, folder, clock) as (service, documents):
+    with (
+        closing(Bare(address, writer)) as bare,
+        closing(Statements(address, writer)) as statements,
+        service_at(address, folder, clock) as (service, documents),
+    ):
         if not isinstance(service.store, PostgresStore):
             raise RuntimeError(f"{address} is no PostgreSQL")
         with _following(service.store, documents):
-            own = Writer(service, clock, bare, range(writer * scopes, (writer + 1) * scopes))
+            own = Writer(service, clock, bare, statements, range(writer * scopes, (writer + 1) * scopes))
             print("ready", flush=True)
             for line in sys.stdin:
-                what, count = line.split()
+                what, count = line.strip().rsplit(" ", 1)
                 print(json.dumps(own.step(what, int(count))), flush=True)
 
 
@@ -182,7 +252,7 @@ def _round(writers: Writers, at_once: int, bare_commits: int) -> Round:
 
     def step(what: str, count: int) -> None:
         figures = writers.step(what, count)
-        for kind in (what,) if what == BARE else (what, ALL):
+        for kind in (what,) if what in (BARE, FLOOR) else (what, ALL):
             spent[kind] = [a + b for a, b in zip(spent[kind], figures, strict=True)]
 
     # Submitting plans the whole maintenance and publishes its first wave: more than a transition, so not counted.
@@ -191,6 +261,8 @@ def _round(writers: Writers, at_once: int, bare_commits: int) -> Round:
         for what in (START, COMPLETE, PUBLISH)[: 2 if wave == UPDATE_DOMAINS else 3]:
             step(BARE, bare_commits)  # so that both meet the same disk
             step(what, at_once)
+            if at_once == 1:
+                step(FLOOR, 1)
     writers.step(PUBLISH, BATCH)  # nothing is left to publish: each maintenance ends
     return {kind: (wall_s / count, cpu_s / count) for kind, (wall_s, cpu_s, count) in spent.items()}
 
@@ -202,7 +274,7 @@ def measure_commits(server: Server, folder: Path, size: Size) -> list[Verdict]:
         with closing(PostgresStore(address)) as store:
             fill(store, count * size.transition_scopes * MACHINES_PER_SCOPE)
         server.execute(MAKE_BARE, address.rpartition("/")[2])
-        rounds: dict[str, list[Round]] = {"in batches, as the ticker does": [], "one event per commit": []}
+        rounds: dict[str, list[Round]] = {BATCHED: [], SINGLE: []}
         with _writers(address, folder, count, size.transition_scopes) as writers:
             for turn in range(-size.judged, size.transition_rounds):
                 for name, at_once in zip(rounds, (BATCH, 1), strict=True):
@@ -211,10 +283,14 @@ def measure_commits(server: Server, folder: Path, size: Size) -> list[Verdict]:
                         rounds[name].append(found)
         names = {name: f"{count} writer{'s' * (count > 1)}, {name}" for name in rounds}
         for name, each in rounds.items():
-            rows += [[names[name], kind, *_figures(each, kind)] for kind in (BARE, ALL, START, COMPLETE, PUBLISH)]
-        batched, name = next(iter(rounds.values())), next(iter(names.values()))
-        ratio = median_ratio([r[BARE][0] for r in batched], [r[ALL][0] for r in batched])
-        verdicts.append(at_least(f"transitions per bare PostgreSQL commit, {name},", ratio, LEAST_RATIO))
+            kinds = [kind for kind in (BARE, ALL, START, COMPLETE, PUBLISH, FLOOR) if kind in each[0]]
+            rows += [[names[name], kind, *_figures(each, kind)] for kind in kinds]
+        for name, each in rounds.items():
+            ratio = median_ratio([r[BARE][0] for r in each], [r[ALL][0] for r in each])
+            least = LEAST_RATIO[name].get(count, 0.0)
+            verdicts.append(at_least(f"transitions per bare PostgreSQL commit, {names[name]},", ratio, least))
+        over_floor = median_ratio([r[ALL][0] for r in rounds[SINGLE]], [r[FLOOR][0] for r in rounds[SINGLE]])
+        verdicts.append(at_most(f"wall time, {names[SINGLE]} / {FLOOR},", over_floor, MOST_OVER_FLOOR))
     title = f"Committed transitions beside bare commits on PostgreSQL, median of {size.transition_rounds} interleaved rounds"
     print_table(title, ["how", "what", "wall each", "per second", "wall ratio", "CPU each, ours"], rows)
     return verdicts

@@ -18,7 +18,7 @@ from bench.service import OPERATOR, service_on
 from bench.size import Size
 from forewarn.app.service import Service
 from forewarn.core.change import Change
-from forewarn.core.model import EventType, GroupBy, Host, MaintenanceRequest, Strategy, Targets
+from forewarn.core.model import EventType, GroupBy, Host, HostMode, MaintenanceRequest, Strategy, Targets
 from forewarn.core.preview import forecast
 from forewarn.service.clock import ManualClock
 from forewarn.service.selection import resolved_targets
@@ -32,6 +32,7 @@ BY_DOMAIN = MaintenanceRequest(type=EventType.REBOOT, targets=EVERYTHING)
 BY_HOST = MaintenanceRequest(
     type=EventType.REBOOT, targets=EVERYTHING, strategy=Strategy(group_by=GroupBy.HOST, max_parallel=10)
 )
+EVACUATION = MaintenanceRequest(type=EventType.FREEZE, targets=Targets(hosts=("*",)), host_mode=HostMode.EVACUATE)
 BY_LABEL = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(labels="rack=r0,!gpu"))
 ROWS = "SELECT m.scope, m.name, m.update_domain, m.host, m.labels, h.labels FROM machines m LEFT JOIN hosts h ON h.name = m.host"
 
@@ -42,7 +43,7 @@ def run(folder: Path, size: Size) -> list[Verdict]:
     hosts = _fill(path, machines)
     with service_on(path, ManualClock(BEGINNING)) as service:
         store, control = service.store, service.control
-        by_domain, by_host = control.plan(BY_DOMAIN, OPERATOR), control.plan(BY_HOST, OPERATOR)
+        by_domain, by_host, evacuation = (control.plan(each, OPERATOR) for each in (BY_DOMAIN, BY_HOST, EVACUATION))
         subjects: dict[str, Callable[[], object]] = {
             "bare pass over the rows": lambda: _bare_pass(path),
             "choose every machine": lambda: resolved_targets(store, BY_DOMAIN),
@@ -51,6 +52,7 @@ def run(folder: Path, size: Size) -> list[Verdict]:
             "plan by host": lambda: control.plan(BY_HOST, OPERATOR),
             "preview by update domain": lambda: forecast(by_domain.snapshot, by_domain.maintenance_id, BEGINNING),
             "preview by host": lambda: forecast(by_host.snapshot, by_host.maintenance_id, BEGINNING),
+            "preview an evacuation": lambda: forecast(evacuation.snapshot, evacuation.maintenance_id, BEGINNING),
         }
         costs: dict[str, list[Cost]] = {name: [] for name in subjects}
         for _ in range(rounds):
@@ -75,7 +77,9 @@ def run(folder: Path, size: Size) -> list[Verdict]:
 
 def _measure_ticks(service: Service, machines: int, rounds: int) -> None:
     """Submit the maintenance by host, and compare what a tick reads with all its events."""
-    maintenance_id = service.control.submit(BY_HOST, OPERATOR)
+    submitted: list[str] = []
+    scheduling = cost_of(lambda: submitted.append(service.control.submit(BY_HOST, OPERATOR)))
+    (maintenance_id,) = submitted
     subjects: dict[str, Callable[[], object]] = {
         "read all its events": lambda: service.store.snapshot(Focus(maintenances=(maintenance_id,))),
         "a tick that finds nothing to do": lambda: service.control.tick([maintenance_id], OPERATOR),
@@ -85,7 +89,8 @@ def _measure_ticks(service: Service, machines: int, rounds: int) -> None:
         for name, work in subjects.items():
             costs[name].append(cost_of(work))
     whole = [cost.cpu_s for cost in costs["read all its events"]]
-    rows = [
+    rows = [["schedule it, once", milliseconds(scheduling.cpu_s), f"{scheduling.cpu_s / min(whole):.3f}"]]
+    rows += [
         [name, milliseconds(median(each).cpu_s), f"{median_ratio([c.cpu_s for c in each], whole):.3f}"]
         for name, each in costs.items()
     ]

@@ -268,8 +268,9 @@ def _both(places: Mapping[tuple[str, str], Place], shape: str) -> list[Place]:
 def measure(places: Sequence[Place], page: str, rounds: int, change: str = "") -> list[list[Cost]]:
     """The cost of one page at each place, round by round; with `change` that change is made before each."""
     costs: list[list[Cost]] = [[] for _ in places]
-    pages = PAGES_PER_ROUND if rounds > 1 else 1  # one at toy size
-    for turn in range(rounds + 1):
+    # At toy size one page, and nothing to warm up.
+    pages, first_turn = (PAGES_PER_ROUND, 0) if rounds > 1 else (1, 1)
+    for turn in range(first_turn, rounds + 1):
         for each, known in list(zip(places, costs, strict=True))[:: 1 if turn % 2 else -1]:
             spent = NOTHING
             for _ in range(pages):

@@ -1,4 +1,7 @@
-"""Real processes from outside: how soon `forewarn serve` is ready and how much memory it holds, beside a bare peer."""
+"""Real processes from outside: how soon `forewarn serve` is ready and how much memory it holds, beside bare peers.
+
+The peer of a start with a fleet reads the rows of its scopes and machines into lists of tuples and does nothing else.
+"""
 
 import os
 import statistics
@@ -12,13 +15,24 @@ from pathlib import Path
 from tests.support.waiting import PATIENCE_S
 
 from bench.measure import Cost, median, median_ratio, resident_bytes, spent_cpu_s
-from bench.report import print_table
+from bench.memory import MOST_BYTES
+from bench.report import Verdict, at_most, print_table
 from bench.size import Size
 
 # What any service of this kind must at least do: start Python and import the web framework.
 PEER = "import starlette.applications, uvicorn; print('ready', flush=True); input()"
 PEER_NAME = "bare peer: Python, uvicorn, starlette"
 EMPTY_NAME = "serve, empty"
+BARE = """
+import sqlite3
+with sqlite3.connect({path!r}) as connection:
+    scopes = connection.execute("SELECT * FROM scopes").fetchall()
+    machines = connection.execute(
+        "SELECT m.*, a.interface, a.address FROM machines m JOIN machine_addresses a USING (scope, name)").fetchall()
+print("ready", flush=True)
+input()
+"""
+MOST_READY_RATIO = 2.5
 SETTLE_S = 0.3
 
 
@@ -30,23 +44,39 @@ class Start:
     memory_bytes: int
 
 
-def measure_processes(databases: Mapping[int, Path], size: Size) -> None:
+def measure_processes(databases: Mapping[int, Path], size: Size) -> list[Verdict]:
     folder = next(iter(databases.values())).parent
-    commands = {PEER_NAME: [sys.executable, "-c", PEER], EMPTY_NAME: _serve(folder / "empty.db")}
-    commands |= {_name(machines): _serve(path) for machines, path in databases.items()}
+    commands = {PEER_NAME: [sys.executable, "-c", PEER], EMPTY_NAME: serve_command(folder / "empty.db")}
+    for machines, path in databases.items():
+        commands[_bare_name(machines)] = [sys.executable, "-c", BARE.format(path=str(path))]
+        commands[_name(machines)] = serve_command(path)
     starts: dict[str, list[Start]] = {name: [] for name in commands}
     for _ in range(size.spawns):
         for name, command in commands.items():
             starts[name].append(start_of(command))
     _report(starts, tuple(databases))
+    largest = max(databases)
+    return [
+        ready_verdict(largest, "SQLite", starts[_name(largest)], starts[_bare_name(largest)]),
+        at_most(f"bytes per machine, service with {largest:,}", _per_machine(starts, largest), MOST_BYTES),
+    ]
+
+
+def ready_verdict(machines: int, store: str, serve: Sequence[Start], bare: Sequence[Start]) -> Verdict:
+    ratio = median_ratio([s.ready.wall_s for s in serve], [s.ready.wall_s for s in bare])
+    return at_most(f"ready with {machines:,} machines on {store} / a bare SELECT", ratio, MOST_READY_RATIO)
 
 
 def _name(machines: int) -> str:
     return f"serve, {machines:,} machines"
 
 
-def _serve(path: Path) -> list[str]:
-    flags = ["--store", f"sqlite:{path}", "--operator", "127.0.0.1:0", "--guest", "127.0.0.1:0"]
+def _bare_name(machines: int) -> str:
+    return f"bare SELECT, {machines:,} machines"
+
+
+def serve_command(path: Path, guest: str = "127.0.0.1:0") -> list[str]:
+    flags = ["--store", f"sqlite:{path}", "--operator", "127.0.0.1:0", "--guest", guest]
     return [sys.executable, "-m", "forewarn", "serve", *flags, "--state-dir", str(path.parent), "--log-level", "error"]
 
 
@@ -76,8 +106,7 @@ def _watched(process: "subprocess.Popen[str]", began_s: float) -> Start:
 
 def _report(starts: Mapping[str, Sequence[Start]], sizes: Sequence[int]) -> None:
     peer = [s.ready.cpu_s for s in starts[PEER_NAME]]
-    empty_bytes = _memory(starts[EMPTY_NAME])
-    per_machine = {_name(n): f"{(_memory(starts[_name(n)]) - empty_bytes) / n:.1f} B" for n in sizes}
+    per_machine = {_name(n): f"{_per_machine(starts, n):.1f} B" for n in sizes}
     rows = []
     for name, each in starts.items():
         ready = median([s.ready for s in each])
@@ -94,6 +123,10 @@ def _report(starts: Mapping[str, Sequence[Start]], sizes: Sequence[int]) -> None
         )
     title = f"From spawn to ready, and resident memory then; median of {len(peer)} interleaved spawns"
     print_table(title, ["process", "wall", "CPU", "CPU ratio", "memory", "per machine"], rows)
+
+
+def _per_machine(starts: Mapping[str, Sequence[Start]], machines: int) -> float:
+    return (_memory(starts[_name(machines)]) - _memory(starts[EMPTY_NAME])) / machines
 
 
 def _memory(starts: Sequence[Start]) -> float:

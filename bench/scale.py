@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.fleet import fill, scopes_of
+from bench.fleet_file import measure_fleet_file
 from bench.lateness import measure_lateness
+from bench.loading import measure_loading
 from bench.measure import Cost, cost_of
 from bench.memory import measure_memory
 from bench.processes import measure_processes
@@ -17,10 +19,10 @@ from forewarn.store.sqlite.store import SqliteStore
 
 def run(folder: Path, size: Size) -> list[Verdict]:
     databases = _build(folder, size.machines)
-    measure_memory(size.machines)
-    measure_processes(databases, size)
     largest = max(size.machines)
-    verdicts = measure_ticks(databases, size) + measure_rules(folder, size)
+    verdicts = measure_memory(size.machines) + measure_processes(databases, size) + measure_loading(databases[largest])
+    verdicts += measure_fleet_file(folder, largest)
+    verdicts += measure_ticks(databases, size) + measure_rules(folder, size)
     return verdicts + measure_lateness(databases[largest], scopes_of(largest), size)
 
 

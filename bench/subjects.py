@@ -111,10 +111,25 @@ def serving_at(
         *("--guest", f"127.0.0.1:{port}", "--operator", "127.0.0.1:0", "--state-dir", str(state)),
         *options,
     ]
+    with _ready(name, command, limits) as subject:
+        yield subject
+
+
+@contextmanager
+def bare_loop(folder: Path, answer: bytes) -> Iterator[Subject]:
+    """The system calls of a poll, in plain Python, without any of our code."""
+    kept = folder / "bare-loop-answer"
+    kept.write_bytes(answer)
+    with _ready("bare loop", [sys.executable, "-m", "bench.bare_loop", str(kept)]) as subject:
+        yield subject
+
+
+@contextmanager
+def _ready(name: str, command: Sequence[str], limits: Mapping[str, str] = LIMITS) -> Iterator[Subject]:
     with _running(pinned(command), limits) as process:
         line = next((each for each in process.stdout or () if each.startswith("ready ")), "")
         if not line:
-            raise RuntimeError("forewarn serve ended before it was ready")
+            raise RuntimeError(f"{name} ended before it was ready")
         yield Subject(name, process.pid, guest_port(line))
 
 
