@@ -55,6 +55,7 @@ PAGES = {
     "store": "/store",
     "budget": "/budget",
     "week": "/week",
+    "windows": "/windows",
     "plan": "/plan",
     "plan-refused": "/plan?target=scope&scope=nowhere&duration=60s",
     "plan-preview": "/plan?target=scope&scope=shop",
