@@ -19,6 +19,8 @@ from scripts.test_parts import BIN, LOGS, PARTS, ROOT, run
 
 BUSY_LOOPS = 4
 PROCESSES = 2 * (os.cpu_count() or 1)
+# A loop ends when its parent is gone, however the parent ended.
+LOOP = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 
 def main() -> int:
@@ -67,7 +69,7 @@ def in_parallel(command: Sequence[str]) -> list[str]:
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
     """Keep `count` processes computing until the block ends."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"], cwd=ROOT) for _ in range(count)]
+    loops = [subprocess.Popen([sys.executable, "-c", LOOP], cwd=ROOT) for _ in range(count)]
     try:
         yield
     finally:

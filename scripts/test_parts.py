@@ -1,4 +1,4 @@
-"""Run the parts of the tests, four at a time, and print how long each took. `make test`, `quick` and `soak` call it.
+"""Run the parts of the tests, five at a time, and print how long each took. `make test`, `quick` and `soak` call it.
 
 A part that passes prints one line; its output is kept in `test-logs/`. A part that fails does not stop the others: the
 end of its output is printed when all have ended. The last lines name every failed test, how to run one alone, and where
@@ -37,7 +37,7 @@ PARTS: dict[str, list[str]] = {
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
     "testing": [*PYTEST, "tests/testing"],
     "windows": [*PYTEST, "tests/integration/windows"],
-    "kvm": [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/integration/kvm"],
+    "kvm": [*PYTEST, "-n", "6", "--dist", "loadscope", "tests/integration/kvm"],
     "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
     "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],
     "operator": [*PYTEST, "tests/operator"],
@@ -45,10 +45,10 @@ PARTS: dict[str, list[str]] = {
     "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/nodes"],
     "guest": [*PYTEST, "tests/guest"],
     "bench": [str(BIN / "python"), "-m", "bench", "--toy"],
-    "cli": [*PYTEST, "tests/cli"],
     "store": [*PYTEST, "tests/store"],
     "properties": [*PYTEST, "tests/properties"],
     "service": [*PYTEST, "tests/executors", "tests/libvirt", "tests/service", "tests/app"],
+    "cli": [*PYTEST, "tests/cli"],
     "crash": [*PYTEST, "tests/integration/crash"],
     "dist": [*PYTEST, "tests/dist"],
     "demo": [*PYTEST, "tests/demo"],
@@ -67,8 +67,8 @@ QUICK: dict[str, list[str]] = {
     "endpoint": [*PYTEST, "tests/endpoint", "-m", "not slow"],
 }
 LONG = ("properties", "endpoint", "guest", "handlers", "testing", "crash", "simulation", "chaos", "kvm")
-# Twice as many as there are cores: most parts wait for half of their time, for programs to start and deadlines to pass.
-LANES = 4
+# More than twice the cores: most parts wait for more than half of their time, for programs to start and deadlines to pass.
+LANES = 5
 # How much of a failed part is printed: the tracebacks of a few tests and pytest's summary.
 SHOWN_LINES = 200
 # As pytest's summary prints them: "FAILED tests/x.py::test_y[z] - reason".
@@ -82,6 +82,7 @@ class Result:
     code: int
     output: str
     cpu_s: float = 0.0  # of the part and the programs it waited for
+    started_s: float = 0.0  # on the monotonic clock
 
     def line(self) -> str:
         """Say in one line how the part ended: its own last line tells how many tests there were."""
@@ -123,9 +124,10 @@ def main() -> int:
     for name in names:
         result = results[name]
         state = "ok" if result.code == 0 else f"FAILED ({result.code})"
-        print(f"{name:<16} {result.seconds:6.1f} s  {result.cpu_s:6.1f} s of CPU  {state}")
+        begun_s = result.started_s - started_s
+        print(f"{name:<16} {result.seconds:6.1f} s from {begun_s:5.1f} s  {result.cpu_s:6.1f} s of CPU  {state}")
     cpu_s = sum(result.cpu_s for result in results.values())
-    print(f"{'all':<16} {time.monotonic() - started_s:6.1f} s  {cpu_s:6.1f} s of CPU")
+    print(f"{'all':<16} {time.monotonic() - started_s:6.1f} s               {cpu_s:6.1f} s of CPU")
     print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
     print_failures(failed)
     return 1 if failed else 0
@@ -155,7 +157,7 @@ def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Re
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     code = process.returncode = os.waitstatus_to_exitcode(status)
-    return Result(name, time.monotonic() - started_s, code, text, used.ru_utime + used.ru_stime)
+    return Result(name, time.monotonic() - started_s, code, text, used.ru_utime + used.ru_stime, started_s)
 
 
 def print_failures(failed: Sequence[Result]) -> None:
