@@ -87,9 +87,8 @@ class Result:
     def line(self) -> str:
         """Say in one line how the part ended: its own last line tells how many tests there were."""
         last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "")
-        return (
-            f"{self.name}, {self.seconds:.0f} s, {'ok' if self.code == 0 else f'FAILED ({self.code})'}: {last.strip()}"
-        )
+        state = "ok" if self.code == 0 else f"FAILED ({self.code})"
+        return f"{self.name}, {self.seconds:.0f} s, {self.cpu_s:.0f} s of CPU, {state}: {last.strip()}"
 
     def failures(self) -> list[str]:
         """Return the failed tests by their ids, or the part's own name where no test can be named."""

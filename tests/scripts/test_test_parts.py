@@ -38,8 +38,8 @@ def test_the_end_of_a_red_run_has_three_lines(capsys: pytest.CaptureFixture[str]
 
 def test_a_part_ends_with_one_line() -> None:
     """It repeats what the part printed last, which says how many tests there were."""
-    assert Result("guest", 3.4, 1, OUTPUT).line() == "guest, 3 s, FAILED (1): 2 failed, 1 passed in 3.0s"
-    assert Result("check", 1.0, 0, "").line() == "check, 1 s, ok: "
+    assert Result("guest", 3.4, 1, OUTPUT).line() == "guest, 3 s, 0 s of CPU, FAILED (1): 2 failed, 1 passed in 3.0s"
+    assert Result("check", 1.0, 0, "").line() == "check, 1 s, 0 s of CPU, ok: "
 
 
 def test_flaky_runs_use_twice_as_many_processes_as_cores() -> None:
