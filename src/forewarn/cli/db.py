@@ -42,7 +42,7 @@ Store = Annotated[
 
 @app.command("status")
 def status(store: Store = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Where the database is, its schema, and how much is in it."""
+    """Show where the database is, its schema, and how much is in it."""
     database = _database(store, config)
     facts = [("database", database.name), *database.describe()]
     data = {name.replace(" ", "_"): value for name, value in facts}
