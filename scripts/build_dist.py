@@ -1,7 +1,7 @@
 """Builds the wheel and the source archive into the folder given. `make dist` calls it.
 
-With the development environment's own pinned build backend: nothing is fetched, and the wheel is made from the source archive,
-so that whoever builds from that gets the same.
+Uses the pinned build backend of the development environment, so nothing is fetched. Builds the wheel from the source archive, so
+that a user who builds from the archive gets the same wheel.
 """
 
 import subprocess

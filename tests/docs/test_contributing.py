@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: it has a row for every room, and the files it names exist."""
+"""CONTRIBUTING.md: it has a row for every package, and the files it names exist."""
 
 import ast
 import re
@@ -13,21 +13,21 @@ BASES = (ROOT, SOURCE, SOURCE / "store", SOURCE / "operator")
 RETIRED = {"told", "said", "asked", "settle", "settled", "house", "desk", "words"}
 
 
-def test_every_room_has_a_row() -> None:
-    """A new package needs a row in the table of rooms."""
-    rooms = {folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").exists()}
+def test_every_package_has_a_row() -> None:
+    """A new package needs a row in the table of packages."""
+    packages = {folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").exists()}
     rows = set(re.findall(r"^\| `(\w+)/` \|", TEXT, re.MULTILINE))
-    assert rows == rooms
+    assert rows == packages
 
 
-def test_every_room_says_what_it_owns() -> None:
+def test_every_package_says_what_it_owns() -> None:
     """The docstring of a package is where a newcomer reads what belongs there."""
     for page in SOURCE.glob("*/__init__.py"):
         assert ast.get_docstring(ast.parse(page.read_text("utf-8"))), page
 
 
 def test_the_files_it_names_exist() -> None:
-    """Paths are relative to the checkout, to `src/forewarn/`, or to the room that the row is about."""
+    """Paths are relative to the checkout, to `src/forewarn/`, or to the package that the row is about."""
     paths = re.findall(r"`([\w./-]+/[\w./-]*)`", TEXT)
     assert len(paths) > 50
     missing = [path for path in paths if not any((base / path).exists() for base in BASES)]

@@ -89,7 +89,9 @@ def test_a_store_that_is_away_is_only_a_warning(caplog: pytest.LogCaptureFixture
         assert status(client.ask(get())) == 200
         served.store.away = True
         served.server.parts.write_seen()
-        until(lambda: "could not save the last-seen times or sightings of guests: the store is away" in caplog.text)
+        until(
+            lambda: "could not save when guests were last seen or first saw an event: the store is away" in caplog.text
+        )
         assert status(client.ask(get())) == 200
 
 

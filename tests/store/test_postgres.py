@@ -421,7 +421,7 @@ def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
         until(lambda: alone.execute(f"SELECT count(*) {waiting}") == [(1,)])
         alone.execute(f"SELECT pg_cancel_backend(pid) {waiting}")
         thread.join()
-        assert "may be lost with it" in str(errors[0])
+        assert "may be lost with the server" in str(errors[0])
         store.close()
 
 

@@ -1,4 +1,4 @@
-"""The embedded store's file in a hostile world: wrong files, full disks, read-only disks, a second process."""
+"""The SQLite store's file in a hostile world: wrong files, full disks, read-only disks, a second process."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""How the embedded store finds things: by an index, whatever the size of the history. Every named query is looked at."""
+"""How the SQLite store finds things: by an index, whatever the size of the history. Every named query is looked at."""
 
 import re
 import sqlite3

@@ -1,4 +1,4 @@
-"""The embedded store's schema: fresh and migrated databases are the same, and SQL itself refuses what must not be."""
+"""The SQLite store's schema: fresh and migrated databases are the same, and SQL itself refuses what must not be."""
 
 import re
 import sqlite3

@@ -2,5 +2,5 @@
 
 `node`: the parts, without settings. `service`: the node with its settings. `server`: the service with its threads.
 
-Imports every room below; only `cli`, `testing` and `demo` import it.
+Imports every package below it; only `cli`, `testing` and `demo` import it.
 """

@@ -32,9 +32,9 @@ from forewarn.service.ticker import Ticker
 from forewarn.store import Backlog, Focus, MaintenanceQuery, SharedStore, Store
 from forewarn.store.opening import store_kind
 
-# Counting takes longer the more events are open: not for every request.
+# Counting takes longer the more events are open, so a count is kept for this long.
 BACKLOG_KEPT_S = 2.0
-# Among so many of the newest drills, one that has ended is looked for.
+# The last drill that has ended is searched among this many of the newest drills.
 MAX_DRILLS_READ = 10
 
 

@@ -42,7 +42,7 @@ REAL = Times()
 
 
 def follow(shared: SharedStore, times: Times = REAL, saved: SavedReading | None = None) -> tuple[Follower, KeptClock]:
-    """Start following a store that other nodes write to: from here on no change is missed, and its time is ours.
+    """Start following a store that other nodes write to. From then on the follower misses no change, and its clock is ours.
 
     `saved` keeps a reading of the store's clock for the next start of this node.
     """
@@ -129,7 +129,7 @@ class Node:
 
 
 class EndpointParts:
-    """Documents in memory, last-seen times, and the one writer that does every write of a guest in turn."""
+    """Documents in memory, last-seen times, and the writer that saves what guests send, one request after another."""
 
     def __init__(
         self,
@@ -144,9 +144,9 @@ class EndpointParts:
         first_call_delay_s: float = 0.0,
         listens: bool = True,
     ) -> None:
-        """`listens` is False for a node without guests, which must not disable scopes for their silence.
+        """Wire the parts; the caller loads the documents.
 
-        The caller loads the documents.
+        `listens` is False for a node without guests. Such a node gets no requests, so it must not disable silent scopes.
         """
         self._writer = writer
         follower, monotonic = node.follower, node.times.monotonic
@@ -173,7 +173,7 @@ class EndpointParts:
             node.ticker.call_periodically(self.last_seen)
 
     def write_seen(self) -> None:
-        """Have the writer save when machines were last seen."""
+        """Let the writer save when machines were last seen."""
         if seen := self.endpoint.take_seen():
             self._writer.submit(self._try_seen, seen)
 
@@ -182,9 +182,9 @@ class EndpointParts:
             self.endpoint.loop.call_from_thread(lambda: self.endpoint.requeue_seen(seen))
 
     def write_first_seen(self) -> None:
-        """Have the writer save one batch, then the next: each behind the approvals that were queued meanwhile."""
-        if sightings := self.endpoint.take_first_seen():
-            written = self._writer.submit(try_to_write, lambda: self.last_seen.write_first_seen(sightings))
+        """Let the writer save one batch, then the next. Approvals that arrive meanwhile come before the next batch."""
+        if batch := self.endpoint.take_first_seen():
+            written = self._writer.submit(try_to_write, lambda: self.last_seen.write_first_seen(batch))
             written.add_done_callback(lambda _: self.endpoint.loop.call_from_thread(self.write_first_seen))
 
 
@@ -194,7 +194,7 @@ def try_to_write(write: Callable[[], None]) -> bool:
         write()
         return True
     except ServiceError as error:
-        log.warning("could not save the last-seen times or sightings of guests: %s", error)
+        log.warning("could not save when guests were last seen or first saw an event: %s", error)
     except Exception:
-        log.exception("could not save the last-seen times or sightings of guests")
+        log.exception("could not save when guests were last seen or first saw an event")
     return False

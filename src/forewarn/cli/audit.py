@@ -85,7 +85,7 @@ def verify(
         _exported(file) if file is not None else (session.api.get("/v1/audit/chain"), _entries(session.api))
     )
     check = _checked(chain, entries, head)
-    # Entries that were pruned meanwhile are missing at the start that was read before: read again.
+    # If the service pruned entries after the start of the chain was read, they are missing: read everything again.
     while file is None and check.fault and (moved := session.api.get("/v1/audit/chain"))["start"] != chain["start"]:
         chain = moved
         check = _checked(chain, _entries(session.api), head)

@@ -42,7 +42,7 @@ Store = Annotated[
 
 @app.command("status")
 def status(store: Store = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Where the database is, its schema, and how much is in it."""
+    """Show where the database is, its schema, and how much is in it."""
     database = _database(store, config)
     facts = [("database", database.name), *database.describe()]
     data = {name.replace(" ", "_"): value for name, value in facts}
@@ -66,7 +66,7 @@ def backup(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the embedded database in one consistent piece, also while the service runs; for PostgreSQL use pg_dump."""
+    """Copy the SQLite database in one consistent piece, also while the service runs; for PostgreSQL use pg_dump."""
     from forewarn.store.sqlite import file
 
     path = _file(store, config, "pg_dump --format=custom --file=FILE DATABASE")
@@ -87,7 +87,7 @@ def restore(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the embedded database by a backup, whole or not at all, and hold it; the service must not be running.
+    """Replace the SQLite database by a backup, whole or not at all, and hold it; the service must not be running.
 
     A token that was revoked after the backup is valid again, unless you use --revoke-tokens. Every login ends.
 
@@ -213,7 +213,7 @@ def _control(store: str | None, config: Path | None) -> Iterator["Control"]:
     open_database(loaded.store_direct or loaded.store_url).describe()  # refuses a file that does not exist
     opened = open_store(loaded.store_url, direct=loaded.store_direct, connections=1)
     try:
-        # As the service does at its start. A manual or faster clock of a running service may be ahead: nobody else knows it.
+        # As the service does at its start. Only a running service knows how far its manual or faster clock is ahead.
         clock: Clock = (
             KeptClock(opened.now)
             if isinstance(opened, SharedStore)
@@ -232,7 +232,7 @@ def _database(store: str | None, config: Path | None) -> "Database":
 
 
 def _file(store: str | None, config: Path | None, instead: str) -> Path:
-    """Return the file of the embedded database; `instead` is the command to suggest for PostgreSQL."""
+    """Return the file of the SQLite database; `instead` is the command to suggest for PostgreSQL."""
     from forewarn.store.opening import store_file
 
     return store_file(_settings(store, config).store_url, instead)

@@ -100,7 +100,7 @@ def why_event(session: Session, event: Id) -> None:
 
 
 def _read(session: Session, event: str) -> Json:
-    """Return an event. The id of a host's order is answered with the command that shows it."""
+    """Return an event. For the id of a host's order, raise an error with the command that shows the order."""
     try:
         return session.api.get(session.path_to("event", event))  # type: ignore[no-any-return]
     except (Failed, NotFound) as error:
@@ -173,7 +173,7 @@ def reschedule(session: Session, event: Id, not_before: NewTime) -> None:
 
 @command(app, "retry")
 def retry(session: Session, event: Id) -> None:
-    """Issue an order that failed or is in doubt again, as a new attempt."""
+    """Retry an order that failed or is in doubt, as a new attempt."""
     _apply(session, event, "retry")
 
 

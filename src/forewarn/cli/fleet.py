@@ -67,7 +67,7 @@ def apply(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Change the fleet to match the file, completely or not at all. Ask before more than 10 scopes, machines and hosts go."""
+    """Change the fleet to match the file, or change nothing. Ask before removing more than 10 scopes, machines and hosts."""
     text = _read_checked(session, file)
     if prune and not dry_run and not yes:
         planned = _post(session, file, text, prune=True, dry_run=True)

@@ -29,7 +29,7 @@ TAKE_HOST = (
     " `forewarn order finish {order}`"
 )
 CLEAR_HOST = "stop or move what runs on host {host}: its work can begin then"
-# By the code of the reason: who may run the commands, and the commands. For other reasons there is only to wait.
+# By the code of the reason: who may run the commands, and the commands. For other reasons no command helps: the caller waits.
 HINTS: Mapping[str, tuple[frozenset[Role], str]] = {
     "approval": (OWNERS, "run `forewarn event approve {event}` to let it start without further approvals"),
     "budget": (OPERATORS, "run `forewarn budget show` to see what is down"),

@@ -60,7 +60,7 @@ def list_hooks(session: Session, match: Match = None, limit: Limit = 50, cursor:
 
 @command(app, "show")
 def show(session: Session, hook: HookArgument) -> None:
-    """One hook without its secret: what it gets, how far it is, and why it fails."""
+    """Show a hook without its secret: what it gets, how far it is, and why it fails."""
     found, now = session.api.get(session.path_to("hook", hook)), session.now()
     facts: list[tuple[str, object]] = [
         ("id", found["id"]),
@@ -116,7 +116,7 @@ def replay(
         int, typer.Option("--from", metavar="ENTRY", min=1, help="An entry of the audit log.", show_default=False)
     ],
 ) -> None:
-    """Send an entry and all that follow again. A later entry than the next one skips entries."""
+    """Send this entry and all later ones again. An entry later than the next one skips the entries before it."""
     found = session.api.post(session.path_to("hook", hook, "replay"), {"from_entry": from_entry})
     session.out.result(found, f"hook {found['id']} goes on with entry {from_entry}")
 

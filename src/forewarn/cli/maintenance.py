@@ -347,7 +347,7 @@ def cancel(session: Session, maintenance: Id) -> None:
 
 @command(app, "pause")
 def pause(session: Session, maintenance: Id) -> None:
-    """Start no more events of a maintenance until it is resumed."""
+    """Pause a maintenance: publish and start none of its events until it is resumed."""
     _apply(session, maintenance, "pause")
 
 
@@ -359,7 +359,7 @@ def resume(session: Session, maintenance: Id) -> None:
 
 @command(app, "continue")
 def continue_(session: Session, maintenance: Id) -> None:
-    """Continue a maintenance that stopped after the wave of its --pause-after."""
+    """Continue a maintenance that pauses after the wave of its --pause-after."""
     _apply(session, maintenance, "continue")
 
 
@@ -477,7 +477,7 @@ def skip_host(
 
 @command(app, "reschedule-host")
 def reschedule_host(session: Session, maintenance: Id, host: Host, not_before: NewTime) -> None:
-    """Move a host whose machines have not begun to leave to another time, after hosts that were not moved."""
+    """Reschedule a host whose machines have not begun to leave. Hosts that were not rescheduled come before it."""
     body = {"not_before": moment("--not-before", not_before, session.now())}
     changed = session.api.post(session.path_to("maintenance", maintenance, "hosts", host, "reschedule"), body)
     session.out.result(changed, f"host {host} has its turn at {full_time(body['not_before'])} or later")

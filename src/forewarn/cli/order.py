@@ -128,13 +128,13 @@ def show(session: Session, order: Id) -> None:
 
 @command(app, "retry")
 def retry(session: Session, order: Id) -> None:
-    """Retry the work on a host, which failed or is in doubt. For the work of an event, use `forewarn event retry`."""
+    """Retry an order of a host that failed or is in doubt. For the order of an event, use `forewarn event retry`."""
     _show(session, session.api.post(session.path_to("order", order, "retry")))
 
 
 @command(app, "abandon")
 def abandon(session: Session, order: Id) -> None:
-    """Abandon the work on a host, which failed or is in doubt: it stays undone, and the host stays cordoned."""
+    """Abandon an order of a host that failed or is in doubt. Its work stays undone, and the host stays cordoned."""
     _show(session, session.api.post(session.path_to("order", order, "abandon")))
 
 

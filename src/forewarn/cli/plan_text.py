@@ -50,7 +50,7 @@ def _host_summary(maintenance: Json) -> str:
 
 
 def host_rows(plan: Json) -> Rows:
-    """Return the hosts of a plan in their turn. Those that come later may carry other machines by then."""
+    """Return the hosts of a plan in the order of their turns. A later host may carry other machines when its turn comes."""
     return [
         (turn, host["host"], ", ".join(host["machines"]) or "none", _targets(plan, host))
         for turn, host in enumerate(plan["hosts"], start=1)

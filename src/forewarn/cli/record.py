@@ -92,7 +92,7 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 def _ends() -> SimpleQueue[tuple[str, bool]]:
-    """Return the queue of reasons to end the recording, each with whether it is a good one; a signal is a good one."""
+    """Return the queue of reasons to end the recording, each with whether the command succeeds; with a signal it does."""
     ended: SimpleQueue[tuple[str, bool]] = SimpleQueue()  # two signals at once may interrupt a `put` with another
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.put((STOPPED, True)))

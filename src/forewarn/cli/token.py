@@ -74,7 +74,7 @@ def list_tokens(session: Session, match: Match = None, limit: Limit = 50, cursor
 
 @command(app, "show")
 def show(session: Session, token: TokenArgument) -> None:
-    """One token without its secret: role, scopes, who created it, its end and its last use."""
+    """Show a token without its secret: role, scopes, who created it, its end and its last use."""
     found, now = session.api.get(path_of("tokens", session.token_id(token))), session.now()
     created_by = f" by {found['created_by']}" if found["created_by"] else ""
     session.out.facts(

@@ -86,7 +86,7 @@ def extend(
     window: Name,
     until: Annotated[str, typer.Option(help="Stay open until this time, like +2h.", metavar="TIME")],
 ) -> None:
-    """Keep a window open longer that is open now."""
+    """Keep an open window open for longer."""
     body = {"until": moment("--until", until, session.now())}
     _show(session, session.api.post(path_of("windows", window, "extend"), body))
 

@@ -62,7 +62,7 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_
         end_drill_events(draft, draft.maintenances[maintenance_id])
     for maintenance_id in maintenance_ids:
         move_hosts(draft, maintenance_id, order_timeout_s, new_id)
-        # Not before: the events of a host that is dropped are not planned again.
+        # After `move_hosts`: it may drop a host, and then the events of that host are not planned again.
         _plan_missed_wave_again(draft, maintenance_id, new_id)
     for maintenance_id in maintenance_ids:
         _note_published(draft, maintenance_id)
@@ -82,9 +82,9 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_
 
 
 def wake_if_startable(draft: Draft, maintenance_id: str) -> None:
-    """Wake a maintenance that nothing in the draft's scopes holds back: what it waited for may have left the queue.
+    """Wake a maintenance that nothing in the draft's scopes holds back: the wave that it waited for may have left the queue.
 
-    A wave leaves the queue, or moves back in it, by a change in one of its scopes. The other scopes do not show this.
+    That wave leaves the queue, or moves back in it, by a change in one of its scopes, which the draft may not contain.
     """
     maintenance = draft.maintenances[maintenance_id]
     wave = current_wave(draft, maintenance)
@@ -95,7 +95,7 @@ def wake_if_startable(draft: Draft, maintenance_id: str) -> None:
 def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -> None:
     """Fail orders past their deadline; with on_failure = cancel, cancel the rest of the maintenance.
 
-    While the store is held, no deadline counts: nobody may take the order. When the store is resumed, every order that is
+    While the store is held, no deadline counts: no executor may take the order. When the store is resumed, every order that is
     not finished gets its whole time limit again.
     """
     maintenance = draft.maintenances[maintenance_id]
@@ -139,7 +139,7 @@ def _orders_of(draft: Draft, maintenance_id: str) -> list[Order]:
 
 
 def _fail_late_order(draft: Draft, order: Order, now: datetime, deadline: str) -> None:
-    # What held back an open order is more use than that it timed out.
+    # What held back an open order tells an operator more than the time-out.
     reason = "; ".join(filter(None, [f"timed out: no result by {deadline}", order.reason]))
     if order.host and order.state is OrderState.PLANNED:
         fail_host(
@@ -313,7 +313,7 @@ def _was_interrupted(draft: Draft, maintenance: Maintenance, order: Order) -> bo
     """Whether the work on a host was cancelled after its turn had begun: the host was cordoned for it, and still is."""
     if order.state is not OrderState.CANCELLED:
         return False
-    # An empty host has no events. Its order opened with its turn: at submission if `issued` does not tell it.
+    # An empty host has no events: its turn began when its order opened, which may be in the submission itself.
     known = draft.before.orders.get(order.id)
     opened = order.issued > maintenance.created or (known is not None and known.state is OrderState.OPEN)
     # Events that missed their window were published too. Those of a host that was rescheduled do not count.
@@ -360,7 +360,7 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
 
 
 def _drill_ends(draft: Draft, maintenance: Maintenance) -> list[datetime]:
-    """Return when the started events of a drill end; while the clock is held, an end that it has passed waits for that."""
+    """Return when the started events of a drill end, without ends that have passed: only a held clock delays those."""
     started = [e for e in draft.events_of(maintenance.id) if maintenance.drill_hold_s and e.status is Status.STARTED]
     ends = [(event, drill_end(maintenance, event)) for event in started]
     return [end for event, end in ends if end is not None and end > draft.now_in(event.scope)]

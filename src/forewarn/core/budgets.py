@@ -52,7 +52,7 @@ def host_budget_waits(draft: Draft, maintenance: Maintenance, order: Order) -> l
 def budgets_only_an_operator_frees(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return the budgets that have no room for a planned wave until an operator acts.
 
-    What failed orders and orders in doubt keep leaves too little room, or the budget is smaller than the wave.
+    Either failed orders and orders in doubt keep so much that the wave does not fit, or the wave is larger than the budget.
     """
     return [shortage.reason for shortage in _shortages(draft, maintenance, wave) if shortage.is_stuck]
 
@@ -89,9 +89,10 @@ def set_budget(
 
 
 def split_by_budget(snapshot: Snapshot, maintenance: Maintenance, wave: PlannedWave) -> list[PlannedWave]:
-    """Split a planned wave that is larger than a budget, and events of it that are. Machines are shut down in place together.
+    """Split a planned wave into parts that fit into the budgets. An event that is larger than a budget is split, too.
 
-    Each part takes from every scope as many machines as its budget allows. Then it is split where it exceeds the fleet's.
+    First split by scope: each part has as many machines of a scope as the budget of the scope allows. Then split each part by
+    the budgets of the fleet. In-place maintenance shuts all machines of a host down together, so its waves stay whole.
     """
     if maintenance.host_mode is HostMode.IN_PLACE:
         return [wave]
@@ -132,12 +133,12 @@ def _within_fleet(snapshot: Snapshot, maintenance: Maintenance, wave: PlannedWav
 
 
 def scope_limit(scope: Scope, machines: int) -> int | None:
-    """Return how many machines of a scope may be unavailable at once, or None for any number; it has this many machines."""
+    """Return how many of the scope's `machines` may be unavailable at once, or None for any number."""
     return parse_amount(scope.max_unavailable).of(machines) if scope.max_unavailable else None
 
 
 def machines_down(draft: Draft) -> int:
-    """Return how many machines of the fleet are down, with what the draft has changed so far."""
+    """Return how many machines of the fleet are down, as the draft has them now."""
     return draft.before.fleet_use.machines + draft.more_unavailable()
 
 
@@ -154,7 +155,7 @@ def _machines(events: Iterable[Event]) -> set[str]:
 
 
 def _hosts_down(draft: Draft, no_drills_in: Collection[str]) -> set[str]:
-    """Return the hosts of the fleet that are down, with what the draft has changed so far, without drills in these scopes."""
+    """Return the hosts of the fleet that are down, as the draft has them now. Drills in `no_drills_in` do not count."""
     others = {host for maintenance, host in draft.before.fleet_use.hosts if maintenance not in draft.maintenances}
     return others.union(*(_hosts_taken_down(draft, each, no_drills_in) for each in draft.maintenances.values()))
 
@@ -221,7 +222,7 @@ def _scope_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
         unresolved = [event for event in users if _is_unresolved(draft, event)]
         kept = {machine for event in unresolved for machine in event.resources}
         reason = _in_use(allowed, len(unavailable), more, _ids(users))
-        yield _Shortage(_keeps(reason, unresolved), is_stuck=len(kept | needed) > limit)
+        yield _Shortage(_with_unresolved(reason, unresolved), is_stuck=len(kept | needed) > limit)
 
 
 def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> Iterator[_Shortage]:
@@ -242,14 +243,14 @@ def _fleet_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Even
                 unresolved = _unresolved_events(draft)
                 kept = {(event.scope, name) for event in unresolved for name in event.resources}
                 reason = _in_use(allowed, down, more, draft.before.fleet_use.events)
-                yield _Shortage(_keeps(reason, unresolved), is_stuck=len(kept | needed) > limit)
+                yield _Shortage(_with_unresolved(reason, unresolved), is_stuck=len(kept | needed) > limit)
     yield from _host_shortages(draft, maintenance, hosts_of(maintenance, bound), bound)
 
 
 def _host_shortages(
     draft: Draft, maintenance: Maintenance, hosts: Collection[str], wave: Collection[Event]
 ) -> Iterator[_Shortage]:
-    """Yield the shortage of hosts. Hosts that the maintenance itself has taken down already need no room: their turn goes on."""
+    """Yield the shortage of hosts. A host that the maintenance itself has taken down needs no further room."""
     limit = draft.before.fleet_rules.max_hosts_down
     if not limit or _hosts_taken_down(draft, maintenance).issuperset(hosts):
         return
@@ -262,7 +263,7 @@ def _host_shortages(
         else:
             reason = _in_use(allowed, len(down), more, draft.before.fleet_use.events)
             kept, unresolved = _hosts_kept(draft)
-            yield _Shortage(_keeps(reason, unresolved), is_stuck=len(kept | set(hosts)) > limit)
+            yield _Shortage(_with_unresolved(reason, unresolved), is_stuck=len(kept | set(hosts)) > limit)
 
 
 def _too_large(allowed: str, needed: int, events: Iterable[Event]) -> _Shortage:
@@ -275,8 +276,8 @@ def _in_use(allowed: str, used: int, more: int, events: tuple[str, ...]) -> Wait
     return Waiting(code="budget", message=message, events=events)
 
 
-def _keeps(reason: Waiting, unresolved: list[Event]) -> Waiting:
-    """Return the reason with the failed events first, and a sentence about the first of them."""
+def _with_unresolved(reason: Waiting, unresolved: list[Event]) -> Waiting:
+    """Return the reason with the unresolved events first, and a sentence about the first of them."""
     if not unresolved:
         return reason
     events = tuple(dict.fromkeys([*_ids(unresolved), *reason.events]))[:MAX_NAMED]

@@ -43,7 +43,7 @@ def unstarted_events(draft: Draft, maintenance: Maintenance) -> list[Event]:
 
 
 def unstarted_hosts(draft: Draft, maintenance: Maintenance) -> list[Order]:
-    """Return the orders of hosts that nobody has taken, without hosts whose events have all started."""
+    """Return the orders of hosts that no executor has taken, without hosts whose events have all started."""
     return [
         order
         for order in draft.host_orders_of(maintenance.id)

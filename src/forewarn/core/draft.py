@@ -53,7 +53,7 @@ class Draft:
         self._audit: list[AuditEntry] = []
         self._refreshed: set[str] = set()
         self._woken: set[str] = set()
-        # By scope, how many more machines are unavailable than before; and the scopes in which this was not counted since.
+        # By scope, how many more machines are unavailable than before; and the scopes in which this must be counted again.
         self._more_unavailable: dict[str, int] = {}
         self._uncounted: set[str] = set()
         # By maintenance, the open events of its current wave, as `waiting` computed it; forgotten when one of its events moves.
@@ -84,7 +84,7 @@ class Draft:
         return [e for i in self._ids_of_scope[scope] if (e := self.events[i]).status in OPEN]
 
     def events_of(self, maintenance_id: str) -> list[Event]:
-        """Return all events of a maintenance, including the ended ones; of an unread maintenance those that were read."""
+        """Return all events of a maintenance, ended ones too; if the snapshot has only some of them, return these."""
         return [self.events[i] for i in self._ids_of_maintenance[maintenance_id]]
 
     def approvers(self, event: Event) -> set[str]:
@@ -134,10 +134,10 @@ class Draft:
         return order.maintenance_id if order.host else self.events[order.id].maintenance_id
 
     def may_be_ready(self, event: Event) -> bool:
-        """Whether an unstarted event may wait for another event; surely not while only its approval or its notice is missing.
+        """Whether an unstarted event may be ready, so that it may wait for another event.
 
-        The approval, or the end of the notice (`wake_at`), then wakes its maintenance. Without a `wake_at` the event was ready
-        before, even if the clock has been set back since.
+        An event that only lacks its approval or its notice is not: the approval, or the end of the notice (`wake_at`), wakes its
+        maintenance. Without a `wake_at` the event was ready before, even if the clock has been set back since.
         """
         if event.status in UNSTARTED and self.maintenances[event.maintenance_id].wake_at is None:
             return True
@@ -264,7 +264,7 @@ class Draft:
         )
 
     def _maintenances_to_write(self, changed: Iterable[Maintenance], orders: Iterable[Order]) -> list[Maintenance]:
-        """Return the changed ones and more: no scope guards the order of a host, the version of its maintenance does."""
+        """Return the changed maintenances and those of changed orders of hosts, whose version guards these orders."""
         of_hosts = {o.maintenance_id: self.maintenances[o.maintenance_id] for o in orders if o.host}
         return list({**{m.id: m for m in changed}, **of_hosts}.values())
 
@@ -292,7 +292,7 @@ class Draft:
         return before.state is not OrderState.RUNNING or before.node != order.node
 
     def _index_order(self, order: Order) -> None:
-        # An order that failed in this draft, or before it, is enough: only then is it worth looking for failures.
+        # Rules search for failures only if an order has failed, in this draft or before it.
         self.has_failures = self.has_failures or order.state is OrderState.FAILED
         if order.host:
             self._host_order_ids_of_maintenance[order.maintenance_id][order.id] = None
@@ -315,7 +315,7 @@ class Draft:
         self, moved: Iterable[Event], events: Iterable[Event], orders: Iterable[Order]
     ) -> dict[str, Scope]:
         """Return the scopes to write, each with its new time and incarnation."""
-        # The number of a wave changes without a status.
+        # The wave of an event may change while its status stays.
         touched = {e.scope for e in (*moved, *events)}
         touched |= {self.events[o.id].scope for o in orders if not o.host}
         touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}

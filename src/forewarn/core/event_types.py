@@ -1,8 +1,7 @@
 """What each event type means: one row per type, read by every rule that depends on the type.
 
-To add a type, add a member to `EventType`, a row to `EVENT_TYPES`, a migration per database that extends the CHECK
-constraint of `events.type`, and tests. No other module of the service names a type; `tests/core/test_event_types.py`
-checks this and lists the exceptions with their reasons.
+CONTRIBUTING.md lists what a new type needs besides its member of `EventType` and its row of `EVENT_TYPES`. The rules of the
+service name no type elsewhere; `tests/core/test_event_types.py` checks this and lists the modules that do, with their reasons.
 """
 
 from collections.abc import Mapping

@@ -31,7 +31,7 @@ from forewarn.core.plain_toml import NotPlain, PlainTables, filled
 from forewarn.core.unknown_names import unknown_name
 
 MAX_FILE_BYTES = 512 * 1024 * 1024
-# To read and to save so many takes long enough to say how far it is.
+# Commands that read or save this many machines take so long that they report their progress.
 MANY_MACHINES = 100_000
 SCOPE_KEYS = (
     "name",

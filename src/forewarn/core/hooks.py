@@ -62,7 +62,7 @@ FLEET_KINDS = ("submitted", "paused", "resumed", ENDED, "fleet", "cordoned", "un
 _KIND_OF_ACTION = {action: kind for kind, actions in KINDS.items() for action in actions}
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how a secret begins, not one
-# The last value counts for every further attempt.
+# How long to wait after the first failure, the second, and so on; the last value is for all further ones.
 RETRY_S = (1.0, 5.0, 15.0, 60.0, 300.0)
 MAX_RETRY_S = 3_600.0
 MAX_MACHINES_IN_TEXT = 5
@@ -70,7 +70,7 @@ MAX_MACHINES_IN_TEXT = 5
 # All IPv6 addresses that are public are in the first range. The second one leads to IPv4 addresses.
 _GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# For documentation, and the relays of 6to4: not every release of Python knows that they are not public.
+# Addresses for documentation, and relays of 6to4. Some releases of Python take them for public addresses.
 _NOT_PUBLIC = (ipaddress.ip_network("3fff::/20"), ipaddress.ip_network("192.88.99.0/24"))
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
@@ -146,13 +146,13 @@ def refuse_more(hooks: Collection[Hook], scope: str, *, of_owner: bool = False) 
 
 
 def rotate_secret(hook: Hook, secret: str, until: datetime | None) -> Hook:
-    """Return the hook with a new secret. The secret before it signs too until then; None ends it. Older ones are dropped."""
+    """Return the hook with a new secret. The previous secret also signs until `until`, or no longer if that is None."""
     former = hook.secrets[:1] if until is not None else ()
     return replace(hook, secrets=(secret, *former), old_secrets_until=until)
 
 
 def enable(hook: Hook, owner_token: str) -> Hook:
-    """Return the hook as one that has not failed. An owner's hook ends with this token from now on; "" is an operator's."""
+    """Return the hook enabled and without failures. From now on, an owner's hook ends with `owner_token`, if that is given."""
     owner_token = owner_token if hook.owner_token else ""
     return replace(hook, disabled=None, failing_since=None, failures=0, error="", owner_token=owner_token)
 
@@ -336,7 +336,7 @@ class AllowedTargets:
         return bool(self.names or self.networks or self.ports)
 
     @property
-    def _or_port(self) -> str:
+    def _port_text(self) -> str:
         return " with this port" if self.ports else ""
 
     def at(self, port: int) -> "AllowedTargets":
@@ -345,21 +345,21 @@ class AllowedTargets:
         return replace(self, names=self.names | more.names, networks=self.networks + more.networks)
 
     def why_not_host(self, scheme: str, host: str) -> str:
-        """Return why no message may go to this host, or "" if that is not known before its name is resolved."""
+        """Return why no message may go to this host, or "" if it may, or if that depends on the addresses of its name."""
         if not self.listed and scheme != "https":
             return "only https is allowed: for http, list the target in the setting hook_targets"
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
             known = not self.listed or host.lower() in self.names or self.networks
-            return "" if known else f"{host} is not in the setting hook_targets{self._or_port}"
+            return "" if known else f"{host} is not in the setting hook_targets{self._port_text}"
         return self.why_not_address(host, address)
 
     def why_not_address(self, host: str, address: Address) -> str:
         """Return why no message may go to this address of the host, or ""."""
         if self.listed:
             allowed = host.lower() in self.names or any(address in network for network in self.networks)
-            return "" if allowed else f"{host} ({address}) is not in the setting hook_targets{self._or_port}"
+            return "" if allowed else f"{host} ({address}) is not in the setting hook_targets{self._port_text}"
         return "" if _is_public(address) else f"{host} is {address}, which is not a public address"
 
 

@@ -1,4 +1,4 @@
-"""What the work on a host waits for, in the words of `waiting`. It explains and decides nothing."""
+"""What the work on a host waits for, as reasons like those of `waiting`. This module explains and decides nothing."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -99,7 +99,7 @@ def _in_the_way(order: Order, machines: tuple[str, ...]) -> Waiting:
 
 
 def _host_progress(draft: Draft, maintenance: Maintenance, order: Order) -> Waiting:
-    """Return what an order of a host waits for that can be taken or was taken."""
+    """Return what an order of a host waits for, if the order is open or was taken."""
     if order.state is OrderState.FAILED:
         message = f"the work on host {order.host} failed ({order.reason})"
         return Waiting(code="order-failed", message=message, orders=(order.id,))

@@ -14,7 +14,7 @@ from forewarn.core.model import Actor, AuditEntry, Host, OrderState
 
 
 class HostState(StrEnum):
-    """The state of a host that is shown. It follows from the row and from the orders of the host."""
+    """The state of a host as users see it. It follows from the row and from the orders of the host."""
 
     UP = "up"
     CORDONED = "cordoned"

@@ -219,7 +219,7 @@ def _set_paused(snapshot: Snapshot, maintenance_id: str, paused: bool, now: date
     draft.note("maintenance paused" if paused else "maintenance resumed", maintenance_id=maintenance_id)
     draft.put_maintenance(replace(maintenance, paused=paused))
     refresh(draft, maintenance_id)
-    # A pause keeps no machine shut down: a tick still sees the work on its host to its end.
+    # A pause keeps no machine shut down: ticks still complete the work on its host.
     if not paused or maintenance.host_mode is not None:
         wake(draft, maintenance_id)
     return draft.change()
@@ -289,7 +289,7 @@ def retry_failed(
 ) -> Change:
     """Retry every failed order of the maintenance. Orders in doubt stay: an operator must check their machines first.
 
-    Failed work in place stays too, unless nothing else has failed: then the refusal says why.
+    Failed work in place cannot be retried. It is left out if events failed too; if nothing else failed, the refusal says why.
     """
     draft = Draft(snapshot, now, actor)
     in_place = open_maintenance(draft, maintenance_id).host_mode is HostMode.IN_PLACE
@@ -312,7 +312,7 @@ def retry_failed(
 def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: int, new_id: Callable[[], str]) -> Change:
     """Advance each open maintenance that a tick can move and whose scopes are all in the snapshot.
 
-    Wake the others that nothing in these scopes holds back: a tick with all their scopes decides.
+    Wake the other maintenances that nothing in these scopes holds back: a tick that reads all their scopes decides about them.
     """
     draft = Draft(snapshot, now, actor)
     movable = [m.id for m in draft.maintenances.values() if m.ended is None and _can_move(draft, m)]
@@ -325,7 +325,7 @@ def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: in
 
 
 def _can_move(draft: Draft, maintenance: Maintenance) -> bool:
-    """Whether the maintenance is to be woken by now, has no published event, or has one that may wait for other events."""
+    """Whether the maintenance is due (`wake_at`), has no published event, or has an event that may wait for other events."""
     if maintenance.wake_at is not None and maintenance.wake_at <= draft.now:
         return True
     open_events = [event for event in draft.events_of(maintenance.id) if event.status in OPEN]
@@ -356,10 +356,10 @@ def enable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Ch
 
 
 def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> Change:
-    """Disable a scope whose guests sent no request for a day. Published events keep their NotBefore."""
+    """Disable a scope whose guests have sent no request for long. Published events keep their NotBefore."""
     draft = Draft(snapshot, now, actor)
     known = find(draft.scopes, scope, "scope")
-    if known.enabled and snapshot.hold is None:  # a held clock does not show whether a day has passed
+    if known.enabled and snapshot.hold is None:  # a held clock does not show how much time has passed
         draft.put_scope(replace(known, enabled=False))
         draft.note("scope disabled", scope=scope)
         _wake_planned(draft, scope)
@@ -367,10 +367,10 @@ def disable(snapshot: Snapshot, scope: str, *, now: datetime, actor: Actor) -> C
 
 
 def _wake_planned(draft: Draft, scope: str) -> None:
-    """Wake what may be published next: how long before its window a wave is published depends on the notice it must give.
+    """Wake the maintenances whose next wave has events in this scope, because the notice of these events has changed.
 
-    A later wave needs no wake-up: its notice counts when its turn comes. The draft holds the events of this scope alone, of
-    which only the first wave of a maintenance can be its next one.
+    The notice decides how long before its window a wave is published. A later wave needs no wake-up: its notice counts when
+    its turn comes. The draft has the events of this scope alone, so it may wake a maintenance too early: that does no harm.
     """
     for maintenance_id in {event.maintenance_id for event in draft.events_in(scope)}:
         wave = current_wave(draft, draft.maintenances[maintenance_id])

@@ -32,7 +32,7 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
 
     Windows and no-go times that leave no time to start, and budgets that only an operator frees, count too.
     Return nothing while an executor is at work, and while passing time or a guest's approval could start the next wave.
-    Return nothing for a pause either: an operator wanted it. A pause that the strategy makes after a wave counts.
+    Return nothing for an operator's pause, which is intended. A pause of the strategy after a wave counts.
     """
     draft = Draft(snapshot, now, Actor("reader"))
     maintenance = draft.maintenances[maintenance_id]
@@ -41,7 +41,7 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
     progress += _hosts(draft, maintenance)
     if any(reason.code in ("executor", "drill") for reason in progress):
         return ()
-    # Machines that are shut down for the work on their host wait for that, whatever it waits for.
+    # An event whose machines are shut down waits for the work on their host. `_hosts` returned the reasons of that work.
     progress = [reason for reason in progress if reason.code != "host-work"]
     if awaits_continue(draft, maintenance):
         return (*progress, not_continued(maintenance))
@@ -56,7 +56,7 @@ def needs_operator(snapshot: Snapshot, maintenance_id: str, now: datetime) -> tu
 
 
 def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
-    """Return what the work on the hosts waits for, once no event of theirs is left to wait for."""
+    """Return what the work on the hosts waits for, without the events that empty them or shut their machines down."""
     orders = draft.host_orders_of(maintenance.id)
     under_way = [order for order in orders if order.state in UNDER_WAY or order.state is OrderState.FAILED]
     current = current_host(draft, maintenance) if orders else None
@@ -72,7 +72,10 @@ def _hosts(draft: Draft, maintenance: Maintenance) -> list[Waiting]:
 
 
 def _obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> tuple[Waiting, ...]:
-    """Return what holds back an unstarted wave until an operator acts; nothing if the wave is not due by the clock itself."""
+    """Return what holds back an unstarted wave until an operator acts.
+
+    Return nothing if the wave is not ready even by the time that a held clock shows.
+    """
     if planned := [e for e in wave if e.status is Status.PLANNED and not e.born_approved]:
         clock = [r for r in publication_waits(draft, maintenance, planned) if r.code == "clock"][:1]
         never = without_a_time(draft, maintenance, planned)

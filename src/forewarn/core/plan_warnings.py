@@ -114,7 +114,7 @@ def _past_times(maintenance: Maintenance, now: datetime) -> list[PlanWarning]:
 def _misses_deadline(
     after: Snapshot, maintenance: Maintenance, events: Sequence[Event], now: datetime
 ) -> list[PlanWarning]:
-    """Return a warning if waves could not start before the deadline without approvals, as far as their notice tells it."""
+    """Return a warning if waves without approvals, by their notice and duration, could not start before the deadline."""
     waves = wave_progress(events, after.orders)
     if maintenance.not_after is None or not waves:
         return []
@@ -178,7 +178,7 @@ def _pointless_strategy(maintenance: Maintenance, events: Sequence[Event]) -> li
 def target_warnings(
     targets: Mapping[str, Iterable[str]], hosts: Hosts, *, host: str, to_host: str
 ) -> list[PlanWarning]:
-    """Return a warning about the machines of a host to be evacuated that may go nowhere as the hosts are now."""
+    """Return a warning if machines of a host to be evacuated can go to no other host now."""
     stranded = sorted(machine for machine, found in targets.items() if not found)
     if not stranded:
         return []

@@ -1,9 +1,9 @@
 """The preview of a maintenance: its calendar, with the earliest and the latest start of each wave and of the work on each host.
 
 Owns what the calendar assumes. At the earliest, every event is approved when it is published, and work takes no time. At the
-latest, nobody approves an event, also of other maintenances, and its work takes the requested duration. So does the work on a
+latest, no event is approved, in other maintenances either, and its work takes the requested duration. So does the work on a
 host; in place, machines are shut down and started in no time. Machines that leave a host go to hosts that have no turn in the
-maintenance. An event of a drill ends its hold after its start, in both cases. Nothing fails, nobody requests anything else,
+maintenance. An event of a drill ends when its hold time is over, in both cases. Nothing fails, nothing else is requested,
 and an operator lets the maintenance continue at once.
 """
 
@@ -22,7 +22,7 @@ _NOT_SHOWN = frozenset({"ticker", "wave", "executor", "host-not-empty"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaveForecast:
-    """One wave of the calendar. A time is None if the wave would wait for something that no passing of time ends.
+    """One wave of the calendar. A time is None if the wave would wait for something that time alone does not end.
 
     `may_wait_for` are the codes of what the wave waits for in one case or the other. A wave that `returns` brings machines back
     to their host.

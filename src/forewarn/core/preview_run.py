@@ -229,7 +229,7 @@ class PreviewRun:
                     draft.put_machine(replace(machine, host=event.to_host))
 
     def _at_work(self, draft: Draft) -> list[Event]:
-        """Return the started events whose work goes on. Machines of the own host that are shut down wait for its work."""
+        """Return the started events whose work goes on. Machines that are shut down on the played host wait for its work."""
         return [
             event
             for event in draft.events.values()

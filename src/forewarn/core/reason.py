@@ -1,4 +1,4 @@
-"""One reason why an event or a host has not moved on, and the reason that a held clock is."""
+"""One reason why an event or a host has not moved on, and the reason for a held clock."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,8 +15,8 @@ class Waiting:
     """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.
 
     `until` is when passing time alone ends the wait, if that is known. `orders` are orders of hosts that failed or are in doubt.
-    `rules_of` names, for each rule in the message, the scopes that have it: an owner of none of them must not learn the rule. A
-    rule of the whole fleet that owners must not learn has no scopes.
+    `rules_of` has an entry for each rule in the message: the scopes that have the rule. Only owners of one of them may learn it.
+    An empty entry is a rule of the fleet that no owner may learn.
     """
 
     code: str
@@ -37,7 +37,7 @@ def clock_held(hold: ClockHold) -> Waiting:
 
 
 def wait_until(wait: Waiting, until: datetime, now: datetime, hold: ClockHold | None) -> list[Waiting]:
-    """Return the wait until this time. If only a held clock shows a later time, the wait for its confirmation comes too."""
+    """Return the wait until this time. If only a held clock shows that it has passed, return the wait for the clock as well."""
     if hold is None or until > now:
         return [replace(wait, until=until)]
     return [wait, clock_held(hold)]

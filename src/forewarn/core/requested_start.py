@@ -12,7 +12,7 @@ from forewarn.core.reason import Waiting, wait_until
 
 
 def announcement(requested: datetime, type_: EventType, scopes: list[Scope]) -> datetime:
-    """Return when an event with this requested start is announced to these scopes: by their longest minimum notice before."""
+    """Return when an event with this requested start is announced: earlier by the longest notice of these scopes."""
     notices = [scope.notice_s(type_) for scope in scopes if scope.enabled]
     return requested - timedelta(seconds=max(notices, default=0))
 

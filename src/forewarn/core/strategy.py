@@ -21,7 +21,7 @@ from forewarn.core.reason import Waiting
 
 @dataclass(frozen=True, slots=True)
 class PlannedEvent:
-    """The machines of one event to be: of one group, one scope and one update domain."""
+    """The machines of one planned event: of one group, one scope and one update domain."""
 
     group: str
     scope: str

@@ -1,8 +1,9 @@
 """What an open event waits for. The same predicates decide whether a wave starts and explain why it does not.
 
-Owns when an event is ready, when a wave is due, and what can hold back a due wave. It changes nothing. A reason to wait is
-either part of `due` (the wave itself is not ready) or one of `obstacles` (the wave is due, but something else blocks it).
-A reason does not suggest what to do about it: that depends on who reads it.
+Owns when an event is ready, when a wave is due, and what can hold back a due wave. It changes nothing. A wave is not due while
+its maintenance is stopped, while an event of the wave is not ready, and while a rule of `constraints` holds it back. The
+`obstacles` of a due wave are other events and the store. CONTRIBUTING.md says where a new reason belongs. A reason does not
+suggest what to do about it: that depends on who reads it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -65,7 +66,10 @@ def wave_reasons(draft: Draft, maintenance: Maintenance) -> tuple[Waiting, ...]:
 
 
 def host_not_before(draft: Draft, maintenance: Maintenance, order: Order) -> datetime | None:
-    """Return the time before which the work on a host must not begin. The events of a host keep to NotBefore themselves."""
+    """Return the time before which the work on a host must not begin.
+
+    `not_before` of the maintenance counts only for a host without events: otherwise its events wait for it.
+    """
     requested = [
         maintenance.earliest,
         order.requested_not_before,
@@ -75,7 +79,7 @@ def host_not_before(draft: Draft, maintenance: Maintenance, order: Order) -> dat
 
 
 def host_planned_at(draft: Draft, maintenance: Maintenance, order: Order) -> datetime | None:
-    """Return when the events of a rescheduled host are planned: by the longest notice of its machines before its time."""
+    """Return when the events of a rescheduled host are planned: the requested time minus the longest notice of its machines."""
     if order.requested_not_before is None:
         return None
     scopes = [draft.scopes[machine.scope] for machine in machines_on(draft, order.host)]
@@ -83,7 +87,7 @@ def host_planned_at(draft: Draft, maintenance: Maintenance, order: Order) -> dat
 
 
 class _SharedReasons:
-    """The reasons that all unstarted events of a maintenance have in common. What only its current wave shows is lazy."""
+    """The reasons that all unstarted events of a maintenance share. Those of its current wave are computed when needed."""
 
     def __init__(self, draft: Draft, maintenance: Maintenance) -> None:
         self._draft, self._maintenance = draft, maintenance
@@ -97,12 +101,12 @@ class _SharedReasons:
 
     @cached_property
     def unready(self) -> dict[str, None]:
-        """The ids of the events that by themselves may not start."""
+        """The ids of the events that are not ready."""
         draft, maintenance = self._draft, self._maintenance
         return dict.fromkeys(e.id for e in self.wave if not ready(maintenance, e, draft.trusted_in(e.scope)))
 
     @cached_property
-    def unpublished(self) -> list[Waiting]:
+    def publication_reasons(self) -> list[Waiting]:
         """What holds back the publication of the wave."""
         planned = [e for e in self.wave if e.status is Status.PLANNED]
         return publication_waits(self._draft, self._maintenance, planned)
@@ -138,13 +142,16 @@ def _reasons(draft: Draft, event: Event, shared: _SharedReasons | None) -> tuple
         reasons += _rest_of_wave(event, shared.unready)
         reasons += shared.obstacles
     else:
-        reasons += shared.unpublished
+        reasons += shared.publication_reasons
     ticker = Waiting(code="ticker", message="nothing holds it back: the ticker moves it in its next cycle")
     return tuple(reasons) or (ticker,)
 
 
 def _earlier_wave(draft: Draft, wave: list[Event]) -> Waiting:
-    """Return the wait for the current wave. A failed order holds the whole maintenance, so only orders in doubt count here."""
+    """Return the reason of a later wave: the current wave has not ended.
+
+    It names orders in doubt. A failed order holds the whole maintenance and is a reason of its own.
+    """
     number = wave[0].wave
     doubtful = [e for e in wave if order_in_doubt(draft, e)]
     events = tuple(e.id for e in (doubtful or wave)[:MAX_NAMED])
@@ -188,7 +195,7 @@ def _state_of_started(draft: Draft, event: Event) -> OrderState | None:
 
 
 def _with_cause(draft: Draft, other: Event, reason: Waiting) -> Waiting:
-    """Return the reason to wait for the event `other`; if its order failed or is in doubt, this is named as the cause."""
+    """Return the reason to wait for the event `other`. If the order of `other` failed or is in doubt, name that as the cause."""
     if not order_failed(draft, other) and not order_in_doubt(draft, other):
         return reason
     order = draft.orders[other.id]
@@ -210,7 +217,7 @@ def _failed_hosts(draft: Draft, maintenance: Maintenance) -> list[Order]:
 
 
 def _failures_hold(draft: Draft, maintenance: Maintenance) -> bool:
-    """Whether failed orders hold the maintenance: any with on_failure = hold, with `continue` as many as max_failures."""
+    """Whether failed orders hold the maintenance. With on_failure = hold one is enough, with `continue` max_failures are."""
     if maintenance.on_failure is not OnFailure.CONTINUE or not maintenance.strategy.max_failures:
         return maintenance.on_failure is OnFailure.HOLD
     failed = len(_failed_events(draft, maintenance)) + len(_failed_hosts(draft, maintenance))
@@ -218,7 +225,7 @@ def _failures_hold(draft: Draft, maintenance: Maintenance) -> bool:
 
 
 def _failure_limit(draft: Draft, maintenance: Maintenance) -> int:
-    """Return the number of failed orders at which the maintenance holds. A share counts all orders planned so far."""
+    """Return the number of failed orders at which the maintenance holds. A share, like 5%, is one of all orders so far."""
     orders = draft.number_of_events(maintenance.id) + len(draft.host_orders_of(maintenance.id))
     return parse_amount(maintenance.strategy.max_failures).of(orders)
 
@@ -268,7 +275,10 @@ def stopped(draft: Draft, maintenance: Maintenance) -> bool:
 
 
 def due(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> bool:
-    """Whether the wave should start now: published and ready, `earliest` has passed, nothing holds it back."""
+    """Whether the wave should start unless an obstacle blocks it.
+
+    Its events are published and ready, `earliest` has passed, no constraint holds it back, and its maintenance is not stopped.
+    """
     return (
         not stopped(draft, maintenance)
         and not _before_earliest(draft, maintenance, wave)

@@ -38,7 +38,7 @@ def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> 
 
 
 def _choices(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> dict[tuple[str, ...], set[str]]:
-    """Return the names of the windows of which one must be open, with the scopes that ask for it."""
+    """Return sets of window names, each with the scopes that require it. One window of every set must be open."""
     choices: dict[tuple[str, ...], set[str]] = {}
     bound = [event for event in wave if event.one_domain_at_a_time]
     for event in bound:
@@ -86,9 +86,9 @@ def may_limit(rules: FleetRules, maintenance: Maintenance, scopes: Collection[Sc
 def starts_of_waves(
     snapshot: Snapshot, maintenance: Maintenance, events: Iterable[Event], now: datetime
 ) -> Callable[[int, datetime], datetime | None]:
-    """Return a function that returns the first moment from another one on at which a wave of these events may start.
+    """Return a function of a wave and a time: the first moment, not before this time, at which the wave may start.
 
-    It returns None if windows and no-go times leave the wave no time.
+    The function returns None if windows and no-go times leave the wave no time.
     """
     draft = Draft(snapshot, now, Actor("reader"))
     waves: dict[int, list[Event]] = defaultdict(list)
@@ -104,7 +104,7 @@ def starts_of_waves(
 
 
 def window_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
-    """Hold back a planned wave until its window begins within the notice that it must give. A held clock announces nothing."""
+    """Hold back a planned wave until its window begins within the notice that it must give, by trusted time."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
         return []
@@ -127,7 +127,7 @@ def without_a_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) ->
 
 
 def window_start_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
-    """Hold back a published wave while its window is closed. A held clock must not show another time inside the window."""
+    """Hold back a published wave while its window is closed, by the clock or by trusted time."""
     limits = limits_of(draft, maintenance, wave)
     if limits is None:
         return []
@@ -143,7 +143,7 @@ def window_start_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]
 
 
 def first_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
-    """Return the first moment inside the window of a wave that leaves its notice; None if no window limits it."""
+    """Return the first moment inside its window at which a wave can start after its notice; None if there is none."""
     limits = limits_of(draft, maintenance, wave)
     found = limits.first_after(_latest_now(draft, wave), _wanted(draft, maintenance, wave)) if limits else None
     return found[0] if found is not None else None
@@ -174,7 +174,10 @@ def closing_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> d
 
 
 def missed_windows(snapshot: Snapshot, rules: FleetRules, scopes: Iterable[Scope], now: datetime) -> tuple[str, ...]:
-    """Warn of open maintenances that can start at no time in scopes that get other windows. `snapshot` is from before that."""
+    """Return warnings about open maintenances that can no longer start in scopes that get other windows.
+
+    `scopes` have the new windows; `snapshot` was read before the change.
+    """
     known = snapshot.scopes
     changed = {s.name: s for s in scopes if s.windows and s.name in known and s.windows != known[s.name].windows}
     draft = Draft(replace(snapshot, fleet_rules=rules, scopes={**known, **changed}), now, Actor("reader"))

@@ -16,7 +16,7 @@ Choices = tuple[tuple[Window, ...], ...]
 
 
 def split_by_window(snapshot: Snapshot, maintenance: Maintenance, wave: PlannedWave) -> list[PlannedWave]:
-    """Return the wave in parts, the scopes of which have a window in common. A scope without windows joins the first part."""
+    """Split a wave into parts whose scopes have a window in common. A scope without windows joins the first part."""
     parts: list[tuple[Choices, PlannedWave]] = []
     own = _choice(snapshot, maintenance.strategy.windows)
     for event in wave:
@@ -58,7 +58,7 @@ def without_common_window(snapshot: Snapshot, maintenance: Maintenance, scopes: 
 
 
 def _choice(snapshot: Snapshot, names: tuple[str, ...]) -> Choices:
-    """Return the windows with these names as the one choice of them that must be open, or nothing without names."""
+    """Return one choice: the windows with these names, of which one must be open. Return no choice if there are no names."""
     windows = snapshot.fleet_rules.windows
     return (tuple(windows[name] for name in names if name in windows),) if names else ()
 

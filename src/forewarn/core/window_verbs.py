@@ -42,7 +42,7 @@ def remove_window(snapshot: Snapshot, name: str, used_by: Collection[str], *, no
 
 
 def extend_window(snapshot: Snapshot, name: str, until: datetime, *, now: datetime, actor: Actor) -> Change:
-    """Keep a window open longer that is open now."""
+    """Keep an open window open for longer."""
     rules = snapshot.fleet_rules
     window = find_window(rules.windows, name)
     closing = next((end for begin, end in window_times(window, now, now) if begin <= now < end), None)

@@ -59,7 +59,7 @@ class Now:
             return self.moment
 
     def _clock_moved(self) -> None:
-        with self._lock:  # after a reading that another thread made before the move
+        with self._lock:  # another thread may be reading the old time: its result must not replace this one
             self.until_s = 0.0
 
 
@@ -68,7 +68,7 @@ NOT_MODIFIED = (-1, -2)
 
 
 def response_index(version: int, close: bool, wait_s: int = 0) -> int:
-    """Return one number for each form of a response: row of the version table, last of its connection, seconds waited."""
+    """Return the number of this form of a response: the row of its version, whether it closes the connection, seconds waited."""
     return 2 * (len(_ROWS) * wait_s + version) + close
 
 

@@ -1,4 +1,4 @@
-"""One request and its response: who asks, whether it may, and what it gets, at once or when the document changes.
+"""One request and its response: who the caller is, whether the request is allowed, and the answer, at once or after a wait.
 
 Every request that the connection's fast path does not answer comes through here, one request of a connection at a time.
 """
@@ -49,7 +49,7 @@ class ExchangeConnection(Protocol):
     def write(self, status: int, data: bytes, *, keep: bool) -> None: ...
 
     def exchange_finished(self) -> None:
-        """Continue after a response that had to be waited for."""
+        """Continue after a delayed response."""
 
 
 class Exchange:

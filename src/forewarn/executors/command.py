@@ -150,11 +150,11 @@ class CommandExecutor(Executor):
         if not folder.is_dir():
             return Unknown(_NO_TRACE)
         try:
-            return _result(folder) or self._unended(folder)
+            return _result(folder) or self._status_without_result(folder)
         except (OSError, ValueError) as error:
             return self._unreadable(error)
 
-    def _unended(self, folder: Path) -> Progress | Outcome | Unknown:
+    def _status_without_result(self, folder: Path) -> Progress | Outcome | Unknown:
         """Return what is known of a command without a runner and without a result."""
         if not (folder / "begun").exists():
             return Progress.NOT_BEGUN
@@ -262,7 +262,7 @@ class CommandExecutor(Executor):
 
     def _lost(self, folder: Path) -> Outcome | Unknown:
         """Return what to report of a command whose runner ended without a result."""
-        known = self._unended(folder)
+        known = self._status_without_result(folder)
         if isinstance(known, Progress):
             return Outcome(ok=False, reason="its runner ended before the command began")
         return known
@@ -352,7 +352,7 @@ def _variables(work: AnyWork) -> dict[str, str]:
 
 
 def _evacuated(work: Work) -> str:
-    """Return the host that the machines must leave, or "". Work in place has phases; machines that return have a `to_host`."""
+    """Return the host that the machines must leave, or "" if they go back to their host, or stay on it for work in phases."""
     return "" if work.event.returns or work.order.phase else work.event.host
 
 

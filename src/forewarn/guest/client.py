@@ -41,7 +41,7 @@ ANSWER_TIMEOUT_S = 15.0
 INSTANCE_TIMEOUT_S = 5.0
 LONG_POLL_S = 60
 POLL_EVERY_S = 1.0
-# However quickly the endpoint answers: fewer requests than the five a second a machine may send.
+# The least time between two requests, so that they stay below the five per second that a machine may send.
 MIN_BETWEEN_S = 0.25
 BACKOFF_S = (1.0, 2.0, 4.0, 5.0)
 MAX_RETRY_AFTER_S = 60.0
@@ -160,7 +160,8 @@ class Client:
             answer = self._request("GET", PATH, headers=headers, timeout_s=timeout_s or patience_s + waits)
             document = self._parse(answer)
         except NoAnswer:
-            # The endpoint may be enabling this scope again, as for a first call. A short time-out of the caller's proves nothing.
+            # The endpoint may be enabling this scope again, as for a first call: then wait as long for the next answer. If the
+            # caller chose a short time-out, its end does not show that.
             self._answered = self._answered and bool(timeout_s)
             raise
         except BadDocument:
@@ -231,7 +232,7 @@ class Client:
         return parse_instance(answer.body)
 
     def check_events(self) -> None:
-        """Raise EndpointError unless the endpoint has events for this machine; without a version it enables nothing."""
+        """Raise EndpointError unless the endpoint serves this machine. A request without a version does not enable its scope."""
         with contextlib.suppress(Refused):  # the missing version
             self._request("GET", PATH, version="", timeout_s=INSTANCE_TIMEOUT_S)
 

@@ -53,7 +53,7 @@ class Config:
 def load(path: Path, environment: Mapping[str, str]) -> Config:
     """Read the file; refuse it if another user can write it."""
     try:
-        # Before opening, because another user's pipe would block; afterwards the open file, which is the one that is read.
+        # Check the path before opening it, because the pipe of another user would block; then check the file that was opened.
         problem = system.others_may_write(path)
         if not problem:
             with path.open("rb") as file:

@@ -13,7 +13,7 @@ def undeletable_disks(connection: Connection, domain_xml: str) -> list[str]:
 
 
 def delete_disks(connection: Connection, domain_xml: str) -> None:
-    """Delete the disks of the domain. Those that are gone were deleted before a crash."""
+    """Delete the disks of the domain. Pass over disks that are gone: they were deleted before a crash."""
     for name in _disks(domain_xml):
         volume = _volume(connection, name)
         if volume is not None:

@@ -31,9 +31,10 @@ def listening(
     trusted_proxies: list[str] | None,
     open_connections: OpenConnections,
 ) -> Iterator[None]:
-    """Serve the application on a socket, which this takes over. The block begins once it accepts.
+    """Serve the application on the socket `bound` inside the block. The block begins once the listener accepts connections.
 
-    `trusted_proxies` may set the caller's address and scheme; None: no header is believed. `open_connections` limits them.
+    The listener takes over the socket. `trusted_proxies` may set the caller's address and scheme by headers; with None, no
+    header counts. `open_connections` limits the connections.
     """
     config = uvicorn.Config(
         app,
@@ -48,7 +49,7 @@ def listening(
         ws="none",
         # How many connections the event loop accepts at once, before it reads from those it has.
         backlog=ACCEPTED_AT_ONCE,
-        # Always given: by default uvicorn believes callers on loopback and those its own variable names.
+        # Always set: by default uvicorn trusts the headers of callers on loopback, and of those in its own variable.
         proxy_headers=trusted_proxies is not None,
         forwarded_allow_ips=trusted_proxies or [],
         ssl_certfile=tls_cert,

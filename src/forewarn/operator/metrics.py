@@ -27,7 +27,7 @@ class GuestMetrics:
         counts = self._counts()
         requests = CounterMetricFamily("forewarn_guest_requests", "Requests of guests, by status.", labels=["status"])
         yield _by_label(requests, {str(status): count for status, count in sorted(counts.by_status.items())})
-        text = "Requests answered from memory, and parsed."
+        text = "Requests of guests, by code path: answered from memory, or parsed."
         answers = CounterMetricFamily("forewarn_guest_lane", text, labels=["lane"])
         yield _by_label(answers, {"remembered": counts.remembered, "parsed": counts.parsed})
         yield from _gauges(
@@ -88,7 +88,7 @@ class OperatorMetrics:
         refused_text = "Connections of operators closed at once, by the limit they were over."
         refused = CounterMetricFamily(f"{prefix}_refused", refused_text, labels=["limit"])
         yield _by_label(refused, connections.refused)
-        dropped_text = "Connections that waited for an operator and were closed, by reason."
+        dropped_text = "Connections that were closed while they waited for their caller, by reason."
         dropped = CounterMetricFamily(f"{prefix}_dropped", dropped_text, labels=["reason"])
         yield _by_label(dropped, connections.dropped)
         overloaded_text = "Requests of operators answered 503 because too many were under way."
@@ -168,10 +168,10 @@ def _work(facts: Facts) -> Iterator[Metric]:
         yield _by_label(used, {name: use for name, (use, _) in facts.budgets.items()})
         limit = GaugeMetricFamily("forewarn_budget_limit", "How much may be down at once.", labels=["budget"])
         yield _by_label(limit, {name: most for name, (_, most) in facts.budgets.items()})
-    overdue = "How long the event that should have started first is past its NotBefore."
+    overdue = "How long the most overdue event is past its NotBefore."
     yield from _gauges(
         ("forewarn_overdue_start_seconds", overdue, facts.overdue_s),
-        ("forewarn_due_seconds", "How long the ticker has left waiting what is due.", facts.due_s),
+        ("forewarn_due_seconds", "How long due work has waited for the ticker.", facts.due_s),
     )
 
 
@@ -180,7 +180,7 @@ def _hooks(facts: Facts) -> Iterator[Metric]:
     yield _by_label(CounterMetricFamily("forewarn_hook_messages", text, labels=["result"]), facts.hook_messages)
     if facts.hooks is not None:
         yield _by_label(GaugeMetricFamily("forewarn_hooks", "Hooks, by state.", labels=["state"]), facts.hooks)
-    failing = "For how long the hook has failed that has failed longest and is not disabled."
+    failing = "How long the longest failing hook has failed; disabled hooks do not count."
     yield from _gauges(("forewarn_hook_failing_seconds", failing, facts.hook_failing_s))
 
 
@@ -194,7 +194,7 @@ def _inventory(inventory: InventoryHealth) -> Iterator[Metric]:
 def _following(following: Following) -> Iterator[Metric]:
     pool = following.connections
     yield from _gauges(
-        ("forewarn_store_silent_seconds", "Age of what this node knows of the database.", following.silent_s),
+        ("forewarn_store_silent_seconds", "Seconds since this node last heard from the database.", following.silent_s),
         ("forewarn_store_away", "1 while the database is away, and writes are refused.", following.away),
         ("forewarn_store_synchronous", "1 where a synchronous standby is known to be attached.", following.synchronous),
         ("forewarn_store_timeline", "The database's timeline: grows with each failover.", following.timeline),

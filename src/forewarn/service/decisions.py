@@ -25,7 +25,7 @@ MAX_TRIES = 20
 MIN_TRIES = 2
 # Notice counts from the moment of the decision: a process that was stopped between deciding and saving must decide again.
 MAX_DECISION_AGE_S = 5.0
-# A decision about very many events takes longer: so much more is allowed for each, up to a limit for all of them.
+# A decision about many events takes longer. Each event adds this much to the allowed age, up to the limit below.
 MORE_AGE_PER_EVENT_S = 0.001
 MAX_MORE_AGE_S = 55.0
 
@@ -121,7 +121,7 @@ class Decisions:
         return self._store.snapshot(Focus()).store_hold
 
     def _now(self) -> datetime:
-        """Return the time for a decision on a snapshot read after this. A jump of the clock is saved first."""
+        """Return the time for a decision, and save a jump of the clock first. Call this before reading the snapshot."""
         now = self._clock.now()
         jump = self._clock.jump()
         if jump is not None:
@@ -137,12 +137,12 @@ class Decisions:
                 )
             self._clock.note_jump(jump)
             self._notify(change)
-        # What is decided now depends on where the clock stands now: the next process must know it, if this one dies.
+        # The decision relies on this reading of the clock: if this process dies, the next one must know the reading.
         self._clock.save_reading()
         return now
 
     def watch_clock(self) -> None:
-        """Save a jump of the clock, if there was one, and where the clock stands."""
+        """Save a reading of the clock, and a jump of it if there was one."""
         if self._clock.jump() is None:
             self._clock.save_reading()
             return
@@ -242,9 +242,9 @@ def too_many_conflicts() -> Conflict:
 
 
 def waking_others(store: Store, change: Change) -> Change:
-    """Return the change with a wake-up for maintenances that may have waited for it.
+    """Return the change with a wake-up for the maintenances that may have waited for it.
 
-    They wait until another has ended its work on their host, or for a host that machines may be sent to.
+    A maintenance may wait until another one has ended its work on a host, or until machines can be sent to a host again.
     """
     over = {order.host for order in change.orders if order.state in OVER} - {""}
     if not (over or change.removed_hosts or any(host.cordoned is None for host in change.hosts)):

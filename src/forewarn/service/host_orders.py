@@ -18,7 +18,7 @@ from forewarn.service.orders import Orders
 from forewarn.service.placement import may_arrive, rows_of
 from forewarn.store import Store
 
-# How often an order is tried that something on its host holds back.
+# How long to wait before trying again to take an order that something on its host holds back.
 TRY_AGAIN_S = 10.0
 
 
@@ -44,7 +44,7 @@ class HostCheck:
         return f"this forewarn runs on host {host}, and no node that moves events is up on another host: start one"
 
     def unreported_moves(self) -> str:
-        """Return why nobody reports where evacuated machines go, or ""."""
+        """Return why no report will say where evacuated machines go, or ""."""
         if self._executor.reports_moves:
             return ""
         return (
@@ -99,7 +99,7 @@ class HostOrders(Orders):
         self._try_again_s: dict[str, float] = {}
 
     def _may_hand_out(self, order: Order) -> bool:
-        """Whether to try to take an order: not again at once, and not by a node that runs on the host itself."""
+        """Whether to try to take an order: at most every TRY_AGAIN_S, and not on a node that runs on the host itself."""
         now_s = self._monotonic()
         self._try_again_s = {i: at_s for i, at_s in self._try_again_s.items() if at_s > now_s}
         if order.id in self._try_again_s:

@@ -69,7 +69,7 @@ class StateDir:
         return True
 
     def _read_or_make_name(self, path: Path, new_name: Callable[[], str], within_s: float) -> str:
-        # A process that uses the folder has found its name. So only processes that would name it wait for each other.
+        # A process that uses a folder has read its name, so only processes that are about to name it wait here.
         deadline_s = time.monotonic() + within_s
         while not path.exists():
             if self._try_lock(fcntl.LOCK_EX):

@@ -1,9 +1,9 @@
-"""The store room owns durable state: the `Store` protocol, its query and value types, and three implementations.
+"""Durable state: the `Store` protocol, its query and value types, and three implementations.
 
 `memory` serves the emulator and simulations, `sqlite` one process, `postgres` several nodes; `sql` is what the two SQL
-stores share; `opening` picks the implementation that a URL names. A store keeps what it is given and returns it; it decides
-nothing. Of the rest of forewarn, this package imports only `core.model`, `core.operator_model`, `core.change`, `core.progress`
-and `core.errors`. It must not import the service, the endpoint, the operator side, the executors or the command line.
+stores share; `opening` picks the implementation that a URL names. A store saves and returns data; it decides nothing. Of the
+rest of forewarn, this package imports only the modules of `core` that hold facts; the import rules in `pyproject.toml` list
+them.
 """
 
 from forewarn.store.protocol import (

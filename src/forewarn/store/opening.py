@@ -39,7 +39,7 @@ def open_store(url: str, *, direct: str = "", connections: int | None = None) ->
         from forewarn.store.sqlite.store import SqliteStore
 
         return SqliteStore(store_file(url))
-    # Imported here: a service on an embedded store needs no PostgreSQL driver.
+    # Imported here: a service on an SQLite store needs no PostgreSQL driver.
     try:
         from forewarn.store.postgres.pool import MAX_CONNECTIONS
         from forewarn.store.postgres.store import PostgresStore
@@ -52,7 +52,7 @@ def open_store(url: str, *, direct: str = "", connections: int | None = None) ->
 
 
 def store_file(url: str, instead: str = "") -> Path:
-    """Return the file of an embedded store; `instead` is the command to suggest where PostgreSQL has its own."""
+    """Return the file of an SQLite store; `instead` is the command to suggest where PostgreSQL has its own."""
     kind = store_kind(url)
     if kind == POSTGRESQL:
         raise InvalidSettings(f"store: PostgreSQL brings its own tools for this: {instead}")

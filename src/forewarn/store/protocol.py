@@ -87,7 +87,7 @@ class Inventory:
 
 
 class MachineIdentity(msgspec.Struct, frozen=True, order=True, gc=False):
-    """How the endpoint recognises a machine. Small, because a fleet may have a million."""
+    """How the endpoint recognises a machine. Small, because a fleet may have a million machines."""
 
     scope: str
     name: str

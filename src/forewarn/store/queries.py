@@ -211,7 +211,7 @@ class MaintenanceQuery(_PageQuery):
 class OrderQuery(_PageQuery):
     """A page of orders of events within these scopes, newest first; `before` is the last (issued, id).
 
-    Without `abandoned`, orders of abandoned events are left out: those failed, and nobody can do anything about them.
+    Without `abandoned`, orders of abandoned events are left out: they failed, and no operator can resolve them any more.
     """
 
     states: Collection[OrderState] = tuple(OrderState)

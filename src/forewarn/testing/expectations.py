@@ -131,7 +131,7 @@ class Expectations:
 
 
 def _approvals(requests: list[LoggedRequest], event_id: str, by: str | None) -> list[LoggedRequest]:
-    """Return the requests that approved the event. One whose answer was lost counts only if no other was answered."""
+    """Return the requests that approved the event. An approval without an answer counts only if no other was answered."""
     approvals = [
         r
         for r in requests

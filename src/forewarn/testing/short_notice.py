@@ -21,7 +21,7 @@ class ShortNotice:
 
     @contextmanager
     def of(self, type_: EventType, seconds: int) -> Iterator[None]:
-        """Events of this type that are published meanwhile have this notice."""
+        """Give this notice to the events of this type that are published inside the block."""
         self.seconds = {type_: seconds}
         try:
             yield

@@ -66,7 +66,7 @@ def test_a_host_is_emptied_and_worked_on(service: RunningService) -> None:
     assert (order["host"], order["hosts"], order["machines"], order["scope"]) == ("kvm-1", ["kvm-1"], [], "")
     assert order["maintenance_id"] == made["id"]
     untaken = service.request("POST", f"/v1/orders/{order['id']}/finish", {})
-    assert (untaken.status, untaken.message.split(":")[0]) == (409, "nobody has taken the work on host kvm-1")
+    assert (untaken.status, untaken.message.split(":")[0]) == (409, "the order of host kvm-1 is not taken yet")
     taken = service.post(f"/v1/orders/{order['id']}/start")
     assert taken["state"] == "running"
     listed = service.get(f"/v1/orders?maintenance={made['id']}")["items"]

@@ -1,4 +1,6 @@
-"""The handlers: what a step can do. A handler is one module with these functions; `spec` is what its `parse` returned.
+"""The handlers: what a step can do. A handler is one module with these functions.
+
+`spec` is what its `parse` returned. `run` (`steps.Run`) has the event, the phase and the time left, and runs programs.
 
     parse(table, where)     return the spec of the TOML table, or raise ConfigError
     check(spec)             return what is wrong on this machine, as sentences; change nothing

@@ -295,7 +295,7 @@ CALLS: tuple[Call, ...] = (
         takes=bodies.WindowIn, status=(200, 201), summary="Add a window, or change its times.",
     ),
     _post(
-        WINDOW + "/extend", windows.extend_window, bodies.WindowOut, "Keep a window open longer that is open now.",
+        WINDOW + "/extend", windows.extend_window, bodies.WindowOut, "Keep an open window open for longer.",
         takes=bodies.ExtendIn,
     ),
     _delete(WINDOW, windows.delete_window, "Remove a window that no scope and no open maintenance uses."),

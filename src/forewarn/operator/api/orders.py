@@ -74,7 +74,7 @@ def _maintenances(api: Api, orders: Iterable[Order]) -> dict[str, Maintenance]:
 
 
 def _text(order: bodies.OrderOut | None) -> str:
-    """Return what a search finds an order by."""
+    """Return the text that a search looks through for an order."""
     if order is None:
         return ""
     return "\n".join((order.id, order.type, order.reason, order.node, order.host, *order.machines))
@@ -122,7 +122,7 @@ def _with_hosts(api: Api, orders: list[bodies.OrderOut]) -> list[bodies.OrderOut
 
 
 def _offered(api: Api, states: tuple[OrderState, ...]) -> tuple[OrderState, ...]:
-    """Return the states to list, all by default. A held store offers no open orders: other programs begin what they find."""
+    """Return the states to list, all by default. Leave out open orders while the store is held: programs begin open orders."""
     held = api.control.store_hold() is not None
     return tuple(state for state in states or OrderState if not (held and state is OrderState.OPEN))
 
@@ -143,7 +143,7 @@ def finish_order(api: Api, context: CallContext) -> Result:
     order, _, _ = api.control.order(context.path["id"])
     if order.host and order.state is OrderState.OPEN:
         # Taking it checks that the host is empty.
-        raise Refused(f"nobody has taken the work on host {order.host}: start the order first, then do the work")
+        raise Refused(f"the order of host {order.host} is not taken yet: start the order first, then do the work")
     new_hosts = {api.machine_key(name): host for name, host in context.body.new_hosts.items()}
     return _report(api, context, Outcome(True, output=context.body.output, new_hosts=new_hosts or None))
 

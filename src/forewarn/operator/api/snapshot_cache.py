@@ -2,9 +2,9 @@
 
 Every change of an event or an order adds an audit entry, whichever node made it. So the audit entries since a snapshot was read
 name what has changed, and only that is read again: the cost of a page after a change does not grow with the maintenance. An
-entry that names nothing, of an action not listed here, may have changed anything: then everything is read again. A maintenance
-may change without an entry, so maintenances themselves are compared. What depends on the time, such as what an event waits
-for, is not cached.
+entry that names no object may have changed anything, unless its action is in UNRELATED: then everything is read again. A
+maintenance may change without an entry, so the cached maintenances are read again. What depends on the time, such as what an
+event waits for, is not cached.
 """
 
 import threading
@@ -48,7 +48,8 @@ class SnapshotCache:
     def around(self, *, events: Sequence[Event] = (), maintenances: Iterable[str] = ()) -> Snapshot:
         """Return these events and maintenances, and everything that those still open may wait for.
 
-        All lists of open events of a maintenance share its snapshot. An event that has ended waits for nothing: it comes alone.
+        All lists of open events of a maintenance share its snapshot. An event that has ended waits for nothing, so it is read
+        without its maintenance.
         """
         compared = tuple(maintenances)
         ids = {event.maintenance_id for event in events if event.status in OPEN} | set(compared)
@@ -60,11 +61,11 @@ class SnapshotCache:
         return replace(snapshot, events={**snapshot.events, **alone.events}, orders={**snapshot.orders, **alone.orders})
 
     def of(self, focus: Focus) -> Snapshot:
-        """Return what `Store.snapshot` returns; for plans, of which nothing is saved."""
+        """Return what `Store.snapshot` returns for this focus. Only plans use it: nothing of a plan is saved."""
         return self._read(focus, None)
 
     def _read(self, focus: Focus, compared: Sequence[str] | None) -> Snapshot:
-        """`compared` are the maintenances that may have changed without an audit entry; None for all in the snapshot."""
+        """Read a snapshot. `compared` are the maintenances that may have changed without an audit entry; None for all in it."""
         # Read before the snapshot: a change in between makes a fresh snapshot look stale, never a stale one fresh.
         audit_id = self._newest_audit_id()
         with self._lock:
@@ -129,16 +130,16 @@ class SnapshotCache:
 def _changed_part(
     focus: Focus, known: Snapshot, entries: Iterable[AuditEntry], submitted: Collection[str]
 ) -> Focus | None:
-    """Return what the entries changed in the snapshot, without the submitted maintenances; None if they do not say it."""
+    """Return what the entries changed in the snapshot, without the submitted maintenances; None if they do not name it."""
     if not known.maintenances.keys() >= set(focus.maintenances):  # a maintenance submitted later may be among them
         return None
-    # Which of their machines no-go times bind, and the windows of their other scopes, are not known.
+    # The snapshot does not have what no-go times and windows need of the submitted maintenances.
     if submitted and (known.no_go_machines or known.fleet_rules.windows):
         return None
     events: set[str] = set()
     scopes: set[str] = set()
     for entry in entries:
-        # The end of a Terminate removes machines.
+        # If it was a Terminate, machines are gone.
         if entry.action == "event completed" and entry.scope in known.machine_counts:
             return None
         is_read = entry.maintenance_id in submitted and entry.event_id not in known.events
@@ -174,12 +175,12 @@ def _changed_part(
 
 
 def _any_event(snapshot: Snapshot, maintenance_id: str) -> str | None:
-    """Return an event with which the maintenance and the orders of its hosts are read again."""
+    """Return an event of the maintenance: to read the event is to read the maintenance and the orders of its hosts."""
     return next((event.id for event in snapshot.events.values() if event.maintenance_id == maintenance_id), None)
 
 
 def _merged(focus: Focus, known: Snapshot, part: Focus, fresh: Snapshot) -> Snapshot | None:
-    """Return the known snapshot with its changed part, which covers what `focus` covers now; None if it covers more now."""
+    """Return the known snapshot with its changed part, reduced to what `focus` covers now; None if it covers more now."""
     if not fresh.events.keys() >= set(part.events):
         return None
     events = {**known.events, **fresh.events}
@@ -215,7 +216,7 @@ def _works_on_hosts(snapshot: Snapshot) -> bool:
 
 
 def _publication_observed(snapshot: Snapshot) -> bool:
-    """Whether a tick has found every published wave saved: noting that adds no audit entry."""
+    """Whether a tick has observed the publication of every published wave. To save that adds no audit entry."""
     return all(
         snapshot.maintenances[event.maintenance_id].observed_published_at is not None
         for event in snapshot.events.values()

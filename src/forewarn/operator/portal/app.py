@@ -84,6 +84,7 @@ FORMATTING = (
     "until_phrase",
     "maintenance_state",
 )
+# What the page of an error suggests, by HTTP status.
 HINTS = {
     400: "Go back, correct what the message names, and submit again.",
     401: "Log in again.",
@@ -95,6 +96,7 @@ HINTS = {
     429: "Wait a minute, then try again.",
     503: "Nothing was changed. Try again in a few seconds.",
 }
+# What the next page says after an action.
 DONE = {
     "planned": "Planned. Guests see each wave when it is published.",
     "made": "The event is created. Below are its status and what it waits for.",

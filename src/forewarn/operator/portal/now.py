@@ -57,7 +57,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWaves:
-    """The waves of a maintenance that are not published yet; `reasons` says what holds back a first wave."""
+    """The waves of a maintenance that are not published yet; `reasons`: what holds back the first wave, if none is published."""
 
     maintenance: OpenWaveOut
     waves: list[int]
@@ -67,7 +67,7 @@ class PlannedWaves:
 
 @dataclass(frozen=True, slots=True)
 class HostsAtWork:
-    """A maintenance whose hosts have not all ended, and these hosts."""
+    """A maintenance, and those of its hosts whose turn has not ended."""
 
     maintenance: MaintenanceOut
     hosts: list[HostWorkOut]

@@ -1,8 +1,9 @@
 """The feed of other nodes' changes: NOTIFY on a connection of its own, and the rows of the table `changes`.
 
-A notification only says that there is a change; a lost one costs a second. Each row of `changes` says what to read again, and
-which transaction wrote it. A node reads on from its horizon, the oldest transaction that was open at its last poll: every
-change of an older transaction was visible then, and every later commit has a transaction number from the horizon on.
+A notification only says that there is a change; if one is lost, the node reads the change a second later. Each row of `changes`
+says what to read again, and which transaction wrote it. A node continues from its horizon, the oldest transaction that was
+open at its last poll: every change of an older transaction was visible then, and every later commit has a transaction number
+from the horizon on.
 """
 
 import time
@@ -102,7 +103,7 @@ class PostgresFeed:
         (server,), (standbys,) = cursors[1].fetchall(), cursors[2].fetchall()
         same = self._store.recognise(server)
         known = since is not None and since.cluster == (state["identity"], state["timeline"])
-        # Changes deleted before the last poll were read by then, or replaced by reading everything.
+        # Changes that were deleted before the last poll do not matter: this node has read them, or has read everything.
         everything = since is None or not known or since.horizon <= state["forgotten"] != since.forgotten
         rows = [] if everything or changes is None else changes.fetchall()
         new = [row for row in rows if since is None or row["number"] not in since.handled]

@@ -101,7 +101,7 @@ class Pool:
         self._used: set[object] = set()
         self.deadlines = Deadlines()
         self._away: tuple[float, str] = (0.0, "")
-        # The same for writes only: the database answers, but does not commit.
+        # Like `_away`, but for writes only: the database answers, and does not commit.
         self._stuck: tuple[float, str] = (0.0, "")
         self._closed = False
 
@@ -136,8 +136,8 @@ class Pool:
                 if warnings and how is WRITE:
                     # PostgreSQL reports success even if the wait for the synchronous standby was cancelled.
                     raise StoreUnavailable(
-                        f"{self.dsn.shown}: this is saved there, and may be lost with it: {warnings[0]}; check before"
-                        " you try again"
+                        f"{self.dsn.shown}: this server has saved the change, and the change may be lost with the server:"
+                        f" {warnings[0]}; check before you try again"
                     )
                 if how is WRITE:
                     self._stuck = (0.0, "")
@@ -254,8 +254,10 @@ class Pool:
                 raise StoreUnavailable(why)
 
     def _count_blockers(self) -> tuple[int, int]:
-        """Return how many transactions wait for a standby, and how many silent ones were ended: in a pipeline the server
-        itself would wait for them for ever."""
+        """Count the transactions that wait for a standby; end transactions of silent nodes, and count them too.
+
+        In a pipeline, the server itself would wait for a silent node for ever.
+        """
         limits = self.dsn.limits
         with suppress(psycopg.Error, ForewarnError), self._taken(WRITE, limits.statement_s) as connection:
             values = {"stuck_s": limits.lock_s / 2, "silent_s": limits.silent_s}

@@ -966,7 +966,7 @@ UPDATE maintenances SET wake_at = %(at)s, version = version + 1
 WHERE status IN ('Planned', 'Running', 'Paused');
 
 -- name: lock_store_hold
--- Return whether the store is held, and let nobody hold or resume it before this transaction ends.
+-- Return whether the store is held. No other transaction can hold or resume it before this one ends.
 SELECT resumed IS NULL AS held FROM store_hold WHERE one FOR SHARE;
 
 -- name: hold_store

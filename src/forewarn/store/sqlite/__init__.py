@@ -1,1 +1,1 @@
-"""The embedded store: one SQLite file and its SQL."""
+"""The SQLite store: one file and its SQL."""

@@ -87,7 +87,10 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Create the file for this user alone; SQLite gives the files beside it the same mode. SQLite reports what fails."""
+    """Create the file for this user alone; SQLite gives the files beside it the same mode.
+
+    If this fails, SQLite reports the error when it opens the file.
+    """
     with suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
@@ -206,10 +209,10 @@ def restore(
 
 
 def begin_anew(connection: sqlite3.Connection, change: Change) -> None:
-    """Make a restored or replaced database one of its own: a new identity, new epochs, the hold and its audit entries."""
+    """Give a restored or replaced database a new identity, new epochs, the hold and its audit entries."""
     connection.execute(_SQL["change_identity"])
     connection.execute(_SQL["begin_epochs"])
-    connection.execute("DELETE FROM sessions")  # a log-out may be later than the backup
+    connection.execute("DELETE FROM sessions")  # the backup may contain logins that have ended since
     if change.store_hold is not None:
         connection.execute(_SQL["hold_store"], TEXT_ROWS.store_hold.encode(change.store_hold))
     add_audit(connection, change.audit)

@@ -1,4 +1,4 @@
--- The named queries of the embedded store. Lists are passed as JSON arrays. The queries behind every decision join them,
+-- The named queries of the SQLite store. Lists are passed as JSON arrays. The queries behind every decision join them,
 -- because for IN (SELECT ...) SQLite first builds a table. INDEXED BY and unary + stop the planner from choosing, by its
 -- statistics, to scan a whole table or all the history.
 

@@ -1,4 +1,4 @@
--- The current schema of the embedded store. A new database is created from this file.
+-- The current schema of the SQLite store. A new database is created from this file.
 -- An older database gets the same schema from the files in migrations/.
 -- Times are UTC text of fixed width (2030-01-01T00:00:00.000000Z), so that sorting the text sorts by time.
 -- Three or more values are compared with OR or CASE: for IN with so many values, SQLite builds a table at every write.

@@ -1,4 +1,4 @@
-"""The embedded store: one SQLite file, WAL, synchronous=FULL. An acknowledged change survives kill -9 and power loss.
+"""The SQLite store: one file, WAL, synchronous=FULL. An acknowledged change survives kill -9 and power loss.
 
 One connection writes, in short immediate transactions under a lock. Each read has a connection to itself, and no write
 blocks it.
@@ -60,7 +60,7 @@ class SqliteSession:
         self, name: str, values: Iterable[Values], /, error_if_unchanged: ForewarnError | None = None
     ) -> None:
         remaining = iter(values)
-        while batch := list(islice(remaining, BATCH)):  # a fleet in memory once is enough
+        while batch := list(islice(remaining, BATCH)):  # make no second copy of a whole fleet
             changed = self._connection.executemany(SQL[name], batch).rowcount
             if changed != len(batch) and error_if_unchanged is not None:
                 raise error_if_unchanged
@@ -130,7 +130,7 @@ class SqliteStore(SqlStore):
                 self._idle_readers.append(connection)
 
     def _reader(self) -> sqlite3.Connection:
-        """Return an idle connection or open one: there are as many as reads at once, however many threads."""
+        """Return an idle connection or open one. The number of connections is that of simultaneous reads, not of threads."""
         try:
             return self._idle_readers.pop()
         except IndexError:

@@ -33,18 +33,18 @@ CLAIMS = {
 MACHINE = "vm-0"
 SEED = 1
 RATE_LIMIT = 5
-# Of the 30 s notice of a Preempt enough must be left when the agent sees the event.
+# The agent must see a Preempt early enough to use the rest of its 30 s of notice.
 SEEN_WITHIN_S = 5.0
-# The time for every other act, including pauses after failures, and the polls that must also have passed.
+# An agent has failed to act after this time, pauses after failures included, and after this many polls: both must be over.
 PATIENCE_S = 10.0
 PATIENCE_POLLS = 5
-# How long after the agent's next poll something must not happen, besides the time that the agent takes to act.
+# To check that the agent does not act, wait this long after its next poll, and the time that it took to act in the probe.
 QUIET_S = 0.4
 CHECK_EVERY_S = 0.05
-# After this many refused polls without one document the agent cannot succeed any more.
+# An agent that got no document has failed after this many refused polls.
 MAX_REFUSALS = 5
 MAX_HOOK_BYTES = 65_536
-# A supervisor pauses before it starts an agent again. An agent that ends more often than this in one row has failed.
+# A supervisor pauses before it starts an agent again. An agent that ends more often in one trial has failed.
 RESTART_AFTER_S = 0.2
 MAX_RESTARTS = 100
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delays:
-    """How long, on the agent's own clock, a first answer takes, and an endpoint that is being moved is out of order."""
+    """How long, on the agent's own clock, the first answer takes, and how long an endpoint that is moved is away."""
 
     first_answer_s: int
     outage_s: float
@@ -230,7 +230,7 @@ class Trial:
     # -- waiting for the agent
 
     def until(self, find: Callable[[], T | None], what: str) -> T:
-        """Return the result of `find` once it is true; raise AgentFailed when the agent had its chance or has ended."""
+        """Return the result of `find` once it is true; raise AgentFailed if the agent has ended or its time is over."""
         begun_s = polled_s = time.monotonic()
         before, polls = self.emulator.log.last_number, 0
         while not (result := find()):
@@ -280,7 +280,7 @@ class Trial:
         return self.until(lambda: self.seen(event, status, but), f"the agent sees the event{in_status}")
 
     def wait_next_poll(self, event: Scheduled, status: str = "", *, but: Container[int] = ()) -> None:
-        """Wait until the agent has seen the event and polled again, and then as long as it took to act in the probe."""
+        """Wait until the agent has seen the event and polled again, and then for the time that it took to act in the probe."""
         seen = self.wait_seen(event, status, but=but)
         self.until(lambda: any(each.number > seen.number for each in self.polls), "the agent polls again after that")
         self.quiet(QUIET_S + max((each.took_s for each in self.usable), default=0.0))
