@@ -1,7 +1,7 @@
 """One way in which a maintenance may go on: the rules of `advance`, played on a clock that is moved ahead.
 
 `preview` says what is assumed. A wave is played with the wave before it alone, and a host with the host before it, because no
-rule looks further back: the cost grows with the number of events, not with its square.
+rule reads further back: the cost grows with the number of events, not with its square.
 """
 
 from collections import defaultdict
