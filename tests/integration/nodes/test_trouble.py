@@ -14,14 +14,15 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
 from forewarn.core.lifecycle import GuestApproval
 from forewarn.core.model import Actor, ClockHold, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
-from forewarn.service import ticker
 from forewarn.service.clock import KeptClock
 from forewarn.service.control import Control
 from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES
+from forewarn.service.ticker import MAX_CONFLICTS, Ticker
 from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
 from tests.support.guest_service import WEB_0, WEB_1, Serving, get, post, serving, status
-from tests.support.services import OPERATOR, ContendedStore, make_service, reboot
+from tests.support.services import OPERATOR, ContendedStore, ScriptedExecutor, make_service, reboot, ticker_with
+from tests.support.several_nodes import LeasedMemoryStore, ticker_on
 from tests.support.waiting import PATIENCE_S, until
 
 # -- the line for the writer
@@ -86,28 +87,29 @@ def test_whoever_hangs_up_does_not_stay_in_line(monkeypatch: pytest.MonkeyPatch)
 # -- the ticker
 
 
-def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(caplog: pytest.LogCaptureFixture) -> None:
     """The twentieth conflict in a row is logged, once; from then on none counts as a cycle, until a cycle succeeds."""
-    monkeypatch.setattr(ticker, "CONFLICT_WAIT_S", 0.001)
-    tick = make_service(MemoryStore()).ticker
     cycled: list[float | None] = []
-    tries, now_s = count(1), count(1_000)
-    tick._monotonic = lambda: float(next(now_s))
+    tries, now_s, most = count(1), count(1_000), MAX_CONFLICTS
 
-    def cycle() -> bool:
-        cycled.append(tick.cycled_at_s)
-        tried = next(tries)
-        if tried <= 2 * ticker.MAX_CONFLICTS:
-            raise Conflict(f"others were first, {tried}")
-        if tried > 2 * ticker.MAX_CONFLICTS + 1:
-            tick.stop()
-        return True
+    class ContendedTicker(Ticker):
+        def cycle(self) -> bool:
+            cycled.append(self.cycled_at_s)
+            tried = next(tries)
+            if tried <= 2 * most:
+                raise Conflict(f"others were first, {tried}")
+            if tried > 2 * most + 1:
+                self.stop()
+            return True
 
-    monkeypatch.setattr(tick, "cycle", cycle)
-    tick.run()
-    most = ticker.MAX_CONFLICTS
+    service = make_service(MemoryStore())
+    ticker_with(
+        service,
+        ScriptedExecutor(),
+        ContendedTicker,
+        monotonic=lambda: float(next(now_s)),
+        wait=lambda event, seconds: None,
+    ).run()
     assert len(set(cycled[:most])) == most  # each counts: None before the first, then another moment every time
     assert len(set(cycled[most - 1 : 2 * most + 1])) == 1
     assert cycled[2 * most + 1] != cycled[2 * most]
@@ -117,18 +119,21 @@ def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
     ]
 
 
-def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_does_not_wait_for_a_database_that_hangs() -> None:
     """Giving the lease back may take as long as it likes: it ends by itself."""
-    service = make_service(MemoryStore())
     requested, answers = threading.Event(), threading.Event()
 
-    def release() -> None:
-        requested.set()
-        assert answers.wait(PATIENCE_S)
+    class HangingStore(LeasedMemoryStore):
+        def drop_lease(self, name: str, node: str) -> None:
+            requested.set()
+            assert answers.wait(PATIENCE_S)
 
-    monkeypatch.setattr(service.ticker.leases, "release_ticker", release)
+    store = HangingStore()
+    service = make_service(store)
+    service.ticker = ticker_on(service, "a:1", ScriptedExecutor())
     try:
         with server.ticking(service, stop_within_s=0.2):
+            until(lambda: store.ticks == "a:1")
             assert not requested.is_set()
         assert requested.wait(PATIENCE_S)  # and yet we are here
         assert not answers.is_set()
@@ -139,21 +144,15 @@ def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.Mon
 def test_a_failed_cycle_does_not_count_as_one() -> None:
     """A store that cannot be written leaves the ticker silent, which makes the node unready; a conflict does not."""
     for error, counts in ((StoreUnavailable("it cannot be written"), False), (Conflict("others were first"), True)):
-        service = make_service(MemoryStore())
-        failed = threading.Event()
 
-        def cycle(error: Exception = error, failed: threading.Event = failed) -> bool:
-            failed.set()
-            raise error
+        class FailingTicker(Ticker):
+            def cycle(self, error: Exception = error) -> bool:
+                self.stop()
+                raise error
 
-        service.ticker.cycle = cycle  # type: ignore[method-assign]
-        thread = threading.Thread(target=service.ticker.run, daemon=True)
-        thread.start()
-        assert failed.wait(PATIENCE_S)
-        service.ticker.stop()
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-        assert (service.ticker.cycled_at_s is not None) is counts
+        ticker = ticker_with(make_service(MemoryStore()), ScriptedExecutor(), FailingTicker)
+        ticker.run()
+        assert (ticker.cycled_at_s is not None) is counts
 
 
 # -- saved, and then something fails
