@@ -43,6 +43,14 @@ FROM (SELECT pid, wait_event, extract(epoch FROM clock_timestamp() - state_chang
 """
 
 
+def connect(dsn: Dsn) -> Connection:
+    connection = psycopg.connect(
+        dsn.conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=None if dsn.pooled else 3
+    )
+    connection.add_notice_handler(lambda _: None)
+    return connection
+
+
 def cut(connection: Connection) -> None:
     """Shut the socket down, so that a thread waiting for it gets an error."""
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as server_socket:
@@ -93,8 +101,11 @@ class Deadlines:
 class Pool:
     """At most `size` connections, opened when needed; a connection that failed is closed."""
 
-    def __init__(self, dsn: Dsn, size: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self, dsn: Dsn, size: int = MAX_CONNECTIONS, *, connect: Callable[[Dsn], Connection] = connect
+    ) -> None:
         self.dsn = dsn
+        self.connect = connect
         self._size = size
         self._free = threading.BoundedSemaphore(size)
         self._idle: deque[Connection] = deque()
@@ -202,7 +213,7 @@ class Pool:
                 self.deadlines.clear(connection)
                 connection.close()
                 self.close_idle()
-        connection = connect(self.dsn)
+        connection = self.connect(self.dsn)
         try:
             self.touch(connection)
             connection.execute(begin)
@@ -275,14 +286,6 @@ class Pool:
         self._closed = True
         self.close_idle()
         self.deadlines.stop()
-
-
-def connect(dsn: Dsn) -> Connection:
-    connection = psycopg.connect(
-        dsn.conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=None if dsn.pooled else 3
-    )
-    connection.add_notice_handler(lambda _: None)
-    return connection
 
 
 @contextmanager
