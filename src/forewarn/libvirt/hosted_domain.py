@@ -69,8 +69,9 @@ class LibvirtHost:
 
     def call(self, function: Callable[[Connection], Answer], seconds: float | None = None) -> Answer:
         connection = self._connections.get(self.uri)
+        within_s = self._call_within_s if seconds is None else seconds
         try:
-            return within(seconds or self._call_within_s, lambda: function(connection), f"libvirt on {self.name}")
+            return within(within_s, lambda: function(connection), f"libvirt on {self.name}")
         except HostUnreachable:
             # libvirtd works on five calls of a connection at once: calls that hang would hold up all others.
             self._connections.retire(self.uri, connection)

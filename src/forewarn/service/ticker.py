@@ -76,7 +76,8 @@ class Ticker:
         `host_executor` does the work on hosts, `node_host` is the host that this node runs on.
 
         A node is called `STATE_DIR_NAME:PROCESS`; `alone` gives True if this is the only process that uses the state directory.
-        `timeline` returns the database's timeline. A cycle ticks at most `batch` maintenances.
+        `timeline` returns the database's timeline. A cycle ticks at most `batch` maintenances. Between
+        cycles the loop calls `wait` with what ends the wait and the longest time.
         """
         self._control = control
         self._store = store

@@ -43,14 +43,6 @@ FROM (SELECT pid, wait_event, extract(epoch FROM clock_timestamp() - state_chang
 """
 
 
-def connect(dsn: Dsn) -> Connection:
-    connection = psycopg.connect(
-        dsn.conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=None if dsn.pooled else 3
-    )
-    connection.add_notice_handler(lambda _: None)
-    return connection
-
-
 def cut(connection: Connection) -> None:
     """Shut the socket down, so that a thread waiting for it gets an error."""
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as server_socket:
@@ -101,11 +93,9 @@ class Deadlines:
 class Pool:
     """At most `size` connections, opened when needed; a connection that failed is closed."""
 
-    def __init__(
-        self, dsn: Dsn, size: int = MAX_CONNECTIONS, *, connect: Callable[[Dsn], Connection] = connect
-    ) -> None:
+    def __init__(self, dsn: Dsn, size: int = MAX_CONNECTIONS) -> None:
         self.dsn = dsn
-        self.connect = connect
+        self.connect: Callable[[Dsn], Connection] = connect
         self._size = size
         self._free = threading.BoundedSemaphore(size)
         self._idle: deque[Connection] = deque()
@@ -286,6 +276,14 @@ class Pool:
         self._closed = True
         self.close_idle()
         self.deadlines.stop()
+
+
+def connect(dsn: Dsn) -> Connection:
+    connection = psycopg.connect(
+        dsn.conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=None if dsn.pooled else 3
+    )
+    connection.add_notice_handler(lambda _: None)
+    return connection
 
 
 @contextmanager
