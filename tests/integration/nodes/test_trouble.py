@@ -14,6 +14,7 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
 from forewarn.core.lifecycle import GuestApproval
 from forewarn.core.model import Actor, ClockHold, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
+from forewarn.endpoint.approvals import ApprovalQueue
 from forewarn.service.clock import KeptClock
 from forewarn.service.control import Control
 from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES
@@ -28,26 +29,31 @@ from tests.support.waiting import PATIENCE_S, until
 # -- the line for the writer
 
 
-def line_of(served: Serving, monkeypatch: pytest.MonkeyPatch) -> "list[Future[None]]":
-    """What the approvals of guests wait for, as they come."""
-    approvals, line = served.endpoint.approvals, list[Future[None]]()
-    submit = approvals.submit
+class NotingQueue(ApprovalQueue):
+    """Notes what the approvals of guests wait for, as they come."""
 
-    def noted(approval: GuestApproval) -> "Future[None]":
-        line.append(submit(approval))
-        return line[-1]
+    def __init__(self, served: Serving) -> None:
+        super().__init__(served.endpoint.writer, served.service.control.approve_together)
+        self.line: list[Future[None]] = []
 
-    monkeypatch.setattr(approvals, "submit", noted)
-    return line
+    def submit(self, approval: GuestApproval) -> "Future[None]":
+        self.line.append(super().submit(approval))
+        return self.line[-1]
 
 
-def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def line_of(served: Serving) -> "list[Future[None]]":
+    """Return what the approvals of guests wait for from now on."""
+    served.endpoint.approvals = queue = NotingQueue(served)
+    return queue.line
+
+
+def test_whoever_waits_in_line_too_long_is_told_and_not_written() -> None:
     """One write hangs: the one behind it is 503 in time and never done, the one that hangs is answered when it is done."""
     with serving() as served:
         first, second = served.client(WEB_0), served.client(WEB_1)
         assert status(first.ask(get())) == status(second.ask(get())) == 200
         (hangs, waits) = served.reboot("shop", "web-0"), served.reboot("shop", "web-1")
-        line = line_of(served, monkeypatch)
+        line = line_of(served)
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: line and line[0].running())
@@ -61,13 +67,13 @@ def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pyt
         assert [len(events[each].approvals) for each in (hangs, waits)] == [1, 0]
 
 
-def test_whoever_hangs_up_does_not_stay_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_hangs_up_does_not_stay_in_line() -> None:
     """Post and close, again and again, while the writer hangs: the queue drops their writes like those of callers that stayed."""
     with serving() as served:
         first, other = served.client(WEB_0), served.client(WEB_1)
         assert status(first.ask(get())) == status(other.ask(get())) == 200
         hangs, waits = served.reboot("shop", "web-0"), served.reboot("shop", "web-1")
-        line = line_of(served, monkeypatch)
+        line = line_of(served)
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: line and line[0].running())
