@@ -22,7 +22,6 @@ from bench.report import Verdict, milliseconds, none_of, print_table
 from bench.size import Size
 from forewarn.core.event_types import EventType
 from forewarn.executors import Work
-from forewarn.libvirt import machine_work
 from forewarn.libvirt.executor import LibvirtExecutor, LibvirtSettings
 from forewarn.libvirt.hosted_domain import HostedDomain
 
@@ -35,7 +34,7 @@ BOOTED_WITHIN_S = 600.0
 
 def run(folder: Path, size: Size) -> list[Verdict]:
     rounds, guests = size.kvm
-    with closing(start_bed()) as bed, closing(executor_in(folder, SETTINGS)) as executor:
+    with closing(start_bed()) as bed, closing(executor_in(folder, SETTINGS, preempt_grace_s=0)) as executor:
         watch = TcpWatch(bed)
         bed.add_guest("web-0", "kvm-a", {"program.py": PROGRAM})
         one = _OneGuest(bed, executor, watch)
@@ -47,11 +46,10 @@ def run(folder: Path, size: Size) -> list[Verdict]:
         broken = watch.connections - 1
         rows.append(one.measure("reboot", rounds, lambda: one.order(EventType.REBOOT), up=False))
         rows.append(one.measure("redeploy", rounds, one.redeploy, up=False))
-        with _no_grace():
-            rows.append(one.measure("preempt", rounds, lambda: one.order(EventType.PREEMPT), up=False, again=one.start))
-            rows.append(
-                one.measure("terminate", rounds, lambda: one.order(EventType.TERMINATE), up=False, again=one.define)
-            )
+        rows.append(one.measure("preempt", rounds, lambda: one.order(EventType.PREEMPT), up=False, again=one.start))
+        rows.append(
+            one.measure("terminate", rounds, lambda: one.order(EventType.TERMINATE), up=False, again=one.define)
+        )
         bed.virsh(one.host, "destroy", "web-0")
         watch.close()
         print_table(
@@ -132,15 +130,6 @@ class _OneGuest:
         self.downtimes_s.append(int(output.split("a pause of ")[1].split()[0]) / 1000)
         self.silences_s.append(self._watch.longest_gap_s)
         self.host = OTHER[self.host]
-
-
-@contextmanager
-def _no_grace() -> Iterator[None]:
-    before, machine_work.PREEMPT_GRACE_S = machine_work.PREEMPT_GRACE_S, 0
-    try:
-        yield
-    finally:
-        machine_work.PREEMPT_GRACE_S = before
 
 
 @contextmanager

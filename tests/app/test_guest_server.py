@@ -4,31 +4,27 @@ At its stop requests under way are finished, long polls get 304, and the rest is
 """
 
 import threading
-from collections.abc import Iterator
-
-import pytest
 
 from forewarn.app.guest_server import GuestServer
-from forewarn.endpoint import documents
+from forewarn.endpoint.documents import BATCH
 from forewarn.store import EventQuery, MachineIdentity
-from tests.support.guest_service import STRANGER, URL, VM, WEB_0, Client, body, get, post, serving, status
+from tests.support.guest_service import FLEET, STRANGER, URL, VM, WEB_0, Client, body, get, post, serving, status
 from tests.support.waiting import PATIENCE_S, until
 
 
-def test_guests_are_answered_as_soon_as_their_machine_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guests_are_answered_as_soon_as_their_machine_is_loaded() -> None:
     """Any other caller gets 503, because it may be a machine; 404 only when all machines are loaded."""
-    monkeypatch.setattr(documents, "BATCH", 1)
-    with serving() as served:
-        all_machines, at_solo, go_on = served.store.machine_identities, threading.Event(), threading.Event()
+    *of_shop, solo = FLEET.split("[[machines]]")
+    batch = [f'\nscope = "shop"\nname = "more-{number}"\n' for number in range(BATCH - 2)]
+    with serving("[[machines]]".join([*of_shop, *batch, solo])) as served:
+        at_solo, go_on = threading.Event(), threading.Event()
 
-        def slowly() -> Iterator[MachineIdentity]:
-            for machine in all_machines():
-                if machine.scope == "solo":
-                    at_solo.set()
-                    assert go_on.wait(PATIENCE_S)
-                yield machine
+        def stop_at_solo(machine: MachineIdentity) -> None:
+            if machine.scope == "solo":
+                at_solo.set()
+                assert go_on.wait(PATIENCE_S)
 
-        monkeypatch.setattr(served.store, "machine_identities", slowly)
+        served.store.before_identity = stop_at_solo
         server = GuestServer(served.service)
         loading = threading.Thread(target=server.start)
         loading.start()
@@ -44,7 +40,7 @@ def test_guests_are_answered_as_soon_as_their_machine_is_loaded(monkeypatch: pyt
         go_on.set()
         loading.join(PATIENCE_S)
         assert [status(client.ask(get())) for client in (web, vm, stranger)] == [200, 200, 404]
-        assert (server.endpoint.counters.unknown, len(server.documents.callers)) == (1, 3)
+        assert (server.endpoint.counters.unknown, len(server.documents.callers)) == (1, BATCH + 1)
         assert served.store.snapshot_of("shop").enabled
         assert server.documents.views["shop"].state.enabled
         for client in (web, vm, stranger):

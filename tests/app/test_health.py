@@ -28,26 +28,33 @@ def follower_that_is_silent_for(silent_s: Callable[[], float]) -> Follower:
     return follower
 
 
-def test_a_node_that_cannot_renew_its_lease_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+class ReadOnlyStore(LeasedMemoryStore):
+    """Gives no lease while `read_only`."""
+
+    read_only = False
+
+    def take_lease(self, name: str, node: str, seconds: float) -> bool:
+        if self.read_only:
+            raise StoreUnavailable("it cannot be written")
+        return super().take_lease(name, node, seconds)
+
+
+def test_a_node_that_cannot_renew_its_lease_is_not_ready() -> None:
     """After a few seconds readiness fails with the cause; it recovers with the next renewal."""
-    store = LeasedMemoryStore()
+    store = ReadOnlyStore()
     service = make_service(store, enabled=False)
     now_s = 1_000.0
     ticker = ticker_on(service, "a:1", ScriptedExecutor(), monotonic=lambda: now_s)
     ticker.cycle()
-
-    def refuse(name: str, node: str, seconds: float) -> bool:
-        raise StoreUnavailable("it cannot be written")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "take_lease", refuse)
-        now_s += leases.UNREADY_AFTER_S
-        assert ticker.complaint() == ""
-        now_s += 0.1
-        with pytest.raises(StoreUnavailable) as error:
-            ticker.cycle()
-        ticker.note_trouble(error.value)
-        assert ticker.complaint() == "this node has saved nothing for 6 s: it cannot be written"
+    store.read_only = True
+    now_s += leases.UNREADY_AFTER_S
+    assert ticker.complaint() == ""
+    now_s += 0.1
+    with pytest.raises(StoreUnavailable) as error:
+        ticker.cycle()
+    ticker.note_trouble(error.value)
+    assert ticker.complaint() == "this node has saved nothing for 6 s: it cannot be written"
+    store.read_only = False
     ticker.cycle()
     assert ticker.complaint() == ""
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.app import service as app_service
 from forewarn.app.service import Service
 from forewarn.core.formatting import count
 from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Targets
@@ -147,13 +146,12 @@ def test_wrong_settings_end_with_2_and_a_message(
     assert "Traceback" not in result.stderr
 
 
-def test_a_large_fleet_file_shows_progress(tmp_path: Path, fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_fleet_file_shows_progress(tmp_path: Path, fleet: str) -> None:
     """The service says what it read before it saves it; a small fleet needs no such line."""
     shown: list[str] = []
     for many in (1, 1_000):
-        monkeypatch.setattr(app_service, "MANY_MACHINES", many)
         service = Service(load({"store": "memory:", "state_dir": str(tmp_path / "state")}, {}))
-        lines = service.apply_fleet_file(Path(fleet), shown.append).lines
+        lines = service.apply_fleet_file(Path(fleet), shown.append, many_machines=many).lines
         service.close()
     scopes, machines = (count(sum(f"+ {what} " in line for line in lines), what) for what in ("scope", "machine"))
     assert shown == [f"fleet: {scopes} and {machines} read from {fleet}; saving them"]

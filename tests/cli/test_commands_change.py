@@ -221,14 +221,13 @@ def test_a_fleet_file_is_checked_without_a_server(cli: CommandLine, tmp_path: Pa
     assert "(at line 3, column 5)" in refused.stderr
 
 
-def test_a_large_fleet_file_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_fleet_file_shows_progress(tmp_path: Path) -> None:
     """The command says what it read before it waits for the server."""
     file, shown = tmp_path / "fleet.toml", list[str]()
     file.write_text('[[scopes]]\nname = "s"\nkind = "standalone"\n[[machines]]\nname = "m"\nscope = "s"\n')
     session = cast(Session, SimpleNamespace(out=SimpleNamespace(aside=shown.append)))
     assert fleet_commands._read_checked(session, str(file)) == file.read_text()
-    monkeypatch.setattr(fleet_commands, "MANY_MACHINES", 1)
-    fleet_commands._read_checked(session, str(file))
+    fleet_commands._read_checked(session, str(file), many_machines=1)
     assert shown == [f"{file}: 1 scope and 1 machine read; sending them to the server"]
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import plain_toml
-from forewarn.core.plain_toml import Make, NotPlain, PlainTables, filled
+from forewarn.core.plain_toml import MAX_SHAPES, Make, NotPlain, PlainTables, filled
 
 
 def read(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -72,9 +71,9 @@ def test_every_other_text_is_not_plain(text: str) -> None:
         read(text)
 
 
-def test_a_text_with_very_many_shapes_is_not_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_with_very_many_shapes_is_not_plain() -> None:
     """To learn each of them would take longer than to read the text with `tomllib`."""
-    monkeypatch.setattr(plain_toml, "MAX_SHAPES", 2)
-    assert len(read("[[a]]\nx = 1\n[[a]]\nx = 2\n[[a]]\nx = 1")) == 3
+    shapes = "\n".join(f"[[a]]\nx = {number}" for number in range(MAX_SHAPES))
+    assert len(read(f"{shapes}\n{shapes}")) == 2 * MAX_SHAPES
     with pytest.raises(NotPlain):
-        read("[[a]]\nx = 1\n[[a]]\nx = 2\n[[a]]\nx = 3")
+        read(f"{shapes}\n[[a]]\nx = {MAX_SHAPES}")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forewarn.core import preview_run
 from forewarn.core.change import Change
 from forewarn.core.fleet_rules import FleetRules, FleetUse, Window
 from forewarn.core.model import (
@@ -21,7 +20,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.preview import Forecast, forecast
-from forewarn.core.preview_run import ASSUMED_WORK_S
+from forewarn.core.preview_run import ASSUMED_WORK_S, PreviewRun
 from forewarn.core.store_hold import hold_store
 from tests.support.builders import OPERATOR, START, World, at, machine, scope, shop
 
@@ -158,13 +157,24 @@ def test_windows_show_in_the_calendar() -> None:
     assert found.waves[2].may_wait_for == ("approval", "bake", "notice", "window")
 
 
-def test_a_held_store_leaves_nothing_to_expect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No wave starts while the store is held; a wave that is examined again and again ends the preview, too."""
+def test_a_held_store_leaves_nothing_to_expect() -> None:
+    """No wave starts while the store is held."""
     world = shop(2)
     world.save(hold_store(world.snapshot(), "", now=world.now, actor=OPERATOR))
     assert rows(calendar(world, *NAMES[:2])) == [(1, None, None), (2, None, None)]
-    monkeypatch.setattr(preview_run, "MAX_STEPS_PER_WAVE", 1)
-    assert rows(calendar(shop(1), NAMES[0])) == [(1, None, None)]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_wave_that_is_examined_again_and_again_ends_the_preview(at_once: bool) -> None:
+    """The wave then has no start, and the maintenance no end."""
+    world = shop(1)
+    events = world.submit(NAMES[0])
+    snapshot = world.snapshot()
+    maintenance = snapshot.maintenances[events[0].maintenance_id]
+    for most, starts in ((1_000, True), (1, False)):
+        run = PreviewRun(snapshot, maintenance, world.now, at_once=at_once, max_steps_per_wave=most)
+        (wave,), end = run.play([events])
+        assert (wave.start is not None, end is not None) == (starts, starts)
 
 
 # -- the real run keeps to the preview

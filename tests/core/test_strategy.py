@@ -1,13 +1,13 @@
 """How a strategy turns machines into groups, and groups into waves."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.core import planning
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import confirm_clock, hold_clock
 from forewarn.core.errors import Invalid, Refused
@@ -30,6 +30,7 @@ from forewarn.core.model import (
     Targets,
 )
 from forewarn.core.needs_operator import needs_operator
+from forewarn.core.planning import plan_events
 from forewarn.core.strategy import PlannedWave, group_of, planned_waves
 from forewarn.core.transitions import Verb
 from tests.core.test_planning import planned, snapshot
@@ -199,7 +200,7 @@ def test_the_events_of_a_maintenance_follow_its_strategy() -> None:
     assert [event.group for event in events] == ["h1", "h2", "h2"]
 
 
-def test_other_rules_split_planned_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_rules_split_planned_waves() -> None:
     """Each splitter gets every wave that the one before it returned; the waves are numbered after all of them."""
 
     def one_event_each(_: Snapshot, of: Maintenance, wave: PlannedWave) -> list[PlannedWave]:
@@ -209,11 +210,17 @@ def test_other_rules_split_planned_waves(monkeypatch: pytest.MonkeyPatch) -> Non
     def reversed_waves(_: Snapshot, of: Maintenance, wave: PlannedWave) -> list[PlannedWave]:
         return [wave[::-1]]
 
-    monkeypatch.setattr(planning, "SPLITTERS", (reversed_waves, one_event_each))
-    _, events = planned("shop/web-0", "shop/web-1", "ship/app-0")
-    assert waves_of_events(events) == ["1 shop#0 web-0", "2 ship#5 app-0", "3 shop#1 web-1"]
-    _, urgent = planned("shop/web-0", "shop/web-1", "ship/app-0", emergency=True)
-    assert {event.wave for event in urgent} == {1}
+    def split(**options: Any) -> list[Event]:
+        names = ("shop/web-0", "shop/web-1", "ship/app-0")
+        maintenance, _ = planned(*names, **options)
+        machines = [each for each in snapshot().machines.values() if str(each) in names]
+        ids = map(str, count(1))
+        return plan_events(
+            snapshot(), maintenance, machines, new_id=ids.__next__, splitters=(reversed_waves, one_event_each)
+        )
+
+    assert waves_of_events(split()) == ["1 shop#0 web-0", "2 ship#5 app-0", "3 shop#1 web-1"]
+    assert {event.wave for event in split(emergency=True)} == {1}
 
 
 @given(

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from forewarn.endpoint.flood_filter import BLOCKED_S, MAX_BLOCKED, MAX_OVER_SHARE, FloodFilter
+from forewarn.endpoint.flood_filter import BLOCKED_S, MAX_BLOCKED, MAX_OVER_SHARE, FloodFilter, program
 from forewarn.endpoint.sockets import Listener
 from tests.endpoint.in_memory import manual_monotonic
 from tests.support.guest_service import STRANGER, WEB_0, Serving, get, serving, status
@@ -125,13 +125,16 @@ def test_the_kernel_takes_the_largest_filter() -> None:
             assert is_kept_out(client, port, other="127.0.0.8")
 
 
-def test_a_filter_that_the_kernel_refuses_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_that_the_kernel_refuses_leaves_none_behind() -> None:
     """If a filter cannot be changed, the old one is taken away: no address is kept out for longer than a second."""
+
+    def make_filter(hosts: list[str]) -> bytes:
+        return program(hosts) if hosts == ["127.0.0.9"] else b"no program at all"
+
     with manual_monotonic() as clock, socket.create_server(("127.0.0.1", 0)) as listening:
-        flood_filter = FloodFilter(clock.loop, listening)
+        flood_filter = FloodFilter(clock.loop, listening, make_filter=make_filter)
         for _ in range(MAX_OVER_SHARE):
             flood_filter.count("127.0.0.9")
-        monkeypatch.setattr("forewarn.endpoint.flood_filter.program", lambda _: b"no program at all")
         for _ in range(MAX_OVER_SHARE):
             flood_filter.count("127.0.0.8")
         port = listening.getsockname()[1]

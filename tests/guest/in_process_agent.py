@@ -47,9 +47,10 @@ class AgentHarness:
         endpoint: FakeEndpoint | None = None,
         boot: str = "boot-1",
         on_change: Callable[[Agent], None] = lambda _: None,
+        journal_type: type[Journal] = Journal,
         **command: Callable[..., object],
     ) -> None:
-        self.folder, self.toml, self.on_change = folder, toml, on_change
+        self.folder, self.toml, self.on_change, self.journal_type = folder, toml, on_change, journal_type
         self.handlers = {**HANDLERS, "command": SimpleNamespace(**{**vars(HANDLERS["command"]), **command})}
         self.endpoint = endpoint or FakeEndpoint(ManualTime())
         self.clock = self.endpoint.time
@@ -59,7 +60,7 @@ class AgentHarness:
         """Start a new agent on the same journal."""
         config = parse(tomllib.loads(self.toml), dict(os.environ))
         self.client = Client("10.0.0.1", transport=self.endpoint.transport, time=self.clock)
-        self.journal = Journal(self.folder / "state", self.clock)
+        self.journal = self.journal_type(self.folder / "state", self.clock)
         self.agent = Agent(
             config.plan,
             self.client,

@@ -30,7 +30,6 @@ from forewarn.guest.handlers import notify
 from forewarn.guest.journal import Journal, read
 from forewarn.guest.main import _history_line, log_formatter
 from forewarn.guest.printable import MAX_LINE_CHARS, printable
-from forewarn.guest.safe_files import replace_file
 from forewarn.guest.state import MAX_ENDED_EVENTS, MAX_MESSAGES, fold_records, state_record
 from forewarn.guest.steps import Run
 from tests.guest.in_process_agent import AgentHarness, step
@@ -310,19 +309,18 @@ def test_a_compacted_journal_gives_the_same_state(tmp_path: Path) -> None:
 
 def test_a_killed_compaction_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is replaced whole, or stays; a compaction that fails does not stop the agent."""
-    from forewarn.guest import journal as journals
-
     journal = Journal(tmp_path, max_bytes=100)
     journal.append({"kind": "old", "text": "x" * 200})
     calls: list[tuple[Any, ...]] = []
+    really_replace = os.replace
 
     def fails(*args: Any, **more: Any) -> None:
         calls.append(args)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
-        replace_file(*args, **more)
+        really_replace(*args, **more)
 
-    monkeypatch.setattr(journals, "replace_file", fails)
+    monkeypatch.setattr(os, "replace", fails)
     assert journal.is_large()
     journal.compact({"kind": "state"})
     assert len(calls) == 2

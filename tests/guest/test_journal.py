@@ -76,22 +76,22 @@ def test_an_append_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
     journal.close()
 
 
-def test_a_journal_that_fails_within_a_step_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_fails_within_a_step_ends_the_agent(tmp_path: Path) -> None:
     """The step has not failed; the next agent does it when there is room again."""
-    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"))
+
+    class FullJournal(Journal):
+        def append(self, record: Mapping[str, Any]) -> dict[str, Any]:
+            if record["kind"] == "child":
+                raise JournalError("the disk is full")
+            return super().append(record)
+
+    harness = AgentHarness(tmp_path, step(tmp_path, "one", more="required = true"), journal_type=FullJournal)
     harness.endpoint.announce()
-    append = harness.journal.append
-
-    def full(record: Mapping[str, Any]) -> dict[str, Any]:
-        if record["kind"] == "child":
-            raise JournalError("the disk is full")
-        return append(record)
-
-    monkeypatch.setattr(harness.journal, "append", full)
     with pytest.raises(JournalError):
         harness.run()
     assert "end" not in harness.kinds
     assert not harness.actions
+    harness.journal_type = Journal
     harness.restart()
     harness.run()
     assert harness.actions == ["prepare one"]

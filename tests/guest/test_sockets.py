@@ -1,4 +1,4 @@
-"""One deadline for a whole connection: the look-up, every address, the handshake, every byte."""
+"""One deadline for a whole connection: the resolution of the name, every address, the handshake, every byte."""
 
 import contextlib
 import socket
@@ -41,8 +41,8 @@ def listening(serve: Callable[[socket.socket], object]) -> Iterator[int]:
             accepting.join(5)
 
 
-def test_a_hanging_look_up_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system gives a look-up no time-out."""
+def test_a_hanging_resolution_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gives the resolution of a name no time-out."""
     over = threading.Event()
 
     def forever(*_: Any, **__: Any) -> list[Any]:

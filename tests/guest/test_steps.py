@@ -12,7 +12,7 @@ import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
-from forewarn.guest.output import MAX_LOGGED_BYTES, ProgramOutput
+from forewarn.guest.output import MAX_LATER_BYTES, MAX_LOGGED_BYTES, TRIM_BYTES
 from forewarn.guest.processes import GRACE_S, alive, children, start_ticks
 from forewarn.guest.steps import Run, await_orphan
 from forewarn.service.settings import load
@@ -63,32 +63,14 @@ def test_the_output_of_a_program_is_logged(caplog: pytest.LogCaptureFixture) -> 
     assert outputs(caplog) == [("INFO", "fine"), ("WARNING", "a\ufffdb"), ("INFO", "unhealthy")]
 
 
-def test_the_output_of_a_program_is_bounded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_output_of_a_program_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """Its end is logged, however much there was; the file is trimmed while the program runs."""
     caplog.set_level("INFO")
-    monkeypatch.setattr("forewarn.guest.output.TRIM_BYTES", 100_000)
-    monkeypatch.setattr("forewarn.guest.steps.TRIM_OUTPUT_S", 0.02)
-    written, more = tmp_path / "written", tmp_path / "more"
-    part = "head -c 200000 /dev/zero | tr '\\0' x"
-    waits = f"while [ ! -e {more} ]; do sleep 0.02; done"
-    trim = ProgramOutput.trim
-
-    def touch_after_trimming(output: ProgramOutput) -> None:
-        if not written.exists():  # the program may be in the middle of it
-            return
-        trim(output)
-        if not more.exists():
-            assert os.fstat(output.fileno()).st_size == 0
-            more.touch()
-
-    monkeypatch.setattr(ProgramOutput, "trim", touch_after_trimming)
-    new_run().command(
-        ["/bin/sh", "-c", f"{part}; touch {written}; {waits}; head -c 3000 /dev/zero | tr '\\0' y; echo the end"]
-    )
+    # The program writes until it sees its output empty. The agent may also trim the file in the middle of a part.
+    write_part = f"head -c {TRIM_BYTES + 1} /dev/zero | tr '\\0' x; sleep 0.3"
+    until_empty = f"{write_part}; while [ -s /proc/$$/fd/1 ]; do {write_part}; done"
+    new_run().command(["/bin/sh", "-c", f"{until_empty}; head -c 3000 /dev/zero | tr '\\0' y; echo the end"])
     ((_, logged),) = outputs(caplog)
-    assert more.exists()
     assert logged.endswith("x" * 1_000 + "y" * 3_000 + "the end")
     assert len(logged) <= MAX_LOGGED_BYTES
 
@@ -112,12 +94,12 @@ def test_a_program_that_stays_behind_may_go_on_writing(tmp_path: Path) -> None:
     until(done.exists)
 
 
-def test_what_stays_behind_can_write_only_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stays_behind_can_write_only_so_much(tmp_path: Path) -> None:
     """The kernel limits the output of something that a program left running."""
-    monkeypatch.setattr("forewarn.guest.output.MAX_LATER_BYTES", 10_000)
     go, code = tmp_path / "go", tmp_path / "code"
     wait = f"while [ ! -e {go} ]; do sleep 0.02; done"
-    write = f"head -c 9000 /dev/zero && head -c 9000 /dev/zero 2> /dev/null; echo $? > {code}.new; mv {code}.new {code}"
+    part = f"head -c {MAX_LATER_BYTES - 1_000} /dev/zero"
+    write = f"{part} && {part} 2> /dev/null; echo $? > {code}.new; mv {code}.new {code}"
     new_run().command(["/bin/sh", "-c", f"({wait}; {write}) &"])
     go.touch()
     until(code.exists)

@@ -14,6 +14,7 @@ from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.executors import Progress, Work
 from forewarn.libvirt.connections import HostUnreachable
 from forewarn.libvirt.executor import LibvirtExecutor, LibvirtSettings
+from forewarn.libvirt.journal import Journal
 from forewarn.libvirt.machine_work import InDoubt, MachineEnd, MachineWork, WorkFailed
 from tests.support.services import work
 from tests.support.waiting import until
@@ -22,27 +23,37 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LOST = HostUnreachable("libvirt on rack1-a does not answer")
 
 
-class Script:
-    """What `MachineWork.run` does in turn, in place of work on a domain."""
+class ScriptedWork(MachineWork):
+    """Ends as a script says, in place of work on a domain."""
 
-    def __init__(self, *ends: MachineEnd | Exception, begun: bool = True) -> None:
-        self.ends = list(ends)
-        self.begun = begun
+    def __init__(self, ends: list[MachineEnd | Exception], *, begun: bool) -> None:
+        self._ends, self._begun = ends, begun
 
-    def install(self, patch: pytest.MonkeyPatch) -> None:
-        def run(_: MachineWork) -> MachineEnd:
-            end = self.ends.pop(0)
-            if isinstance(end, Exception):
-                raise end
-            return end
+    def run(self) -> MachineEnd:
+        end = self._ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
 
-        patch.setattr(MachineWork, "run", run)
-        patch.setattr(MachineWork, "begun", lambda _: self.begun)
+    def begun(self) -> bool:
+        return self._begun
+
+
+class ScriptedExecutor(LibvirtExecutor):
+    """Gives the work on machines these ends, in turn; it had begun if `begun`."""
+
+    def __init__(self, folder: Path, settings: LibvirtSettings | None = None) -> None:
+        super().__init__(settings or LibvirtSettings(), folder)
+        self.ends: list[MachineEnd | Exception] = []
+        self.begun = True
+
+    def machine_work(self, work: Work, machine: str, journal: Journal) -> MachineWork:
+        return ScriptedWork(self.ends, begun=self.begun)
 
 
 @pytest.fixture
-def executor(tmp_path: Path) -> Iterator[LibvirtExecutor]:
-    executor = LibvirtExecutor(LibvirtSettings(), tmp_path / "state" / "libvirt")
+def executor(tmp_path: Path) -> Iterator[ScriptedExecutor]:
+    executor = ScriptedExecutor(tmp_path / "state" / "libvirt")
     yield executor
     executor.close()
 
@@ -63,11 +74,9 @@ def reported(executor: LibvirtExecutor) -> Outcome | Unknown:
     return found[0]
 
 
-def test_a_failed_machine_fails_the_order_and_the_others_count(
-    executor: LibvirtExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_machine_fails_the_order_and_the_others_count(executor: ScriptedExecutor) -> None:
     """The report has the reason of the failure, and the new hosts of the machines that moved."""
-    Script(MachineEnd("one moved", "rack2-a"), WorkFailed("the other is stuck: free it")).install(monkeypatch)
+    executor.ends = [MachineEnd("one moved", "rack2-a"), WorkFailed("the other is stuck: free it")]
     outcome = ended(executor, work())
     assert isinstance(outcome, Outcome)
     assert (outcome.ok, outcome.reason, outcome.output) == (False, "the other is stuck: free it", "one moved")
@@ -76,57 +85,50 @@ def test_a_failed_machine_fails_the_order_and_the_others_count(
 
 
 @pytest.mark.parametrize("error", [InDoubt("nobody knows"), ValueError("a defect")])
-def test_doubt_about_one_machine_is_doubt_about_the_order(
-    executor: LibvirtExecutor, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_doubt_about_one_machine_is_doubt_about_the_order(executor: ScriptedExecutor, error: Exception) -> None:
     """What the work itself does not call a failure is in doubt, and this process does not begin it again."""
-    Script(MachineEnd("fine"), error).install(monkeypatch)
+    executor.ends = [MachineEnd("fine"), error]
     order = work()
     outcome = ended(executor, order)
     assert outcome == Unknown(str(error))
     assert executor.status(order) == outcome
 
 
-def test_a_host_that_does_not_return_before_work_began_fails_the_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_does_not_return_before_work_began_fails_the_order(tmp_path: Path) -> None:
     """Nothing was done, and the reason says so."""
-    executor = LibvirtExecutor(LibvirtSettings(host_return_s=0), tmp_path / "libvirt")
-    Script(LOST, LOST, begun=False).install(monkeypatch)
+    executor = ScriptedExecutor(tmp_path / "libvirt", LibvirtSettings(host_return_s=0))
+    executor.ends, executor.begun = [LOST, LOST], False
     outcome = ended(executor, work(resources=("web-0",)))
     assert isinstance(outcome, Outcome)
     assert (outcome.ok, "Nothing was done; retry" in outcome.reason) == (False, True)
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_work_goes_on_when_a_lost_host_is_back(
-    executor: LibvirtExecutor, monkeypatch: pytest.MonkeyPatch, begun: bool
-) -> None:
+def test_work_goes_on_when_a_lost_host_is_back(executor: ScriptedExecutor, begun: bool) -> None:
     """An order waits for its host, whether its work has begun or not: a libvirtd that is restarted fails no order."""
-    Script(LOST, LOST, MachineEnd("done"), begun=begun).install(monkeypatch)
+    executor.ends, executor.begun = [LOST, LOST, MachineEnd("done")], begun
     outcome = ended(executor, work(resources=("web-0",)))
     assert isinstance(outcome, Outcome)
     assert outcome.ok
 
 
-def test_a_host_that_does_not_return_leaves_its_work_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_does_not_return_leaves_its_work_in_doubt(tmp_path: Path) -> None:
     """After `host_return` nobody knows what became of work that had begun."""
-    executor = LibvirtExecutor(LibvirtSettings(host_return_s=0), tmp_path / "libvirt")
-    Script(LOST, LOST, LOST).install(monkeypatch)
+    executor = ScriptedExecutor(tmp_path / "libvirt", LibvirtSettings(host_return_s=0))
+    executor.ends = [LOST, LOST, LOST]
     outcome = ended(executor, work(resources=("web-0",)))
     assert isinstance(outcome, Unknown)
     assert "the work had begun when a host was lost" in outcome.reason
 
 
-def test_a_restarted_node_continues_its_own_orders_only(
-    executor: LibvirtExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restarted_node_continues_its_own_orders_only(executor: ScriptedExecutor, tmp_path: Path) -> None:
     """A journal in the state folder lets `watch` continue; without one, and without a host to ask, nothing is known."""
     order = work(resources=("web-0",))
     assert isinstance(executor.status(order), Unknown)
-    Script(WorkFailed("first"), MachineEnd("second")).install(monkeypatch)
+    executor.ends = [WorkFailed("first")]
     ended(executor, order)
-    again = LibvirtExecutor(LibvirtSettings(), tmp_path / "state" / "libvirt")
+    again = ScriptedExecutor(tmp_path / "state" / "libvirt")
+    again.ends = [MachineEnd("second")]
     assert again.status(order) is Progress.RUNNING
     again.watch(order)
     again.watch(order)
@@ -140,16 +142,16 @@ def test_a_restarted_node_continues_its_own_orders_only(
     again.close()
 
 
-def test_an_order_has_few_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_has_few_threads(tmp_path: Path) -> None:
     """However many machines its event has: at most `parallel` for each host."""
     threads: set[threading.Thread] = set()
 
-    def run(work: MachineWork) -> MachineEnd:
-        threads.add(threading.current_thread())
-        return MachineEnd("done")
+    class NotingExecutor(ScriptedExecutor):
+        def machine_work(self, work: Work, machine: str, journal: Journal) -> MachineWork:
+            threads.add(threading.current_thread())
+            return ScriptedWork([MachineEnd("done")], begun=True)
 
-    monkeypatch.setattr(MachineWork, "run", run)
-    executor = LibvirtExecutor(LibvirtSettings(parallel=2), tmp_path / "state" / "libvirt")
+    executor = NotingExecutor(tmp_path / "state" / "libvirt", LibvirtSettings(parallel=2))
     names = tuple(f"web-{number}" for number in range(20))
     order = replace(work(resources=names), hosts={name: f"kvm-{len(name)}" for name in names})
     assert ended(executor, order) == Outcome(True, "", "\n".join(["done"] * 20))

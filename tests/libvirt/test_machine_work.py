@@ -10,7 +10,7 @@ import libvirt
 from forewarn.core.event_types import EventType
 from forewarn.core.model import Phase
 from forewarn.executors import Work
-from forewarn.libvirt.connections import HostConnections, HostUnreachable
+from forewarn.libvirt.connections import Connection, Domain, HostConnections, HostUnreachable
 from forewarn.libvirt.executor import LibvirtExecutor, LibvirtSettings
 from forewarn.libvirt.hosted_domain import HostedDomain, LibvirtHost
 from forewarn.libvirt.journal import Journal
@@ -28,7 +28,12 @@ DOMAIN = """
 </domain>
 """
 LIMITS = ActionLimits(
-    shutdown_grace_s=5, migration_time_limit_s=5, migration_downtime_ms=100, freeze_default_s=0, delete_storage=False
+    shutdown_grace_s=5,
+    migration_time_limit_s=5,
+    migration_downtime_ms=100,
+    freeze_default_s=0,
+    delete_storage=False,
+    preempt_grace_s=30,
 )
 
 
@@ -262,17 +267,16 @@ def test_a_host_without_a_connection_is_never_called_empty(tmp_path: Path, monke
     executor.close()
 
 
-def test_a_migration_has_a_connection_to_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_has_a_connection_to_itself(site: Site) -> None:
     """libvirtd works on five calls of a connection at once: five long migrations would hold up every other call."""
     used: list[object] = []
-    look_up = HostedDomain.look_up
 
-    def noted(domain: HostedDomain, connection: object) -> object:
-        used.append(connection)
-        return look_up(domain, connection)
+    class NotingDomain(HostedDomain):
+        def find(self, connection: Connection) -> Domain:
+            used.append(connection)
+            return super().find(connection)
 
-    monkeypatch.setattr(HostedDomain, "look_up", noted)
     with pytest.raises(libvirt.libvirtError):  # the driver for tests cannot migrate
-        site.domain().migrate(site.domain(), time_limit_s=5, downtime_ms=100)
+        NotingDomain(site.host, "web-0").migrate(site.domain(), time_limit_s=5, downtime_ms=100)
     shared = site.connections.get(site.uri)
     assert [each for each in used if each is not shared]

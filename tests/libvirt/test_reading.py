@@ -8,7 +8,6 @@ import pytest
 import libvirt
 from forewarn.core.fleet import Fleet
 from forewarn.core.model import Machine, ScopeKind
-from forewarn.libvirt import hosted_domain, reading
 from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.importing import SOME_TIME, import_fleet
 from forewarn.libvirt.inventory import decide
@@ -98,9 +97,8 @@ def test_a_guest_agent_that_never_answers_holds_up_nothing(monkeypatch: pytest.M
         return ask(domain, source, flags)
 
     monkeypatch.setattr(libvirt.virDomain, "interfaceAddresses", hang)
-    monkeypatch.setattr(reading, "AGENT_WITHIN_S", 0.05)
     connections = HostConnections()
-    found = read_host(connections, "test:///default", "kvm-a", guest_agent=True)
+    found = read_host(connections, "test:///default", "kvm-a", guest_agent=True, agent_within_s=0.05)
     assert (found.problem, [domain.leases for domain in found.domains]) == ("", [("192.168.122.3",)])
     back.set()
     connections.close()
@@ -137,9 +135,8 @@ def test_a_domain_that_hangs_is_a_problem_of_its_host(monkeypatch: pytest.Monkey
     """The reading ends and says so; other hosts do not wait for it."""
     back = threading.Event()
     monkeypatch.setattr(libvirt.virDomain, "state", lambda _: back.wait(60))
-    monkeypatch.setattr(hosted_domain.LibvirtHost.call, "__defaults__", (0.05,))
     connections = HostConnections()
-    found = read_host(connections, "test:///default", "kvm-a")
+    found = read_host(connections, "test:///default", "kvm-a", call_within_s=0.05)
     assert found.problem == "host kvm-a: libvirt on kvm-a does not answer within 0.05 s: check its libvirtd and QEMU"
     back.set()
     connections.close()

@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from forewarn.app.node import Times
 from forewarn.app.service import Service
-from forewarn.core.change import Change
+from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, InvalidFleet, NotFound, Refused
 from forewarn.core.model import (
     ClockHold,
@@ -24,7 +25,7 @@ from forewarn.service.control import Control
 from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES
 from forewarn.service.settings import Settings
 from forewarn.service.ticker import BATCH
-from forewarn.store import EventQuery, Inventory
+from forewarn.store import EventQuery, Focus, Inventory
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
 from tests.support.records import event
@@ -83,10 +84,20 @@ def test_a_decision_about_very_many_events_may_take_a_minute_and_no_longer() -> 
             control._refuse_old(0.0, change)
 
 
-def test_a_tick_that_was_stopped_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_that_was_stopped_is_a_conflict() -> None:
     """What a tick decided too long ago is not saved: the next cycle decides again, on a smaller batch."""
-    service = make_service(MemoryStore(), scopes=BATCH, enabled=False)
-    boot_s = iter([0.0, MAX_DECISION_AGE_S + 1] + [0.0] * 1_000)
+    now_s, stopped_s = 0.0, 0.0
+
+    class StoppingStore(MemoryStore):
+        """The process is stopped while it reads the current waves."""
+
+        def snapshot(self, focus: Focus) -> Snapshot:
+            nonlocal now_s, stopped_s
+            if focus.current_waves:
+                now_s, stopped_s = now_s + stopped_s, 0.0
+            return super().snapshot(focus)
+
+    service = make_service(StoppingStore(), scopes=BATCH, enabled=False, times=Times(monotonic=lambda: now_s))
     for i in range(BATCH):
         service.control.submit(
             MaintenanceRequest(
@@ -97,7 +108,7 @@ def test_a_tick_that_was_stopped_is_a_conflict(monkeypatch: pytest.MonkeyPatch) 
             OPERATOR,
         )
     service.clock.move_to(START + timedelta(hours=1))
-    monkeypatch.setattr(service.control, "_monotonic", lambda: next(boot_s))
+    stopped_s = MAX_DECISION_AGE_S + 1
     with pytest.raises(Conflict, match="too long ago"):
         service.ticker.cycle()
     for started in (BATCH // 2, BATCH):

@@ -99,9 +99,9 @@ class Times:
         return self.now_s
 
 
-def service_with_host(**settings: Any) -> Service:
+def service_with_host(store: MemoryStore | None = None, **settings: Any) -> Service:
     """Return a service whose host `empty` has a row, a connection and no machines."""
-    service = make_service(MemoryStore(), **settings)
+    service = make_service(store or MemoryStore(), **settings)
     row = Host(name="empty", listed=True, connection="qemu+ssh://empty/system")
     service.store.apply(Change(at=service.clock.now(), hosts=(row,)))
     return service
@@ -293,21 +293,26 @@ def test_a_machine_that_another_maintenance_moves_away_lets_the_work_begin() -> 
     assert work(service).state is OrderState.OPEN
 
 
-def test_a_machine_that_arrives_while_the_order_is_taken_stops_the_taking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_arrives_while_the_order_is_taken_stops_the_taking() -> None:
     """No machine of its scope was on the host, so only the version of the maintenance shows that the host was read too early."""
-    service = service_with_host(enabled=False)
+
+    class LateStore(MemoryStore):
+        """Another node puts a machine on the host right before the next change is saved."""
+
+        arriving: Machine | None = None
+
+        def apply(self, change: Change) -> None:
+            arriving, self.arriving = self.arriving, None
+            if arriving is not None:
+                other.control.put_machine(arriving, OPERATOR)
+            super().apply(change)
+
+    store = LateStore()
+    service = service_with_host(store, enabled=False)
     evacuate(service, "empty")
     assert work(service).state is OrderState.OPEN
     other = Service(service.settings, clock=service.clock, store=service.store, node="other")
-    machine = replace(service.store.inventory().machines["s-0", "m"], host="empty")
-    apply = service.store.apply
-
-    def late(change: Change) -> None:
-        monkeypatch.setattr(service.store, "apply", apply)
-        other.control.put_machine(machine, OPERATOR)
-        apply(change)
-
-    monkeypatch.setattr(service.store, "apply", late)
+    store.arriving = replace(store.inventory().machines["s-0", "m"], host="empty")
     with pytest.raises(Refused, match="host empty is not empty: s-0/m"):
         service.control.take_order(work(service).id, OPERATOR, node="tool")
     assert work(service).state is OrderState.OPEN

@@ -3,7 +3,6 @@
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import cast
 
 import pytest
 
@@ -13,8 +12,8 @@ from forewarn.core.errors import StoreUnavailable
 from forewarn.core.model import Actor, Event, Order, OrderState, Status
 from forewarn.core.order_verbs import Outcome
 from forewarn.executors import OrderReport, Progress, Unknown
-from forewarn.service import orders
 from forewarn.service.leases import LEASE_S
+from forewarn.service.orders import MAX_KEPT_REPORTS
 from forewarn.service.ticker import Ticker
 from forewarn.store import Focus
 from tests.support.guest_service import START
@@ -169,7 +168,7 @@ def test_an_executor_that_can_tell_from_anywhere_leaves_no_doubt() -> None:
     assert executor.calls == ["status", "status", "watch"]
 
 
-def test_an_order_put_in_doubt_before_this_node_began_it_begins_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_put_in_doubt_before_this_node_began_it_begins_here() -> None:
     """The node stood still after it had taken the order. It knows that it has not begun the work, so it ends the doubt."""
     store = LeasedMemoryStore()
     service = make_service(store, enabled=False)
@@ -177,17 +176,17 @@ def test_an_order_put_in_doubt_before_this_node_began_it_begins_here(monkeypatch
     later_s = 0.0
     ticker = ticker_on(service, "a:1", executor, monotonic=lambda: time.monotonic() + later_s)
     event_id = reboot(service)
-    real_take = service.control.take_order
+    other = Service(service.settings, clock=service.clock, store=store, node="b:2")
 
-    def stopped(order_id: str, actor: Actor, *, node: str) -> Order:
+    def stop_once_taken(change: Change) -> None:
         nonlocal later_s
-        taken = real_take(order_id, actor, node=node)
-        later_s = LEASE_S + 1
-        report = OrderReport(order_id, taken.attempt, Unknown("away"), node)
-        service.control.report_orders([report], Actor("ticker", "b:2"))
-        return taken
+        for order in change.orders if not later_s else ():
+            if order.state is OrderState.RUNNING:
+                later_s = LEASE_S + 1
+                report = OrderReport(order.id, order.attempt, Unknown("away"), order.node)
+                other.control.report_orders([report], Actor("ticker", "b:2"))
 
-    monkeypatch.setattr(service.control, "take_order", stopped)
+    service.control.listen(stop_once_taken)
     ticker.cycle()
     ticker.cycle()
     assert executor.calls[-1] == "take 1 running on h"
@@ -197,9 +196,7 @@ def test_an_order_put_in_doubt_before_this_node_began_it_begins_here(monkeypatch
 
 
 @pytest.mark.parametrize("overtaken", [True, False])
-def test_a_node_whose_lease_ended_checks_the_order_before_it_begins(
-    overtaken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_whose_lease_ended_checks_the_order_before_it_begins(overtaken: bool) -> None:
     """The lease ended between taking the order and beginning it. If another node took it over, this one does not begin."""
     store = LeasedMemoryStore()
     service = make_service(store, enabled=False)
@@ -207,17 +204,18 @@ def test_a_node_whose_lease_ended_checks_the_order_before_it_begins(
     later_s = 0.0
     ticker = ticker_on(service, "a:1", executor, monotonic=lambda: time.monotonic() + later_s)
     event_id = reboot(service)
-    real_take = service.control.take_order
+    other = Service(service.settings, clock=service.clock, store=store, node="b:2")
 
-    def stopped(order_id: str, actor: Actor, *, node: str) -> Order:
+    def stop_once_taken(change: Change) -> None:
         nonlocal later_s
-        taken = real_take(order_id, actor, node=node)
-        later_s = LEASE_S + 1
-        if overtaken:
-            service.control.take_over_order(order_id, actor, node="scripted on b:2", of=node)
-        return taken
+        for order in change.orders if not later_s else ():
+            if order.state is OrderState.RUNNING:
+                later_s = LEASE_S + 1
+                if overtaken:
+                    actor = Actor("ticker", "b:2")
+                    other.control.take_over_order(order.id, actor, node="scripted on b:2", of=order.node)
 
-    monkeypatch.setattr(service.control, "take_order", stopped)
+    service.control.listen(stop_once_taken)
     ticker.cycle()
     order = service.control.event(event_id)[1]
     assert order is not None
@@ -229,33 +227,38 @@ def test_a_node_whose_lease_ended_checks_the_order_before_it_begins(
 
 
 @pytest.mark.parametrize("door", ["apply", "snapshot"])
-def test_an_order_taken_over_while_the_store_fails_is_begun_later(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_taken_over_while_the_store_fails_is_begun_later(door: str) -> None:
     """The take-over was saved although the call failed: the next cycle begins the order, since no other node would."""
-    store = LeasedMemoryStore()
+    saved: list[Change] = []
+
+    class FailingStore(LeasedMemoryStore):
+        """Saves a change while `failing`, and then fails at one of its doors."""
+
+        failing = False
+
+        def apply(self, change: Change) -> None:
+            super().apply(change)
+            if self.failing:
+                saved.append(change)
+                if door == "apply":
+                    raise StoreUnavailable("it may have happened or not")
+
+        def snapshot(self, focus: Focus) -> Snapshot:
+            if self.failing and saved and door == "snapshot":
+                raise StoreUnavailable("gone")
+            return super().snapshot(focus)
+
+    store = FailingStore()
     service = make_service(store, enabled=False)
     running_order(service, ticker_on(service, "a:7", ScriptedExecutor()))
     store.alive.clear()
     store.ticks = "a:1"
     executor = ScriptedExecutor(Unknown())
     ticker = ticker_on(service, "a:1", executor)
-    saved, original = [], {name: getattr(store, name) for name in ("apply", "snapshot")}
-
-    def apply(change: Change) -> None:
-        original["apply"](change)
-        saved.append(change)
-        if door == "apply":
-            raise StoreUnavailable("it may have happened or not")
-
-    def snapshot(focus: Focus) -> Snapshot:
-        if saved and door == "snapshot":
-            raise StoreUnavailable("gone")
-        return cast(Snapshot, original["snapshot"](focus))
-
-    with monkeypatch.context() as failing:
-        failing.setattr(store, "apply", apply)
-        failing.setattr(store, "snapshot", snapshot)
-        with pytest.raises(StoreUnavailable):
-            ticker.cycle()
+    store.failing = True
+    with pytest.raises(StoreUnavailable):
+        ticker.cycle()
+    store.failing = False
     assert (len(saved), executor.calls) == (1, [])
     ticker.cycle()
     assert executor.calls == ["status", "take 1 running on h"]
@@ -440,13 +443,11 @@ def test_the_report_of_work_that_began_again_is_not_repeated() -> None:
     assert order_of(database.service, order.id).state is OrderState.RUNNING
 
 
-def test_only_the_last_reports_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_reports_are_kept() -> None:
     """What a node keeps for a failover has a limit."""
-    monkeypatch.setattr(orders, "MAX_KEPT_REPORTS", 1)
-    database = Failover(ScriptedExecutor(), scopes=2)
-    first, _ = database.with_lost_report(Outcome(ok=True))
-    second, _ = database.with_lost_report(Outcome(ok=True), "s-1")
+    database = Failover(ScriptedExecutor(), scopes=MAX_KEPT_REPORTS + 1)
+    lost = [database.with_lost_report(Outcome(ok=True), f"s-{n}")[0] for n in range(MAX_KEPT_REPORTS + 1)]
     database.timeline += 1
-    database.ticker.cycle()
-    assert order_of(database.service, first.id).state is OrderState.RUNNING
-    assert order_of(database.service, second.id).state is OrderState.DONE
+    database.ticker.cycle_until_idle()
+    states = [order_of(database.service, each.id).state for each in lost]
+    assert states == [OrderState.RUNNING] + [OrderState.DONE] * MAX_KEPT_REPORTS

@@ -53,15 +53,20 @@ def taken(type_: EventType, *hosts: Host) -> Work:
 LISTED = [Host(name=name, connection=f"test://{name}/", listed=True) for name in "hbcde"]
 
 
-@pytest.mark.parametrize("page", [1, 2, 1_000])
-def test_machines_that_leave_have_targets(monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+def test_machines_that_leave_have_targets() -> None:
     """The emptiest host first, without the host to leave and without the cordoned one; every connection is known."""
-    monkeypatch.setattr(placement, "MAX_PAGE", page)
     work = taken(EventType.REDEPLOY, *LISTED)
     assert work.hosts == {"m": "h"}
     assert work.targets == {"m": ("c", "e", "d")}
     assert work.connections == {name: f"test://{name}/" for name in "hbcde"}
     assert not work.live
+
+
+@pytest.mark.parametrize("page", [1, 2, 1_000])
+def test_hosts_are_read_in_pages(page: int) -> None:
+    """Each host comes once, with the number of its machines."""
+    hosts = placement.every_host(farm(*LISTED).store, page=page)
+    assert [(each.name, each.machines) for each in hosts] == [("b", 0), ("c", 0), ("d", 1), ("e", 0), ("h", 1)]
 
 
 def test_machines_that_stay_have_no_targets() -> None:

@@ -25,7 +25,7 @@ from forewarn.core.transitions import Verb
 from forewarn.executors import OrderReport
 from forewarn.service.clock import SystemClock
 from forewarn.service.settings import Settings
-from forewarn.service.ticker import BACKOFF_S, BATCH, CONFLICT_WAIT_S
+from forewarn.service.ticker import BACKOFF_S, BATCH, CONFLICT_WAIT_S, Ticker
 from forewarn.store import EventQuery, Store
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
@@ -78,9 +78,20 @@ def test_what_becomes_due_does_not_wait_for_a_long_backlog() -> None:
     assert len(service.store.events(EventQuery(statuses=[Status.STARTED], limit=500)).events) == 3 * BATCH + 1
 
 
-def test_maintenances_that_cannot_be_ticked_take_no_place_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+class TwoCycles(Ticker):
+    """Stops its loop after two cycles."""
+
+    cycles = 0
+
+    def cycle(self) -> bool:
+        self.cycles += 1
+        if self.cycles == 2:
+            self.stop()
+        return super().cycle()
+
+
+def test_maintenances_that_cannot_be_ticked_take_no_place_in_a_batch() -> None:
     """While the earliest one waits to be tried again, the next ones go on starting beside the latest ones."""
-    monkeypatch.setattr("forewarn.service.ticker.BATCH", 2)
     store = AwayStore()
     service = make_service(store, scopes=6)
     events = []
@@ -90,9 +101,7 @@ def test_maintenances_that_cannot_be_ticked_take_no_place_in_a_batch(monkeypatch
     service.ticker.cycle_until_idle()
     store.broken = service.control.event(events[0])[0].maintenance_id
     service.clock.move_to(START + timedelta(minutes=16))
-    monkeypatch.setattr(service.ticker, "_isolating", True)
-    service.ticker.cycle()
-    service.ticker.cycle()
+    ticker_with(service, service.executor, TwoCycles, batch=2).run()
     started = [i for i, each in enumerate(events) if service.control.event(each)[0].status is Status.STARTED]
     assert started == [1, 4, 5]
 
@@ -120,7 +129,7 @@ def test_advance_is_refused_if_the_clock_cannot_be_moved() -> None:
     assert manual.clock.now() == START
 
 
-def test_trouble_does_not_make_the_loop_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_does_not_make_the_loop_spin() -> None:
     """While nothing can be written, the loop waits longer after every try, and no change ends the wait."""
     store = BrittleStore()
     service = make_service(store, enabled=False)
@@ -131,20 +140,20 @@ def test_trouble_does_not_make_the_loop_spin(monkeypatch: pytest.MonkeyPatch) ->
     store.full = True
     waits: list[tuple[float, int]] = []
 
-    def wait(seconds: float) -> bool:
+    def wait(event: threading.Event, seconds: float) -> None:
+        assert event is ticker._stopping
         waits.append((seconds, store.attempts))
-        service.ticker.nudge()
+        ticker.nudge()
         if len(waits) == 7:
-            service.ticker.stop()
-        return service.ticker._stopping.is_set()
+            ticker.stop()
 
-    monkeypatch.setattr(service.ticker._stopping, "wait", wait)
-    service.ticker.run()
+    ticker = ticker_with(service, service.executor, wait=wait)
+    ticker.run()
     assert [seconds for seconds, _ in waits] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert [tried for _, tried in waits] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_maintenance_that_cannot_be_ticked_does_not_make_the_loop_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_maintenance_that_cannot_be_ticked_does_not_make_the_loop_spin() -> None:
     """The maintenance stays due, but the loop waits before it tries again."""
     store = AwayStore()
     service = make_service(store)
@@ -154,19 +163,19 @@ def test_a_maintenance_that_cannot_be_ticked_does_not_make_the_loop_spin(monkeyp
     service.clock.move_to(START + timedelta(minutes=15))
     waits: list[float] = []
 
-    def wait(seconds: float) -> bool:
+    def wait(event: threading.Event, seconds: float) -> None:
+        assert event is ticker._nudged
         waits.append(seconds)
         if len(waits) == 3:
-            service.ticker.stop()
-        return False
+            ticker.stop()
 
-    monkeypatch.setattr(service.ticker._nudged, "wait", wait)
-    service.ticker.run()
+    ticker = ticker_with(service, service.executor, wait=wait)
+    ticker.run()
     assert len(waits) == 3
     assert min(waits) >= BACKOFF_S[0]
 
 
-def test_repeated_conflicts_do_not_lengthen_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_conflicts_do_not_lengthen_the_wait() -> None:
     """Hundreds of guests may approve while a tick is decided: after the last of them the event starts soon."""
 
     class BusyStore(BrittleStore):
@@ -178,7 +187,7 @@ def test_repeated_conflicts_do_not_lengthen_the_wait(monkeypatch: pytest.MonkeyP
                 raise Conflict("another writer was first")
             MemoryStore.apply(self, change)
             if self.full:
-                service.ticker.stop()
+                ticker.stop()
 
     store = BusyStore()
     service = make_service(store)
@@ -187,8 +196,8 @@ def test_repeated_conflicts_do_not_lengthen_the_wait(monkeypatch: pytest.MonkeyP
     service.clock.move_to(START + timedelta(minutes=15))
     store.full = True
     waits: list[float] = []
-    monkeypatch.setattr(service.ticker._stopping, "wait", waits.append)
-    service.ticker.run()
+    ticker = ticker_with(service, service.executor, wait=lambda _, seconds: waits.append(seconds))
+    ticker.run()
     assert waits == [CONFLICT_WAIT_S] * 12
     assert service.control.event(event_id)[0].status is Status.STARTED
 

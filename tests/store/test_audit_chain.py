@@ -17,7 +17,6 @@ from forewarn.store.audit_chain import BEFORE_ALL_IDS, ChainCheck, entry_hash
 from forewarn.store.memory import MemoryStore
 from forewarn.store.postgres import schema
 from forewarn.store.postgres.store import PostgresStore
-from forewarn.store.sql.scripts import migrations
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
 from tests.conftest import STORES
@@ -231,14 +230,11 @@ def test_a_restored_backup_is_a_chain_of_its_own(tmp_path: Path) -> None:
         assert "a backup was restored" in check(store, after)
 
 
-def test_entries_from_before_the_upgrade_are_not_chained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_from_before_the_upgrade_are_not_chained(tmp_path: Path) -> None:
     """They are counted, and the chain begins after them; also when they are pruned later."""
     path = tmp_path / "x.db"
     path.touch()
-    with monkeypatch.context() as before:
-        before.setattr(file, "migrations", lambda _: migrations("sqlite")[:9])
-        before.setattr(file, "SCHEMA_VERSION", 9)
-        file.SqliteDatabase(path).migrate()
+    file.SqliteDatabase(path).migrate(file.MIGRATIONS[:9])
     with closing(sqlite3.connect(path)) as connection:
         for _ in range(3):
             connection.execute("INSERT INTO audit VALUES (NULL, '2029-01-01', 'a', 'b', '', '', '', '', '')")
@@ -256,13 +252,10 @@ def test_entries_from_before_the_upgrade_are_not_chained(tmp_path: Path, monkeyp
         assert check(store) == ""
 
 
-def test_the_chain_of_an_upgraded_shared_database_begins_after_its_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chain_of_an_upgraded_shared_database_begins_after_its_entries() -> None:
     """PostgreSQL does the same as SQLite."""
     address = SHARED.server.address(SHARED.server.database())
-    with monkeypatch.context() as before:
-        before.setattr(schema, "migrations", lambda _: migrations("postgres")[:3])
-        before.setattr(schema, "SCHEMA_VERSION", 3)
-        schema.PostgresDatabase(address).migrate()
+    schema.PostgresDatabase(address).migrate(schema.MIGRATIONS[:3])
     with psycopg.connect(address, options="-c search_path=forewarn") as connection:
         columns = "at, who, action, origin, scope, maintenance_id, event_id, detail"
         connection.execute(f"INSERT INTO audit ({columns}) VALUES (now(), 'a', 'b', '', '', '', '', '')".encode())

@@ -16,7 +16,6 @@ from forewarn.service.leases import NodeLeases
 from forewarn.store import AuditQuery, EventQuery, Focus
 from forewarn.store.audit_chain import ChainCheck
 from forewarn.store.postgres.store import PostgresStore
-from forewarn.store.sql.scripts import migrations
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.file import SCHEMA_VERSION, backup
 from forewarn.store.sqlite.store import SqliteStore
@@ -366,14 +365,11 @@ def test_resume_shows_what_would_happen_and_asks(path: Path) -> None:
     )
 
 
-def test_an_old_backup_is_brought_up_to_date_and_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_backup_is_brought_up_to_date_and_held(path: Path) -> None:
     """A backup of an older release has no hold of its own: restoring migrates it first."""
     copy = path.with_name("copy.db")
-    with monkeypatch.context() as before:
-        before.setattr(file, "migrations", lambda _: migrations("sqlite")[:7])
-        before.setattr(file, "SCHEMA_VERSION", 7)
-        copy.touch()
-        file.SqliteDatabase(copy).migrate()
+    copy.touch()
+    file.SqliteDatabase(copy).migrate(file.MIGRATIONS[:7])
     assert db(path, "restore", copy, "--yes").returncode == DONE
     with closing(SqliteStore(path)) as store:
         assert store.snapshot(Focus()).store_hold is not None

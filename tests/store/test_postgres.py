@@ -14,7 +14,7 @@ from forewarn.core.errors import Conflict, InvalidSettings, InvariantBroken, Sto
 from forewarn.core.model import Event, OrderState, Status, Targets
 from forewarn.core.operator_model import Role
 from forewarn.store import AuditQuery, Focus, OrderQuery
-from forewarn.store.postgres import dsn, pool, schema
+from forewarn.store.postgres import dsn, schema
 from forewarn.store.postgres.dsn import READ, Dsn, TimeLimits
 from forewarn.store.postgres.pool import Connection, Deadlines, Pool, connect, cut
 from forewarn.store.postgres.store import PostgresStore
@@ -163,21 +163,18 @@ def test_another_version_is_not_touched(address: str) -> None:
         schema.PostgresDatabase(address).migrate()
 
 
-def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_schema_is_brought_up_to_date() -> None:
     """Step by step, whole or not at all, and only on request."""
-    address = SHARED.fresh()
-    step = type(migrations("postgres")[0])
-    last = schema.SCHEMA_VERSION
-    bad = step(last + 1, "bad", "CREATE TABLE half (x int); INSERT INTO nowhere VALUES (1)")
-    good = step(last + 1, "good", "CREATE TABLE whole (x int)")
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", last + 1)
+    address = SHARED.server.address(SHARED.server.database())
+    *older, last = schema.MIGRATIONS
+    schema.PostgresDatabase(address).migrate(older)
+    bad = replace(last, name="bad", script="CREATE TABLE half (x int); INSERT INTO nowhere VALUES (1)")
+    good = replace(last, name="good", script=f"{last.script}; CREATE TABLE whole (x int)")
     with pytest.raises(StoreUnavailable, match=r"this forewarn needs .*pg_dump.*forewarn db migrate"):
         PostgresStore(address)
-    monkeypatch.setattr(schema, "migrations", lambda _: (*migrations("postgres"), bad))
     with pytest.raises(StoreUnavailable):
-        schema.PostgresDatabase(address).migrate()
-    monkeypatch.setattr(schema, "migrations", lambda _: (*migrations("postgres"), good))
-    assert schema.PostgresDatabase(address).migrate() == [f"{last + 1:04d} good"]
+        schema.PostgresDatabase(address).migrate([*older, bad])
+    assert schema.PostgresDatabase(address).migrate([*older, good]) == [f"{last.number:04d} good"]
     with psycopg.connect(address) as connection:
         found = connection.execute("SELECT to_regclass('forewarn.half'), to_regclass('forewarn.whole')").fetchone()
     assert found == (None, "forewarn.whole")
@@ -185,7 +182,7 @@ def test_an_old_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("before", ["calendar_tokens", "hook_owners", "host_orders"])
-def test_what_an_old_schema_holds_is_kept(monkeypatch: pytest.MonkeyPatch, before: str) -> None:
+def test_what_an_old_schema_holds_is_kept(before: str) -> None:
     """Tokens with their ends and uses, orders, maintenances, events, the audit and hooks are the same after a migration.
 
     The rows of a database of today are put into the tables of a schema from before a step. Afterwards the tables take rows
@@ -193,10 +190,7 @@ def test_what_an_old_schema_holds_is_kept(monkeypatch: pytest.MonkeyPatch, befor
     """
     today, address = SHARED.fresh(), SHARED.server.address(SHARED.server.database())
     (step,) = [each for each in migrations("postgres") if each.name == before]
-    with monkeypatch.context() as then:
-        then.setattr(schema, "migrations", lambda _: migrations("postgres")[: step.number - 1])
-        then.setattr(schema, "SCHEMA_VERSION", step.number - 1)
-        schema.PostgresDatabase(address).migrate()
+    schema.PostgresDatabase(address).migrate(schema.MIGRATIONS[: step.number - 1])
 
     def started(id_: str, name: str, position: int) -> Event:
         return event(id_, status=Status.STARTED, resources=(name,), position=position)
@@ -325,9 +319,7 @@ def test_a_pool_is_bounded(address: str) -> None:
     made.close()
 
 
-def test_a_server_that_falls_silent_is_given_up_on(
-    address: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_falls_silent_is_given_up_on(address: str, store: PostgresStore) -> None:
     """A connection that is open and says nothing ends in time; then all fail at once, until it is back."""
     del store  # the schema is there
     given_up: list[Connection] = []
@@ -347,11 +339,11 @@ def test_a_server_that_falls_silent_is_given_up_on(
         with pytest.raises(StoreUnavailable):
             stalled.next_wakeup()
         assert len(given_up) == 1
-        monkeypatch.setattr(pool, "connect", lambda dsn: pytest.fail("nobody knocks at it"))
+        stalled._pool.connect = lambda _: pytest.fail("nobody knocks at it")
         for _ in range(20):
             with pytest.raises(StoreUnavailable):
                 stalled.apply(change(audit=[entry()]))
-        monkeypatch.setattr(pool, "connect", connect)
+        stalled._pool.connect = connect
         stalled._pool.dsn = Dsn(wired, limits=replace(soon, patience_s=PATIENCE_S))
         wire.mend()
         feed = stalled.feed()

@@ -327,15 +327,23 @@ def waits_for_a_lock(address: str) -> bool:
 @pytest.mark.parametrize(
     "focus", [Focus(), Focus(scopes=("shop",), document_only=True)], ids=["to decide on", "to show"]
 )
-def test_every_snapshot_is_of_the_server_that_was_agreed_on(
-    address: str, store: PostgresStore, focus: Focus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_snapshot_is_of_the_server_that_was_agreed_on(address: str, focus: Focus) -> None:
     """A server that was replaced is left; one that took over is agreed on first; one that stays another is an error."""
+
+    class UnsteadyStore(PostgresStore):
+        """Agrees on no other server while `unsteady`."""
+
+        unsteady = False
+
+        def adopt(self) -> bool:
+            return not self.unsteady and super().adopt()
+
+    store = UnsteadyStore(address)
     store.apply(change(scopes=[scope()]))
     raw(address, "UPDATE cluster SET timeline = timeline - 1")
     store.snapshot(focus)
     assert [entry.action for entry in store.audit(AuditQuery())] == ["database failed over"]
-    monkeypatch.setattr(store, "adopt", lambda: raw(address, "SELECT 1"))
+    store.unsteady = True
     raw(address, "UPDATE cluster SET timeline = timeline - 1")
     with pytest.raises(StoreUnavailable, match="leads to one server and then to another"):
         store.snapshot(focus)
@@ -344,6 +352,7 @@ def test_every_snapshot_is_of_the_server_that_was_agreed_on(
     store._agreed[identity] += 1
     with pytest.raises(StoreUnavailable, match="this server was replaced by another"):
         store.snapshot(focus)
+    store.close()
 
 
 def test_every_login_ends_with_a_failover(address: str, store: PostgresStore) -> None:

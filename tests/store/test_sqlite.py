@@ -109,13 +109,13 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
             use(path)
 
 
-def test_an_older_database_asks_for_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_database_asks_for_migration(tmp_path: Path) -> None:
     """It is not migrated behind the operator's back: the message names both commands."""
     path = tmp_path / "x.db"
     SqliteStore(path).close()
-    newer = file.SCHEMA_VERSION + 1
-    monkeypatch.setattr(file, "SCHEMA_VERSION", newer)
-    expected = f"has schema {newer - 1}, this forewarn needs {newer}.*forewarn db backup.*forewarn db migrate --store"
+    newest = file.SCHEMA_VERSION
+    raw(path, f"PRAGMA user_version = {newest - 1}")
+    expected = f"has schema {newest - 1}, this forewarn needs {newest}.*forewarn db backup.*forewarn db migrate --store"
     with pytest.raises(StoreUnavailable, match=expected):
         SqliteStore(path)
 

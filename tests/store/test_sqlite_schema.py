@@ -2,7 +2,7 @@
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -46,9 +46,9 @@ def _plain(sql: str | None) -> str:
     return re.sub(r"\s*([(),])\s*", r"\1", " ".join(re.sub(r"--.*", "", sql or "").split()))
 
 
-def migrated(path: Path) -> list[str]:
+def migrated(path: Path, steps: Sequence[Migration] = file.MIGRATIONS) -> list[str]:
     path.touch()
-    return file.SqliteDatabase(path).migrate()
+    return file.SqliteDatabase(path).migrate(steps)
 
 
 def test_a_migrated_database_is_like_a_fresh_one(tmp_path: Path) -> None:
@@ -60,13 +60,10 @@ def test_a_migrated_database_is_like_a_fresh_one(tmp_path: Path) -> None:
     assert len(steps) == len(migrations("sqlite")) == file.SCHEMA_VERSION
 
 
-def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path) -> None:
     """Orders and maintenances that were there before the lists came are found by scope like those that came after."""
     path = tmp_path / "x.db"
-    with monkeypatch.context() as before:
-        before.setattr(file, "migrations", lambda _: migrations("sqlite")[:2])
-        before.setattr(file, "SCHEMA_VERSION", 2)
-        migrated(path)
+    migrated(path, file.MIGRATIONS[:2])
     with closing(file.connect(path)) as connection:
         columns = "'Reboot', 'Platform', '2030', '', NULL, NULL, -1, '', 0, 'hold', 0, 0, 'Planned', NULL, 1, NULL"
         connection.execute(f"INSERT INTO maintenances VALUES ('M1', {columns})")
@@ -103,14 +100,11 @@ def test_what_an_old_database_holds_is_found_by_the_new_lists(tmp_path: Path, mo
         assert found == [("shop", "Planned", "2030", "M1")]
 
 
-def test_orders_of_events_continue_beside_orders_of_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_of_events_continue_beside_orders_of_hosts(tmp_path: Path) -> None:
     """The table is made anew: a running order stays as it is, and still goes with its event."""
     path = tmp_path / "x.db"
     (step,) = [each for each in migrations("sqlite") if each.name == "host_orders"]
-    with monkeypatch.context() as before:
-        before.setattr(file, "migrations", lambda _: migrations("sqlite")[: step.number - 1])
-        before.setattr(file, "SCHEMA_VERSION", step.number - 1)
-        migrated(path)
+    migrated(path, file.MIGRATIONS[: step.number - 1])
     columns = "'Reboot', 'Platform', '2030', '', NULL, NULL, -1, '', 0, 'hold', 0, 0, 'Running', NULL, 1, NULL, NULL"
     at_work = "2030-01-01T00:00:00.000000Z"
     running = ("E1", at_work, at_work, "running", 2, "command on a", at_work, None, "", "so far", "shop")
@@ -128,14 +122,11 @@ def test_orders_of_events_continue_beside_orders_of_hosts(tmp_path: Path, monkey
         assert connection.execute("SELECT count(*) FROM orders").fetchone()[0] == 0
 
 
-def test_tokens_and_their_uses_survive_the_role_calendar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_and_their_uses_survive_the_role_calendar(tmp_path: Path) -> None:
     """The table is made anew for another role: tokens, their ends and their last uses stay."""
     path = tmp_path / "x.db"
     (step,) = [each for each in migrations("sqlite") if each.name == "calendar_tokens"]
-    with monkeypatch.context() as before:
-        before.setattr(file, "migrations", lambda _: migrations("sqlite")[: step.number - 1])
-        before.setattr(file, "SCHEMA_VERSION", step.number - 1)
-        migrated(path)
+    migrated(path, file.MIGRATIONS[: step.number - 1])
     rows = [
         ("T1", "ci", "viewer", "[]", "a" * 64, "2030", "", None),
         ("T2", "o", "owner", '["s"]', "b" * 64, "2031", "x", "2032"),
@@ -165,21 +156,18 @@ def test_migrating_twice_does_nothing(tmp_path: Path) -> None:
     assert shape(tmp_path / "x.db") == before
 
 
-def test_a_failing_step_rolls_back_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_step_rolls_back_whole(tmp_path: Path) -> None:
     """A step happens or does not: what it did before its fault is gone, the steps before it stay."""
     path = tmp_path / "x.db"
     migrated(path)
     before, version = shape(path), file.SCHEMA_VERSION
     good = Migration(version + 1, "good", "ALTER TABLE scopes ADD COLUMN colour TEXT;")
     bad = Migration(version + 2, "bad", "CREATE TABLE half (x); DROP TABLE audit; INSERT INTO nowhere VALUES (1);")
-    monkeypatch.setattr(file, "SCHEMA_VERSION", version + 2)
-    monkeypatch.setattr(file, "migrations", lambda _: (*migrations("sqlite"), replace(bad, number=version + 1)))
     with pytest.raises(StoreUnavailable, match="nowhere"):
-        file.SqliteDatabase(path).migrate()
+        migrated(path, [*file.MIGRATIONS, replace(bad, number=version + 1)])
     assert shape(path) == before
-    monkeypatch.setattr(file, "migrations", lambda _: (*migrations("sqlite"), good, bad))
     with pytest.raises(StoreUnavailable, match="nowhere"):
-        file.SqliteDatabase(path).migrate()
+        migrated(path, [*file.MIGRATIONS, good, bad])
     after = shape(path)
     assert after["user_version"] == version + 1
     assert "colour" in str(after["table scopes"])

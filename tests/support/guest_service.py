@@ -23,7 +23,7 @@ from forewarn.endpoint.connection import Connection, ConnectionFactory
 from forewarn.endpoint.loop import Loop
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
-from forewarn.store import EventFirstSeen, Focus, MachineLastSeen
+from forewarn.store import EventFirstSeen, Focus, MachineIdentity, MachineLastSeen
 from forewarn.store.memory import MemoryStore
 from tests.support.waiting import PATIENCE_S, until
 
@@ -99,6 +99,7 @@ class WatchedStore(MemoryStore):
         super().__init__()
         self.away = False
         self.failure: Exception | None = None
+        self.before_identity: Callable[[MachineIdentity], object] = lambda _: None
         self.go = threading.Event()
         self.go.set()
         self.applied: list[Change] = []
@@ -108,6 +109,12 @@ class WatchedStore(MemoryStore):
     def snapshot(self, focus: Focus) -> Snapshot:
         self._reach()
         return super().snapshot(focus)
+
+    def machine_identities(self) -> Iterator[MachineIdentity]:
+        """Call `before_identity` with each identity first."""
+        for identity in super().machine_identities():
+            self.before_identity(identity)
+            yield identity
 
     def apply(self, change: Change) -> None:
         self._reach()

@@ -3,7 +3,9 @@
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
+from forewarn.app.node import REAL, Times
 from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, StoreUnavailable
@@ -35,10 +37,18 @@ OPERATOR = Actor("operator")
 ORDER_ID = "00000001-0000-4000-8000-000000000000"
 
 
-def make_service(store: Store, *, scopes: int = 1, enabled: bool = True, **settings: object) -> Service:
+def make_service(
+    store: Store, *, scopes: int = 1, enabled: bool = True, times: Times = REAL, **settings: object
+) -> Service:
     """Return a service on a manual clock with the scopes s-0, s-1 …, each with one machine `m`."""
     options = {"executor": "external", **settings}
-    service = Service(Settings(store="memory:", **options), clock=ManualClock(START), store=store, node="here")  # type: ignore[arg-type]
+    service = Service(
+        Settings(store="memory:", **options),  # type: ignore[arg-type]
+        clock=ManualClock(START),
+        store=store,
+        node="here",
+        times=times,
+    )
     names = [f"s-{i}" for i in range(scopes)]
     fleet = Fleet(
         {name: Scope(name=name, kind=ScopeKind.AVAILABILITY_SET) for name in names},
@@ -89,9 +99,11 @@ class ScriptedExecutor(Executor):
         self.calls.append("report_saved")
 
 
-def ticker_with(service: Service, executor: ScriptedExecutor) -> Ticker:
-    """Return a second ticker on the service's store, with this executor."""
-    return Ticker(service.control, service.store, service.clock, executor, node="here", retain_history_s=0)
+def ticker_with(service: Service, executor: Executor, ticker_type: type[Ticker] = Ticker, **options: Any) -> Ticker:
+    """Return a second ticker on the service's store, with this executor; `options` are those of `Ticker`."""
+    return ticker_type(
+        service.control, service.store, service.clock, executor, node="here", retain_history_s=0, **options
+    )
 
 
 class AwayStore(MemoryStore):

@@ -28,7 +28,7 @@ def environment_token() -> str:
 
 @contextmanager
 def findable(service: Service, url: str) -> Iterator[None]:
-    """Keep the service's address and an operator token where the command line looks for them."""
+    """Keep the service's address and an operator token where the command line finds them."""
     folder = service.settings.state_dir
     make_folder(folder)
     if not service.settings.token_free:

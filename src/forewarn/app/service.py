@@ -169,9 +169,11 @@ class Service:
             start=lambda work: threading.Thread(target=work, name="hook", daemon=True).start(),
         )
 
-    def apply_fleet_file(self, path: Path, show_progress: Callable[[str], None] = lambda _: None) -> Difference:
+    def apply_fleet_file(
+        self, path: Path, show_progress: Callable[[str], None] = lambda _: None, *, many_machines: int = MANY_MACHINES
+    ) -> Difference:
         fleet = read_fleet_file(path)
-        if len(fleet.machines) >= MANY_MACHINES:
+        if len(fleet.machines) >= many_machines:
             show_progress(f"fleet: {contents_text(fleet)} read from {path}; saving them")
         try:
             return self.control.apply_fleet(

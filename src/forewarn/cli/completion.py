@@ -89,7 +89,7 @@ def _search(api: Client, kind: str, text: str) -> Iterable[Json]:
 
 
 def _ask(ctx: typer.Context, ask: Callable[[Client], Iterable[Candidate]]) -> list[Candidate]:
-    """Return what the server answers within the time limit. The thread also bounds the look-up of its address."""
+    """Return what the server answers within the time limit. The thread also bounds the resolution of its name."""
     found: list[Candidate] = []
 
     def run() -> None:

@@ -130,7 +130,7 @@ def hold(
 ) -> None:
     """Hold the store, also while the service runs: nothing starts and no order is handed out until it is resumed.
 
-    Do this before you start the nodes after a recovery to a point in time, which looks like a failover to them."""
+    Do this before you start the nodes after a recovery to a point in time: they take it for a failover."""
     with _control(store, config) as control:
         control.hold_store(reason, _actor())
     if as_json:

@@ -148,12 +148,12 @@ def _post(session: Session, file: str, text: str, *, prune: bool, dry_run: bool)
     return change
 
 
-def _read_checked(session: Session, file: str) -> str:
+def _read_checked(session: Session, file: str, *, many_machines: int = MANY_MACHINES) -> str:
     text = _read(file)
     fleet = parse_fleet(text, file)
     for warning in _emptiness(fleet):
         session.out.aside(f"! {warning}")
-    if len(fleet.machines) >= MANY_MACHINES:
+    if len(fleet.machines) >= many_machines:
         session.out.aside(f"{file}: {contents_text(fleet)} read; sending them to the server")
     return text
 

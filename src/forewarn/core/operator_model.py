@@ -71,7 +71,7 @@ class Token:
 
 
 class HookShape(StrEnum):
-    """What the body of a hook's message looks like."""
+    """The form of the body of a hook's message."""
 
     CLOUDEVENTS = "cloudevents"
     SLACK = "slack"

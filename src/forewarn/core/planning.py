@@ -128,10 +128,11 @@ def plan_events(
     first_position: int = 0,
     host: str = "",
     to_host: str = "",
+    splitters: Iterable[Splitter] = SPLITTERS,
 ) -> list[Event]:
     """Return events of a maintenance for these machines, Planned, in waves after the wave `after_wave`."""
     events: list[Event] = []
-    for number, wave in enumerate(_waves(snapshot, maintenance, machines), start=after_wave + 1):
+    for number, wave in enumerate(_waves(snapshot, maintenance, machines, splitters), start=after_wave + 1):
         for planned in wave:
             scope = snapshot.scopes[planned.scope]
             events.append(
@@ -159,7 +160,9 @@ def plan_events(
     return events
 
 
-def _waves(snapshot: Snapshot, maintenance: Maintenance, machines: Iterable[Machine]) -> list[PlannedWave]:
+def _waves(
+    snapshot: Snapshot, maintenance: Maintenance, machines: Iterable[Machine], splitters: Iterable[Splitter]
+) -> list[PlannedWave]:
     """Return the waves in order.
 
     User events, Preempt and Terminate: one event per machine, one wave. An emergency has one wave too. Any other maintenance
@@ -173,7 +176,7 @@ def _waves(snapshot: Snapshot, maintenance: Maintenance, machines: Iterable[Mach
     if maintenance.emergency:
         together = sorted(chain.from_iterable(waves), key=lambda planned: (planned.scope, planned.update_domain))
         return [together] if together else []
-    for splitter in SPLITTERS:
+    for splitter in splitters:
         waves = [part for wave in waves for part in splitter(snapshot, maintenance, wave)]
     return waves
 

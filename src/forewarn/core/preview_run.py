@@ -1,7 +1,7 @@
 """One way in which a maintenance may go on: the rules of `advance`, played on a clock that is moved ahead.
 
 `preview` says what is assumed. A wave is played with the wave before it alone, and a host with the host before it, because no
-rule looks further back: the cost grows with the number of events, not with its square.
+rule reads further back: the cost grows with the number of events, not with its square.
 """
 
 from collections import defaultdict
@@ -69,8 +69,17 @@ class PlayedHost:
 class PreviewRun:
     """One way in which the maintenance may go on, beside the other maintenances of its scopes."""
 
-    def __init__(self, snapshot: Snapshot, maintenance: Maintenance, now: datetime, *, at_once: bool) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        maintenance: Maintenance,
+        now: datetime,
+        *,
+        at_once: bool,
+        max_steps_per_wave: int = MAX_STEPS_PER_WAVE,
+    ) -> None:
         self._snapshot = snapshot
+        self._max_steps_per_wave = max_steps_per_wave
         # An operator lets it continue at once.
         self._maintenance = replace(maintenance, continued_after=maintenance.strategy.pause_after)
         self._now = now
@@ -93,7 +102,7 @@ class PreviewRun:
         played: list[PlayedWave] = []
         for wave in waves:
             draft = self._draft(wave)
-            codes = self._play_turn(draft, MAX_STEPS_PER_WAVE)
+            codes = self._play_turn(draft, self._max_steps_per_wave)
             played.append(PlayedWave(_first_start(self._mine(draft)), frozenset().union(*codes.values())))
             if self._goes_on(draft):
                 return played + [PlayedWave() for _ in waves[len(played) :]], None
@@ -109,7 +118,7 @@ class PreviewRun:
         played: list[PlayedHost] = []
         for order, machines in hosts:
             draft = self._draft(planned[order.host], order, machines)
-            codes = self._play_turn(draft, MAX_STEPS_PER_WAVE * (1 + len(machines)))
+            codes = self._play_turn(draft, self._max_steps_per_wave * (1 + len(machines)))
             played.append(self._played_host(draft, order, codes))
             if self._goes_on(draft):
                 return played + [PlayedHost() for _ in hosts[len(played) :]], None

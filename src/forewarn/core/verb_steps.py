@@ -1,4 +1,4 @@
-"""Steps that verbs of several modules share: they look up and wake, refuse occupied hosts, and end the work of events."""
+"""Steps that verbs of several modules share: they find and wake, refuse occupied hosts, and end the work of events."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -34,7 +34,7 @@ class Caller(msgspec.Struct, gc=False):
 
 
 class Callers:
-    """Every machine. `Documents` changes them under its lock; the listener's thread only looks them up.
+    """Every machine. `Documents` changes them under its lock; the listener's thread only reads them.
 
     A machine is found by the key of its identity: its address, behind its interface if that identifies it as well.
     """

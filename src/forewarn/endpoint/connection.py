@@ -1,7 +1,7 @@
 """A guest's HTTP connection, with a fast path for requests that were seen before.
 
 A poller sends the same bytes every second. Bytes that were parsed and checked as one complete GET are remembered; the next time
-they cost one look-up and one write. The connection checks what depends on the caller (identity, rate, enabled, held) on
+they cost one search in a table and one write. The connection checks what depends on the caller (identity, rate, enabled, held) on
 both paths. All other requests go through the parser, with the same responses and the same limits.
 """
 
@@ -315,7 +315,7 @@ class Connection:
         self._continue()
 
     def identify(self) -> Caller | None:
-        """Return the machine of this connection; look it up again if it was unknown, or has left or changed."""
+        """Return the machine of this connection; find it again if it was unknown, or has left or changed."""
         caller = self.caller
         if caller is None or caller.view is None:
             endpoint = self.endpoint

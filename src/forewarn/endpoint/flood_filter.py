@@ -29,12 +29,25 @@ INSTRUCTION_BYTES = 8
 _DROP, _KEEP = 0, 0xFFFF_FFFF
 
 
+def program(hosts: list[str]) -> bytes:
+    """Return the filter that drops packets from these addresses."""
+    return b"".join(_drop(host) for host in hosts) + _instruction(_RETURN, _KEEP)
+
+
 class FloodFilter:
     """Counts connections over a share by address, and keeps the addresses with too many from the listening socket."""
 
-    def __init__(self, loop: Loop, listening: socket.socket, on_block: Callable[[str], None] = lambda _: None) -> None:
-        """`on_block` is called with each address that is blocked, each time."""
+    def __init__(
+        self,
+        loop: Loop,
+        listening: socket.socket,
+        on_block: Callable[[str], None] = lambda _: None,
+        *,
+        make_filter: Callable[[list[str]], bytes] = program,
+    ) -> None:
+        """`on_block` is called with each address that is blocked, each time. `make_filter` gets all of them."""
         self._on_block = on_block
+        self._make_filter = make_filter
         self._loop = loop
         self._socket = listening
         self._over_share: Counter[str] = Counter()
@@ -58,7 +71,7 @@ class FloodFilter:
     def _apply(self) -> None:
         if self._socket.fileno() < 0:
             return
-        code = program(list(self.blocked))
+        code = self._make_filter(list(self.blocked))
         buffer = ctypes.create_string_buffer(code, len(code))
         try:
             given = struct.pack("HL", len(code) // INSTRUCTION_BYTES, ctypes.addressof(buffer))
@@ -71,11 +84,6 @@ class FloodFilter:
     def _detach(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
-
-
-def program(hosts: list[str]) -> bytes:
-    """Return the filter that drops packets from these addresses."""
-    return b"".join(_drop(host) for host in hosts) + _instruction(_RETURN, _KEEP)
 
 
 def _drop(host: str) -> bytes:

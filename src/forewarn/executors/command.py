@@ -282,7 +282,7 @@ def _lock_for_runner(folder: Path, lock: int) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder of an order. Rename it first: half a folder would look like a command that has not begun."""
+    """Remove the folder of an order. Rename it first: half a folder would be read as a command that has not begun."""
     with suppress(OSError):
         removed = folder.with_name(f"{folder.name}.removed")
         shutil.rmtree(removed, ignore_errors=True)

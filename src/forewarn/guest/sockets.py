@@ -1,7 +1,7 @@
-"""Connections with one deadline for everything: the name look-up, every address tried, every byte sent and received.
+"""Connections with one deadline for everything: the resolution of the name, every address tried, every byte sent and received.
 
-A socket's own time-out begins anew with each byte, and a look-up has none at all: a slow peer would hold up the agent beyond a
-step's time. After the deadline only a look-up may go on in the background, without effect.
+A socket's own time-out begins anew with each byte, and resolving a name has none at all: a slow peer would hold up the agent
+beyond a step's time. After the deadline only a resolution may go on in the background, without effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Deadline:
 def connect(host: str, port: int, deadline: Deadline, source: Optional[Tuple[str, int]] = None) -> socket.socket:
     """Return a connection to the first of the host's addresses that accepts one; raise OSError or socket.timeout."""
     last_error: OSError = OSError(f"{host} has no address")
-    addresses = _look_up(host, port, deadline)
+    addresses = _resolve(host, port, deadline)
     for number, (family, address) in enumerate(addresses):
         # A silent address leaves the others their part of the time.
         part = Deadline(deadline.left_s() / (len(addresses) - number))
@@ -43,19 +43,19 @@ def connect(host: str, port: int, deadline: Deadline, source: Optional[Tuple[str
     raise last_error
 
 
-def _look_up(host: str, port: int, deadline: Deadline) -> List[Tuple[int, Any]]:
+def _resolve(host: str, port: int, deadline: Deadline) -> List[Tuple[int, Any]]:
     # For a text Python loads the Unicode tables of international names, even if the name has only ASCII.
     name = host.encode("ascii") if host.isascii() else host
     addresses: List[Tuple[int, Any]] = []
     failures: List[OSError] = []
 
-    def look_up() -> None:
+    def resolve() -> None:
         try:
             addresses.extend((each[0], each[4]) for each in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
             failures.append(OSError(f"{host} cannot be looked up: {error}"))
 
-    thread = threading.Thread(target=look_up, daemon=True)
+    thread = threading.Thread(target=resolve, daemon=True)
     thread.start()
     thread.join(deadline.left_s())
     if failures:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_ORDERS = 64
 # How long `status` and `machines_on`, which the ticker calls, may wait for hosts.
 ASK_WITHIN_S = 3.0
+PREEMPT_GRACE_S = 30
 RETRY_HOST_S = 0.5
 
 
@@ -62,7 +63,14 @@ class LibvirtExecutor(Executor):
     settings_class = LibvirtSettings
     sees_hosts = True
 
-    def __init__(self, settings: LibvirtSettings, folder: Path) -> None:
+    def __init__(
+        self,
+        settings: LibvirtSettings,
+        folder: Path,
+        *,
+        preempt_grace_s: int = PREEMPT_GRACE_S,
+        journal_type: type[Journal] = Journal,
+    ) -> None:
         from forewarn.libvirt.connections import HostConnections
         from forewarn.libvirt.machine_work import ActionLimits
         from forewarn.libvirt.placement import Placement
@@ -74,8 +82,10 @@ class LibvirtExecutor(Executor):
             migration_downtime_ms=settings.migration_downtime_ms,
             freeze_default_s=settings.freeze_default_s,
             delete_storage=settings.terminate_storage == "delete",
+            preempt_grace_s=preempt_grace_s,
         )
         self._folder = folder
+        self._journal_type = journal_type
         self._connections: HostConnections = HostConnections()
         self._placement = Placement()
         self._watched: set[tuple[str, int]] = set()
@@ -179,7 +189,7 @@ class LibvirtExecutor(Executor):
         return self._folder / f"{work.order.id}.json"
 
     def _journal(self, work: Work) -> Journal:
-        return Journal(self._journal_path(work))
+        return self._journal_type(self._journal_path(work))
 
     def _start(self, work: Work, journal: Journal | None) -> None:
         self._watched.add(_key(work))
@@ -222,16 +232,7 @@ class LibvirtExecutor(Executor):
     def _run_machine(
         self, work: Work, machine: str, journal: Journal, results: "dict[str, MachineEnd | Exception]"
     ) -> None:
-        from forewarn.libvirt.machine_work import MachineWork
-
-        machine_work = MachineWork(
-            work,
-            machine,
-            connections=self._connections,
-            placement=self._placement,
-            journal=journal,
-            limits=self._limits,
-        )
+        machine_work = self.machine_work(work, machine, journal)
         slots = self._host_slots.setdefault(
             work.hosts.get(machine, ""), threading.BoundedSemaphore(self._settings.parallel)
         )
@@ -240,6 +241,19 @@ class LibvirtExecutor(Executor):
                 results[machine] = self._run_until_host_answers(machine_work)
             except Exception as error:
                 results[machine] = error
+
+    def machine_work(self, work: Work, machine: str, journal: Journal) -> "MachineWork":
+        """Return the work on one machine of an order."""
+        from forewarn.libvirt.machine_work import MachineWork
+
+        return MachineWork(
+            work,
+            machine,
+            connections=self._connections,
+            placement=self._placement,
+            journal=journal,
+            limits=self._limits,
+        )
 
     def _run_until_host_answers(self, machine_work: "MachineWork") -> "MachineEnd":
         """Run the work. If a host does not answer, begin or continue when it is back."""

@@ -1,7 +1,7 @@
 """One domain on one host: what libvirt says of it, and the calls that change it.
 
 Every method makes its calls in a thread that is given up after `CALL_WITHIN_S`, because a call may hang although the connection
-lives. Every method looks the domain up again: libvirt's objects remember the id that a domain had.
+lives. Every method finds the domain again: libvirt's objects remember the id that a domain had.
 """
 
 import re
@@ -59,15 +59,19 @@ def within(seconds: float, function: Callable[[], Answer], what: str) -> Answer:
 class LibvirtHost:
     """A host by name, with its URI."""
 
-    def __init__(self, name: str, uri: str, connections: HostConnections) -> None:
+    def __init__(
+        self, name: str, uri: str, connections: HostConnections, *, call_within_s: float = CALL_WITHIN_S
+    ) -> None:
         self.name = name
         self.uri = uri
         self._connections = connections
+        self._call_within_s = call_within_s
 
-    def call(self, function: Callable[[Connection], Answer], seconds: float = CALL_WITHIN_S) -> Answer:
+    def call(self, function: Callable[[Connection], Answer], seconds: float | None = None) -> Answer:
         connection = self._connections.get(self.uri)
+        within_s = self._call_within_s if seconds is None else seconds
         try:
-            return within(seconds, lambda: function(connection), f"libvirt on {self.name}")
+            return within(within_s, lambda: function(connection), f"libvirt on {self.name}")
         except HostUnreachable:
             # libvirtd works on five calls of a connection at once: calls that hang would hold up all others.
             self._connections.retire(self.uri, connection)
@@ -89,16 +93,16 @@ class HostedDomain:
         self.name = name
         self._uuid = instance_id if _UUID.fullmatch(instance_id) else ""
 
-    def call(self, function: Callable[[Domain], Answer], seconds: float = CALL_WITHIN_S) -> Answer:
+    def call(self, function: Callable[[Domain], Answer], seconds: float | None = None) -> Answer:
         """Call a method of the domain; raise DomainMissing or HostUnreachable."""
         try:
-            return self.host.call(lambda connection: function(self.look_up(connection)), seconds)
+            return self.host.call(lambda connection: function(self.find(connection)), seconds)
         except libvirt.libvirtError as error:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
                 raise DomainMissing(f"{self.host.name} has no domain {self.name}") from error
             raise
 
-    def look_up(self, connection: Connection) -> Domain:
+    def find(self, connection: Connection) -> Domain:
         return connection.lookupByUUIDString(self._uuid) if self._uuid else connection.lookupByName(self.name)
 
     def exists(self) -> bool:
@@ -225,7 +229,7 @@ class HostedDomain:
         destination = target.host.connection()
         # libvirtd works on five calls of a connection at once, and a migration is a long one.
         own = HostConnections()
-        source = LibvirtHost(self.host.name, self.host.uri, own).call(self.look_up)
+        source = LibvirtHost(self.host.name, self.host.uri, own).call(self.find)
         self.call(lambda domain: domain.migrateSetMaxDowntime(downtime_ms, 0))
         timer = threading.Timer(time_limit_s, self._abort)
         timer.daemon = True

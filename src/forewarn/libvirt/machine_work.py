@@ -21,7 +21,6 @@ from forewarn.libvirt.placement import NoTarget, Placement
 from forewarn.libvirt.record import OrderRecord
 from forewarn.libvirt.storage import delete_disks, undeletable_disks
 
-PREEMPT_GRACE_S = 30
 # After a migration is aborted, libvirt needs a moment to tidy up.
 JOB_ENDS_WITHIN_S = 30.0
 
@@ -49,6 +48,7 @@ class ActionLimits:
     migration_downtime_ms: int
     freeze_default_s: int
     delete_storage: bool
+    preempt_grace_s: int
 
 
 class MachineWork:
@@ -380,7 +380,7 @@ class MachineWork:
             return  # libvirt forgets a transient domain when it stops
         if domain.record(self._order) is None:
             self._begin(domain)
-        self._power_off(domain, PREEMPT_GRACE_S)
+        self._power_off(domain, self._limits.preempt_grace_s)
 
     def _power_off(self, domain: HostedDomain, grace_s: float) -> None:
         """Stop the run of the domain that the record was written in, and no later run."""

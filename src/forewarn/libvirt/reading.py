@@ -1,7 +1,8 @@
 """Reads the domains of a host from libvirt."""
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 from xml.etree import ElementTree
@@ -10,7 +11,7 @@ import libvirt
 from forewarn.core.errors import Invalid
 from forewarn.core.model import MAX_ADDRESSES_PER_MACHINE, check_name
 from forewarn.libvirt.connections import Connection, HostConnections, HostUnreachable
-from forewarn.libvirt.hosted_domain import LibvirtHost, within
+from forewarn.libvirt.hosted_domain import CALL_WITHIN_S, LibvirtHost, within
 from forewarn.libvirt.inventory import Domain, HostReading
 from forewarn.libvirt.statements import METADATA_URI
 
@@ -23,16 +24,24 @@ AGENT_WITHIN_S = 5.0
 
 
 def read_host(
-    connections: HostConnections, uri: str, name: str = "", *, guest_agent: bool = False, interfaces: bool = False
+    connections: HostConnections,
+    uri: str,
+    name: str = "",
+    *,
+    guest_agent: bool = False,
+    interfaces: bool = False,
+    call_within_s: float = CALL_WITHIN_S,
+    agent_within_s: float = AGENT_WITHIN_S,
 ) -> HostReading:
     """Return what a host shows; `name` is its name in the fleet, by default the one that libvirt has.
 
     A host that cannot be read is a HostReading with a problem. `guest_agent` also asks the guests themselves for their addresses.
     """
-    host = LibvirtHost(name or uri, uri, connections)
+    host = LibvirtHost(name or uri, uri, connections, call_within_s=call_within_s)
+    read = partial(_domain, interfaces=interfaces, agent_within_s=agent_within_s if guest_agent else None)
     try:
         name = name or host.call(_host_name)
-        domains = tuple(_domains(host, guest_agent=guest_agent, interfaces=interfaces))
+        domains = tuple(_domains(host, read))
     except (HostUnreachable, Invalid) as error:
         return HostReading(name=name, connection=uri, problem=f"host {name}: {error}" if name else str(error))
     except libvirt.libvirtError as error:
@@ -46,19 +55,19 @@ def _host_name(connection: Connection) -> str:
     return name
 
 
-def _domains(host: LibvirtHost, *, guest_agent: bool, interfaces: bool) -> Iterator[Domain]:
+def _domains(host: LibvirtHost, read: Callable[[Any], Domain]) -> Iterator[Domain]:
     found = host.call(lambda connection: connection.listAllDomains())
     if len(found) > MAX_DOMAINS_PER_HOST:
         raise Invalid(f"it has {len(found)} domains: at most {MAX_DOMAINS_PER_HOST} are read")
     for each in found:
         try:
-            yield host.call(lambda _, each=each: _domain(each, guest_agent=guest_agent, interfaces=interfaces))  # type: ignore[misc]
+            yield host.call(lambda _, each=each: read(each))  # type: ignore[misc]
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # it has ended meanwhile
                 raise
 
 
-def _domain(domain: Any, *, guest_agent: bool, interfaces: bool) -> Domain:
+def _domain(domain: Any, *, interfaces: bool, agent_within_s: float | None) -> Domain:
     state, reason = domain.state()
     active = bool(domain.isActive())
     by_address = active and not interfaces
@@ -70,7 +79,7 @@ def _domain(domain: Any, *, guest_agent: bool, interfaces: bool) -> Domain:
         metadata=_metadata(domain),
         leases=_addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE) if by_address else (),
         arp=_addresses(domain, libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP) if by_address else (),
-        agent=_addresses_by_agent(domain) if by_address and guest_agent else (),
+        agent=_addresses_by_agent(domain, agent_within_s) if by_address and agent_within_s is not None else (),
         interface=_interface(domain) if interfaces and active else "",
     )
 
@@ -102,11 +111,11 @@ def _addresses(domain: Any, source: int) -> tuple[str, ...]:
     return tuple(islice(_usable(found), MAX_ADDRESSES_PER_MACHINE))
 
 
-def _addresses_by_agent(domain: Any) -> tuple[str, ...]:
+def _addresses_by_agent(domain: Any, within_s: float) -> tuple[str, ...]:
     """Return the addresses that the guest names; none if it does not answer in time."""
     source = libvirt.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT
     try:
-        return within(AGENT_WITHIN_S, lambda: _addresses(domain, source), f"the agent in {domain.name()}")
+        return within(within_s, lambda: _addresses(domain, source), f"the agent in {domain.name()}")
     except HostUnreachable:
         return ()
 

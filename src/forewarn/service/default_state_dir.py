@@ -1,4 +1,4 @@
-"""Where a service keeps its state unless a setting names another folder. The command line looks there for the service."""
+"""Where a service keeps its state unless a setting names another folder. The command line searches it for the service."""
 
 from collections.abc import Mapping
 from pathlib import Path

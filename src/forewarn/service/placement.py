@@ -151,10 +151,10 @@ def _machines_on_hosts(store: Store) -> dict[str, int]:
     return {each.name: each.machines for each in every_host(store)}
 
 
-def every_host(store: Store) -> Iterator[HostCount]:
-    """Iterate over the hosts that carry machines, that the fleet lists, or that are cordoned, by name."""
+def every_host(store: Store, *, page: int = MAX_PAGE) -> Iterator[HostCount]:
+    """Iterate over the hosts that carry machines, that the fleet lists, or that are cordoned, by name; read `page` at once."""
     after: str | None = ""
     while after is not None:
-        page = store.hosts_page(HostQuery(after=after, limit=MAX_PAGE))
-        yield from page
-        after = page[-1].name if len(page) == MAX_PAGE else None
+        hosts = store.hosts_page(HostQuery(after=after, limit=page))
+        yield from hosts
+        after = hosts[-1].name if len(hosts) == page else None

@@ -68,13 +68,16 @@ class Ticker:
         monotonic: Callable[[], float] = time.monotonic,
         host_executor: Executor | None = None,
         node_host: str = "",
+        batch: int = BATCH,
+        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
     ) -> None:
         """`shared` is the same store, where other nodes use it too. A node that may not tick only makes the periodic calls.
 
         `host_executor` does the work on hosts, `node_host` is the host that this node runs on.
 
         A node is called `STATE_DIR_NAME:PROCESS`; `alone` gives True if this is the only process that uses the state directory.
-        `timeline` returns the database's timeline.
+        `timeline` returns the database's timeline. A cycle ticks at most `batch` maintenances. Between
+        cycles the loop calls `wait` with what ends the wait and the longest time.
         """
         self._control = control
         self._store = store
@@ -123,7 +126,8 @@ class Ticker:
         self._isolating = False
         self._retry_at_s: dict[str, float] = {}
         # How many maintenances are ticked at once. After a conflict fewer: a smaller decision meets fewer other writers.
-        self._batch = BATCH
+        self._max_batch = self._batch = batch
+        self._wait_for = wait
         self._trouble = TroubleLog(log, "the ticker cannot work")
         self._conflicts = 0  # in a row
         self._backoff_s = 0.0
@@ -292,7 +296,7 @@ class Ticker:
             if not self._isolating:
                 raise
             return self._tick_one_by_one(due)
-        self._batch = min(BATCH, 2 * self._batch)
+        self._batch = min(self._max_batch, 2 * self._batch)
         return done
 
     def _tick_one_by_one(self, due: list[str]) -> Counter[str]:
@@ -315,9 +319,9 @@ class Ticker:
         if self._retry_at_s:
             seconds = max(seconds, BACKOFF_S[0])
         if self._backoff_s:
-            self._stopping.wait(self._backoff_s)
+            self._wait_for(self._stopping, self._backoff_s)
             return
-        self._nudged.wait(seconds)
+        self._wait_for(self._nudged, seconds)
         self._nudged.clear()
 
     def _next_or_none(self) -> datetime | None:

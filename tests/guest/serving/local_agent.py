@@ -33,19 +33,20 @@ class ServingHarness(AgentHarness):
         toml: str = "",
         endpoint: FakeEndpoint | None = None,
         api_version: str = API_VERSION,
+        journal_type: type[Journal] = Journal,
         **limits: float,
     ) -> None:
         self._limits = limits
         self.served, self.api_version = clients, api_version
         self.closing = ExitStack()
-        super().__init__(folder, toml, endpoint=endpoint)
+        super().__init__(folder, toml, endpoint=endpoint, journal_type=journal_type)
 
     def start(self, boot: str = "boot-1", *, dry: bool = False) -> None:
         config = parse(tomllib.loads(self.toml), dict(os.environ))
         self.client = Client(
             "10.0.0.1", transport=self.endpoint.transport, time=self.clock, api_version=self.api_version
         )
-        self.journal = Journal(self.folder / "state", self.clock)
+        self.journal = self.journal_type(self.folder / "state", self.clock)
         self.clients = Clients(self.served, self.clock)
         self.agent = Agent(
             config.plan, self.client, self.journal, boot=boot, time=self.clock, dry_run=dry, clients=self.clients

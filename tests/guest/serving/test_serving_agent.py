@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -329,18 +330,27 @@ def test_an_event_that_ends_while_the_agent_is_down_may_be_approved(tmp_path: Pa
         assert served.agent.state.client_approvals == {E2: ["one"]}
 
 
-def test_an_approval_that_cannot_be_recorded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class FullJournal(Journal):
+    """Takes no record while `full`."""
+
+    full = False
+
+    def append(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        if self.full:
+            raise JournalError("no space left")
+        return super().append(record)
+
+
+def test_an_approval_that_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     """A client is answered 200 only when its approval is on the disk."""
-    with harness(tmp_path, *approving("one")) as served:
+    with harness(tmp_path, *approving("one"), journal_type=FullJournal) as served:
+        journal = served.journal
+        assert isinstance(journal, FullJournal)
         served.endpoint.announce()
         served.run(for_s=1)
-
-        def full(*_: object) -> None:
-            raise JournalError("no space left")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Journal, "append", full)
-            assert statuses(served, "one", post(E1)) == [503]
+        journal.full = True
+        assert statuses(served, "one", post(E1)) == [503]
+        journal.full = False
         assert served.agent.state.client_approvals == {}
         assert statuses(served, "one", post(E1)) == [200]
 

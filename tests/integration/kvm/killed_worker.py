@@ -22,23 +22,22 @@ from tests.integration.kvm.orders import ended, executor_in, work_on
 def main() -> None:
     request = json.loads(sys.argv[1])
     when, _, phase = request["moment"].partition(":")
-    note = Journal.note
 
-    def noted(journal: Journal, machine: str, **values: Any) -> None:
-        if when == "before" and values.get("phase") == phase:
-            os.kill(os.getpid(), signal.SIGKILL)
-        note(journal, machine, **values)
-        if when == "after" and values.get("phase") == phase:
-            os.kill(os.getpid(), signal.SIGKILL)
+    class KillingJournal(Journal):
+        def note(self, machine: str, **values: Any) -> None:
+            if when == "before" and values.get("phase") == phase:
+                os.kill(os.getpid(), signal.SIGKILL)
+            super().note(machine, **values)
+            if when == "after" and values.get("phase") == phase:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(Journal, "note", noted)  # noqa: B010 - a type checker sees no method in `noted`
     hosts: Any = request["bed"]
     bed = Bed(Path(), None, 0, hosts, Path())  # type: ignore[arg-type]
     work = work_on(
         bed, EventType(request["type"]), request["hosts"], order_id=request["order_id"], attempt=request["attempt"],
         phase=Phase(request["phase"]), live=request["live"],
     )  # fmt: skip
-    executor = executor_in(Path(request["folder"]))
+    executor = executor_in(Path(request["folder"]), journal_type=KillingJournal)
     executor.take(work)
     print("taken", flush=True)
     print(ended(executor, work), flush=True)

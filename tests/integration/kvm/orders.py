@@ -11,7 +11,8 @@ from forewarn.core.event_types import EventType
 from forewarn.core.model import Event, Order, OrderState, Phase, Source, Status
 from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.executors import Executor, Work
-from forewarn.libvirt.executor import LibvirtExecutor, LibvirtSettings
+from forewarn.libvirt.executor import PREEMPT_GRACE_S, LibvirtExecutor, LibvirtSettings
+from forewarn.libvirt.journal import Journal
 from tests.support.waiting import until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -20,8 +21,15 @@ QUICK = LibvirtSettings(shutdown_grace_s=20, migration_time_limit_s=60, freeze_d
 _numbers = itertools.count(1)
 
 
-def executor_in(folder: Path, settings: LibvirtSettings = QUICK) -> LibvirtExecutor:
-    return LibvirtExecutor(settings, folder / "state" / "libvirt")
+def executor_in(
+    folder: Path,
+    settings: LibvirtSettings = QUICK,
+    *,
+    preempt_grace_s: int = PREEMPT_GRACE_S,
+    journal_type: type[Journal] = Journal,
+) -> LibvirtExecutor:
+    state = folder / "state" / "libvirt"
+    return LibvirtExecutor(settings, state, preempt_grace_s=preempt_grace_s, journal_type=journal_type)
 
 
 def work_on(

@@ -10,9 +10,8 @@ from scripts.kvm_bed.bed import Bed, Guest
 
 from forewarn.core.event_types import EventType
 from forewarn.core.order_verbs import Outcome
-from forewarn.libvirt import machine_work
 from forewarn.libvirt.connections import HostConnections
-from forewarn.libvirt.executor import LibvirtExecutor
+from forewarn.libvirt.executor import PREEMPT_GRACE_S, LibvirtExecutor
 from forewarn.libvirt.hosted_domain import HostedDomain, LibvirtHost
 from forewarn.libvirt.placement import NoTarget, Placement
 from tests.integration.kvm.orders import QUICK, done, ended, executor_in, work_on
@@ -85,17 +84,16 @@ def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtE
     watch.close()
 
 
-def test_a_preempted_guest_gets_its_grace_and_no_more(
-    bed: Bed, executor: LibvirtExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preempted_guest_gets_its_grace_and_no_more(bed: Bed, tmp_path: Path) -> None:
     """A guest that does not shut down in time is destroyed, and stays defined and off."""
-    assert machine_work.PREEMPT_GRACE_S == 30
-    monkeypatch.setattr(machine_work, "PREEMPT_GRACE_S", 1)
+    assert PREEMPT_GRACE_S == 30
+    executor = executor_in(tmp_path, preempt_grace_s=1)
     guest = bed.add_guest("spot-0", "kvm-a", start=False)
     bed.virsh("kvm-a", "start", "spot-0", "--paused")
     assert done(executor, work_on(bed, EventType.PREEMPT, {"spot-0": "kvm-a"})).output == "spot-0 was stopped"
     assert bed.virsh("kvm-a", "domstate", "spot-0") == "shut off"
     assert guest.boots() == 0
+    executor.close()
 
 
 @pytest.fixture(scope="module")

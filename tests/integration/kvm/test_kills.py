@@ -216,22 +216,20 @@ def test_a_migration_whose_process_was_killed_begins_again(victim: Victim, tmp_p
         : None if BUDGET > 1 else 1
     ],
 )
-def test_work_waits_for_a_libvirtd_that_died(
-    victim: Victim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: EventType, phase: str
-) -> None:
+def test_work_waits_for_a_libvirtd_that_died(victim: Victim, tmp_path: Path, kind: EventType, phase: str) -> None:
     """The libvirtd of a machine's host dies during its order. When it is back, the work goes on, and is done once."""
     victim.until_booted()
-    note = Journal.note
     host = victim.host
+    killed: list[str] = []
 
-    def noted(journal: Journal, machine: str, **values: Any) -> None:
-        note(journal, machine, **values)
-        if values.get("phase") == phase and not (victim.bed.folder / host / "down").exists():
-            monkeypatch.setattr(Journal, "note", note)
-            victim.bed.kill_libvirtd(host)
+    class KillingJournal(Journal):
+        def note(self, machine: str, **values: Any) -> None:
+            super().note(machine, **values)
+            if values.get("phase") == phase and not killed:
+                killed.append(host)
+                victim.bed.kill_libvirtd(host)
 
-    monkeypatch.setattr(Journal, "note", noted)
-    executor = executor_in(tmp_path)
+    executor = executor_in(tmp_path, journal_type=KillingJournal)
     work = victim.work(kind)
     executor.take(work)
     until(lambda: (victim.bed.folder / host / "down").exists())

@@ -14,39 +14,46 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, Refused, StoreUnavailable
 from forewarn.core.lifecycle import GuestApproval
 from forewarn.core.model import Actor, ClockHold, EventType, Machine, MaintenanceRequest, Scope, ScopeKind, Targets
-from forewarn.service import ticker
+from forewarn.endpoint.approvals import ApprovalQueue
 from forewarn.service.clock import KeptClock
 from forewarn.service.control import Control
 from forewarn.service.decisions import MAX_DECISION_AGE_S, MAX_TRIES, MIN_TRIES
+from forewarn.service.ticker import MAX_CONFLICTS, Ticker
 from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
 from tests.support.guest_service import WEB_0, WEB_1, Serving, get, post, serving, status
-from tests.support.services import OPERATOR, ContendedStore, make_service, reboot
+from tests.support.services import OPERATOR, ContendedStore, ScriptedExecutor, make_service, reboot, ticker_with
+from tests.support.several_nodes import LeasedMemoryStore, ticker_on
 from tests.support.waiting import PATIENCE_S, until
 
 # -- the line for the writer
 
 
-def line_of(served: Serving, monkeypatch: pytest.MonkeyPatch) -> "list[Future[None]]":
-    """What the approvals of guests wait for, as they come."""
-    approvals, line = served.endpoint.approvals, list[Future[None]]()
-    submit = approvals.submit
+class NotingQueue(ApprovalQueue):
+    """Notes what the approvals of guests wait for, as they come."""
 
-    def noted(approval: GuestApproval) -> "Future[None]":
-        line.append(submit(approval))
-        return line[-1]
+    def __init__(self, served: Serving) -> None:
+        super().__init__(served.endpoint.writer, served.service.control.approve_together)
+        self.line: list[Future[None]] = []
 
-    monkeypatch.setattr(approvals, "submit", noted)
-    return line
+    def submit(self, approval: GuestApproval) -> "Future[None]":
+        self.line.append(super().submit(approval))
+        return self.line[-1]
 
 
-def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def line_of(served: Serving) -> "list[Future[None]]":
+    """Return what the approvals of guests wait for from now on."""
+    served.endpoint.approvals = queue = NotingQueue(served)
+    return queue.line
+
+
+def test_whoever_waits_in_line_too_long_is_told_and_not_written() -> None:
     """One write hangs: the one behind it is 503 in time and never done, the one that hangs is answered when it is done."""
     with serving() as served:
         first, second = served.client(WEB_0), served.client(WEB_1)
         assert status(first.ask(get())) == status(second.ask(get())) == 200
         (hangs, waits) = served.reboot("shop", "web-0"), served.reboot("shop", "web-1")
-        line = line_of(served, monkeypatch)
+        line = line_of(served)
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: line and line[0].running())
@@ -60,13 +67,13 @@ def test_whoever_waits_in_line_too_long_is_told_and_not_written(monkeypatch: pyt
         assert [len(events[each].approvals) for each in (hangs, waits)] == [1, 0]
 
 
-def test_whoever_hangs_up_does_not_stay_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_hangs_up_does_not_stay_in_line() -> None:
     """Post and close, again and again, while the writer hangs: the queue drops their writes like those of callers that stayed."""
     with serving() as served:
         first, other = served.client(WEB_0), served.client(WEB_1)
         assert status(first.ask(get())) == status(other.ask(get())) == 200
         hangs, waits = served.reboot("shop", "web-0"), served.reboot("shop", "web-1")
-        line = line_of(served, monkeypatch)
+        line = line_of(served)
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: line and line[0].running())
@@ -86,28 +93,29 @@ def test_whoever_hangs_up_does_not_stay_in_line(monkeypatch: pytest.MonkeyPatch)
 # -- the ticker
 
 
-def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(caplog: pytest.LogCaptureFixture) -> None:
     """The twentieth conflict in a row is logged, once; from then on none counts as a cycle, until a cycle succeeds."""
-    monkeypatch.setattr(ticker, "CONFLICT_WAIT_S", 0.001)
-    tick = make_service(MemoryStore()).ticker
     cycled: list[float | None] = []
-    tries, now_s = count(1), count(1_000)
-    tick._monotonic = lambda: float(next(now_s))
+    tries, now_s, most = count(1), count(1_000), MAX_CONFLICTS
 
-    def cycle() -> bool:
-        cycled.append(tick.cycled_at_s)
-        tried = next(tries)
-        if tried <= 2 * ticker.MAX_CONFLICTS:
-            raise Conflict(f"others were first, {tried}")
-        if tried > 2 * ticker.MAX_CONFLICTS + 1:
-            tick.stop()
-        return True
+    class ContendedTicker(Ticker):
+        def cycle(self) -> bool:
+            cycled.append(self.cycled_at_s)
+            tried = next(tries)
+            if tried <= 2 * most:
+                raise Conflict(f"others were first, {tried}")
+            if tried > 2 * most + 1:
+                self.stop()
+            return True
 
-    monkeypatch.setattr(tick, "cycle", cycle)
-    tick.run()
-    most = ticker.MAX_CONFLICTS
+    service = make_service(MemoryStore())
+    ticker_with(
+        service,
+        ScriptedExecutor(),
+        ContendedTicker,
+        monotonic=lambda: float(next(now_s)),
+        wait=lambda event, seconds: None,
+    ).run()
     assert len(set(cycled[:most])) == most  # each counts: None before the first, then another moment every time
     assert len(set(cycled[most - 1 : 2 * most + 1])) == 1
     assert cycled[2 * most + 1] != cycled[2 * most]
@@ -117,18 +125,21 @@ def test_a_ticker_that_meets_nothing_but_conflicts_is_not_at_work(
     ]
 
 
-def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_does_not_wait_for_a_database_that_hangs() -> None:
     """Giving the lease back may take as long as it likes: it ends by itself."""
-    service = make_service(MemoryStore())
     requested, answers = threading.Event(), threading.Event()
 
-    def release() -> None:
-        requested.set()
-        assert answers.wait(PATIENCE_S)
+    class HangingStore(LeasedMemoryStore):
+        def drop_lease(self, name: str, node: str) -> None:
+            requested.set()
+            assert answers.wait(PATIENCE_S)
 
-    monkeypatch.setattr(service.ticker.leases, "release_ticker", release)
+    store = HangingStore()
+    service = make_service(store)
+    service.ticker = ticker_on(service, "a:1", ScriptedExecutor())
     try:
         with server.ticking(service, stop_within_s=0.2):
+            until(lambda: store.ticks == "a:1")
             assert not requested.is_set()
         assert requested.wait(PATIENCE_S)  # and yet we are here
         assert not answers.is_set()
@@ -139,21 +150,15 @@ def test_the_end_does_not_wait_for_a_database_that_hangs(monkeypatch: pytest.Mon
 def test_a_failed_cycle_does_not_count_as_one() -> None:
     """A store that cannot be written leaves the ticker silent, which makes the node unready; a conflict does not."""
     for error, counts in ((StoreUnavailable("it cannot be written"), False), (Conflict("others were first"), True)):
-        service = make_service(MemoryStore())
-        failed = threading.Event()
 
-        def cycle(error: Exception = error, failed: threading.Event = failed) -> bool:
-            failed.set()
-            raise error
+        class FailingTicker(Ticker):
+            def cycle(self, error: Exception = error) -> bool:
+                self.stop()
+                raise error
 
-        service.ticker.cycle = cycle  # type: ignore[method-assign]
-        thread = threading.Thread(target=service.ticker.run, daemon=True)
-        thread.start()
-        assert failed.wait(PATIENCE_S)
-        service.ticker.stop()
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-        assert (service.ticker.cycled_at_s is not None) is counts
+        ticker = ticker_with(make_service(MemoryStore()), ScriptedExecutor(), FailingTicker)
+        ticker.run()
+        assert (ticker.cycled_at_s is not None) is counts
 
 
 # -- saved, and then something fails

@@ -14,7 +14,6 @@ import pytest
 from forewarn.app.operator_token import keep_operator_token
 from forewarn.core.errors import InvalidSettings, StoreUnavailable, Unauthorized
 from forewarn.core.operator_model import Role, Token
-from forewarn.operator.api import failed_attempts
 from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calls import CALLS, Call
 from forewarn.operator.api.failed_attempts import FailedAttempts
@@ -30,10 +29,9 @@ NOWHERE = {"scope": "shop", "name": "none", "id": "none", "host": "none", "windo
 @pytest.fixture(scope="module")
 def service() -> Iterator[RunningService]:
     """A service that does not limit wrong tokens: these tests send hundreds."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(failed_attempts, "MAX_FAILURES", 1_000_000)
-        with running_service() as running:
-            yield running
+    with running_service() as running:
+        running.allow_wrong_tokens()
+        yield running
 
 
 def path_of(call: Call, **names: str) -> str:

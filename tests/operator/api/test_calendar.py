@@ -10,10 +10,11 @@ import icalendar
 import pytest
 import vobject  # type: ignore[import-untyped]
 
-from forewarn.core.model import Status
+from forewarn.core.model import Maintenance, Status
 from forewarn.core.operator_model import MAX_CALENDAR_TOKENS, MAX_CALENDAR_TOKENS_PER_SCOPE, Role
 from forewarn.operator.api.calendar import KEPT_DAYS, MAX_ENTRIES, MAX_NAMES, calendar_of, entries_of
 from forewarn.operator.api.icalendar import EntryStatus
+from forewarn.store import MaintenanceQuery
 from forewarn.store.memory import MemoryStore
 from tests.support.records import at, change, event, maintenance, scope, token
 from tests.support.running_service import START, Reply, RunningService, running_service
@@ -385,26 +386,38 @@ def test_an_unchanged_calendar_is_not_sent_again(service: RunningService) -> Non
     assert (changed.status, changed.headers["etag"] == first.headers["etag"]) == (200, False)
 
 
-def test_its_token_is_written_nowhere(
-    service: RunningService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class FaultyStore(MemoryStore):
+    """Fails with a defect while `faulty`, when maintenances are listed."""
+
+    faulty = False
+
+    def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
+        if self.faulty:
+            raise ZeroDivisionError
+        return super().maintenances(query)
+
+
+def test_its_token_is_written_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     """Neither in a log, nor in the audit, in metrics or in a response: when it works, when it does not, and at a fault."""
-    token, wrong = token_of(service, "shop"), "fw_wrong-but-secret"
-    replies = []
-    with caplog.at_level(logging.DEBUG):
-        for each in (token, wrong):
-            replies += [read(service, each), read(service, each, "POST"), read(service, each, "HEAD")]
-            replies.append(service.request("GET", f"/v1/none?token={each}"))
-            replies.append(service.request("GET", f"/v1/scopes?token={each}"))
-            replies.append(service.request("GET", f"/v1/calendar.ics/?token={each}"))
-        monkeypatch.setattr("forewarn.operator.api.app.calendar_of", None)
-        failed = read(service, token)
-        assert (failed.status, failed.code) == (500, "internal")
-    service.access_recorder.save()
-    written = [caplog.text, str(service.get("/v1/audit?limit=500"))]
-    written += [service.request("GET", "/metrics").raw.decode()]
-    written += [each.raw.decode() + str(each.headers) for each in (*replies, failed)]
-    assert "authentication failed" in caplog.text
-    assert "a call of the API failed: GET /v1/calendar.ics" in caplog.text
-    for secret in (token, wrong, token.removeprefix("fw_")):
-        assert not [text for text in written if secret in text]
+    store = FaultyStore()
+    with running_service(in_store=store) as service:
+        token, wrong = token_of(service, "shop"), "fw_wrong-but-secret"
+        replies = []
+        with caplog.at_level(logging.DEBUG):
+            for each in (token, wrong):
+                replies += [read(service, each), read(service, each, "POST"), read(service, each, "HEAD")]
+                replies.append(service.request("GET", f"/v1/none?token={each}"))
+                replies.append(service.request("GET", f"/v1/scopes?token={each}"))
+                replies.append(service.request("GET", f"/v1/calendar.ics/?token={each}"))
+            store.faulty = True
+            failed = read(service, token)
+            store.faulty = False
+            assert (failed.status, failed.code) == (500, "internal")
+        service.access_recorder.save()
+        written = [caplog.text, str(service.get("/v1/audit?limit=500"))]
+        written += [service.request("GET", "/metrics").raw.decode()]
+        written += [each.raw.decode() + str(each.headers) for each in (*replies, failed)]
+        assert "authentication failed" in caplog.text
+        assert "a call of the API failed: GET /v1/calendar.ics" in caplog.text
+        for secret in (token, wrong, token.removeprefix("fw_")):
+            assert not [text for text in written if secret in text]

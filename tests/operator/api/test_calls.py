@@ -11,7 +11,8 @@ from forewarn.core.change import Change
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import Actor, ClockHold
 from forewarn.core.order_verbs import Unknown
-from forewarn.operator.api import context
+from forewarn.store import MAX_SEARCHED, SEARCHED_AT_ONCE
+from tests.support.records import at, change, ended, entry, maintenance
 from tests.support.running_service import FLEET, START, RunningService, running_service
 
 
@@ -638,24 +639,28 @@ def test_what_is_not_found_comes_with_the_nearest_that_is(service: RunningServic
     assert service.request("POST", "/v1/maintenances", body).message.endswith("in the fleet; did you mean shop?")
 
 
-def test_a_search_reads_a_bounded_part_and_its_cursor_continues(
-    service: RunningService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_reads_a_bounded_part_and_its_cursor_continues(service: RunningService) -> None:
     """A page may be empty although the search is not over; nothing is missed and nothing is found twice."""
-    monkeypatch.setattr(context, "MAX_SEARCHED", 4)
-    monkeypatch.setattr(context, "SEARCHED_AT_ONCE", 2)
-    service.enable("shop")
-    service.schedule("shop/web-0", description="needle")
-    for number in range(9):
-        service.service.ticker.advance(1)
-        made = service.schedule("shop/web-1", description="needle" if number == 3 else "hay")["id"]
-        service.post(f"/v1/maintenances/{made}/cancel")
+    most = 2 * MAX_SEARCHED + SEARCHED_AT_ONCE
+    needles = {0, 10, MAX_SEARCHED - 1, MAX_SEARCHED}
+    texts = ["needle" if number in needles else "hay" for number in range(most)]
+    made = [
+        ended(maintenance(f"M{number:05}", created=at(number), description=text), at(number))
+        for number, text in enumerate(texts)
+    ]
+    service.service.store.apply(change(maintenances=made, audit=[entry(detail=text) for text in texts]))
+    last_entry = service.get("/v1/audit?limit=1")["items"][0]["id"]
+    newest_first = sorted(needles, reverse=True)
+    wanted_of = {
+        "/v1/maintenances": [made[number].id for number in newest_first],
+        "/v1/audit": [last_entry - (most - 1 - number) for number in newest_first],
+    }
     for path, text, limit in (
         ("/v1/maintenances", "needle", 1),
         ("/v1/maintenances", "needle", 5),
-        ("/v1/audit", "cancelled", 2),
+        ("/v1/audit", "needle", 2),
     ):
-        wanted = [item["id"] for item in service.get(f"{path}?limit=500")["items"] if text in str(item).lower()]
+        wanted = wanted_of[path]
         met: list[object] = []
         page = service.get(f"{path}?q={text}&limit={limit}")
         assert len(page["items"]) <= limit

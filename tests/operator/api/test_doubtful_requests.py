@@ -13,6 +13,7 @@ from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calendar import CALENDAR
 from forewarn.operator.api.doubtful_requests import MAX_WAIT_S, MOST_PER_S, WAIT_S, DoubtfulRequests
 from forewarn.operator.api.failed_attempts import MAX_FAILURES, FailedAttempts
+from forewarn.operator.listener import listening
 from forewarn.operator.open_connections import IDLE_WHILE_WAITING, ConnectionLimits, OpenConnections
 from tests.support.running_service import START, running_service
 from tests.support.waiting import PATIENCE_S
@@ -20,8 +21,8 @@ from tests.support.waiting import PATIENCE_S
 FLOODER, OTHER = "192.0.2.1", "192.0.2.2"
 
 
-def access_after_failures(number: int = MAX_FAILURES) -> Access:
-    """Return access with a valid and an expired token, after some wrong tokens of the flooder."""
+def access_after_failures(number: int = MAX_FAILURES, *, peer: str = FLOODER) -> Access:
+    """Return access with a valid and an expired token, after some wrong tokens of the flooder or another peer."""
     tokens = [
         Token(id="1", name="a", role=Role.OPERATOR, digest=digest("fw_right"), created=START),
         Token(id="2", name="b", role=Role.OPERATOR, digest=digest("fw_expired"), created=START, expires=START),
@@ -34,7 +35,7 @@ def access_after_failures(number: int = MAX_FAILURES) -> Access:
     )
     access.cache_tokens()
     for _ in range(number):
-        access.failures.add(FLOODER, "wrong")
+        access.failures.add(peer, "wrong")
     return access
 
 
@@ -180,24 +181,22 @@ def test_wrong_tokens_on_an_open_connection_block_nobody() -> None:
             assert flooder.recv(65_536).startswith(b"HTTP/1.1 429 ")
 
 
-def test_a_listener_that_ends_lets_nobody_wait(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listener_that_ends_lets_nobody_wait(caplog: pytest.LogCaptureFixture) -> None:
     """The request that waits ends without an answer to its token, and nothing is logged about it."""
-    begun = threading.Event()
+    begun, answers = threading.Event(), Answers()
 
-    def wait_long(_: DoubtfulRequests) -> float:
+    async def sleep_long(_: float) -> None:
         begun.set()
-        return 1_000.0
+        await asyncio.sleep(1_000)
 
-    monkeypatch.setattr(DoubtfulRequests, "_next_spread", wait_long)
-    with running_service() as service:
-        for _ in range(MAX_FAILURES):
-            assert service.request("GET", "/v1/scopes", token="fw_wrong").status == 401
-        port = int(service.url.rpartition(":")[2])
+    app = DoubtfulRequests(access_after_failures(peer="127.0.0.1"), sleep=sleep_long).delay(answers)
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    with listening(app, bound, tls_cert=None, tls_key=None, trusted_proxies=None, open_connections=OpenConnections()):
         waiting = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         waiting.sendall(b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer fw_wrong\r\n\r\n")
         assert begun.wait(PATIENCE_S)
     with waiting:
         assert b" 499 " in waiting.recv(65_536)
+    assert answers.tokens == []
     assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from forewarn.core.model import Actor
+from forewarn.core.needs_operator import needs_operator
 from forewarn.core.order_verbs import Unknown
-from forewarn.operator.api import views
+from forewarn.operator.api.views import EventBodies
+from forewarn.store import Focus
 from tests.support import forty_hosts
 from tests.support.running_service import RunningService, running_service
 
@@ -70,7 +72,7 @@ def test_only_an_operator_retries_all_and_only_what_failed(service: RunningServi
     assert service.request("POST", "/v1/maintenances/none/retry-failed").status == 404
 
 
-def test_a_maintenance_tells_a_pause_from_a_failure(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_maintenance_tells_a_pause_from_a_failure(service: RunningService) -> None:
     """`paused` is an operator's pause, `held` a stop by failures; a list has `paused` too. An owner sees the own scopes."""
     maintenance_id, events = started(service, "shop/web-0", "shop/web-1", "blog/db")
     by_scope = {service.get(f"/v1/events/{each}")["scope"]: each for each in events[:2]}
@@ -95,10 +97,12 @@ def test_a_maintenance_tells_a_pause_from_a_failure(service: RunningService, mon
     assert sorted(reason["message"] for reason in owners["needs_operator"])[0] == (
         "it waits for something outside your scopes"
     )
-    monkeypatch.setattr(views, "MAX_NAMED", 1)
+    now = service.clock.now()
+    snapshot = service.service.store.snapshot(Focus(maintenances=(maintenance_id,)))
     for scope, code in (("shop", "order-failed"), ("blog", "in-doubt")):
-        (reason,) = service.get(path, token=service.token_of("owner", scope, name=scope))["needs_operator"]
-        assert (reason["code"], reason["events"]) == (code, [by_scope[scope]]), "the owner's own reasons come first"
+        builder = EventBodies(snapshot, [], within=(scope,), now=now)
+        (reason,) = builder.reasons(needs_operator(snapshot, maintenance_id, now), 1)
+        assert (reason.code, reason.events) == (code, [by_scope[scope]]), "the owner's own reasons come first"
 
 
 def test_a_failure_of_another_maintenance_is_named_and_hidden_from_strangers(service: RunningService) -> None:

@@ -29,7 +29,7 @@ NAMES = (
 
 
 class _Handlers(Mapping[str, ModuleType]):
-    """The modules by their names. A look-up imports the module, so the agent holds only the handlers that its plan names."""
+    """The modules by their names. Reading one imports it, so the agent holds only the handlers that its plan names."""
 
     def __getitem__(self, name: str) -> ModuleType:
         if name not in NAMES:

@@ -22,8 +22,9 @@ log = logging.getLogger("forewarn.operator.access")
 class FailedAttempts:
     """The failed attempts of the last minute, by address; the oldest addresses are dropped first."""
 
-    def __init__(self, clock_s: Callable[[], float]) -> None:
+    def __init__(self, clock_s: Callable[[], float], *, max_failures: int = MAX_FAILURES) -> None:
         self._clock_s = clock_s
+        self._max_failures = max_failures
         self._lock = threading.Lock()
         self._recent: OrderedDict[str, deque[float]] = OrderedDict()
         self._counts: Counter[str] = Counter()
@@ -36,12 +37,12 @@ class FailedAttempts:
             self.total += 1
             self._count(address, 1)
             recent = self._remember(address)
-        if recent > MAX_FAILURES:
+        if recent > self._max_failures:
             raise TooManyAttempts(
-                f"{MAX_FAILURES} attempts with a wrong token came from your address within a minute: wait"
+                f"{self._max_failures} attempts with a wrong token came from your address within a minute: wait"
                 f" {FAILURES_WITHIN_S:g} s, then try again"
             )
-        more = "; more from there within a minute are not logged" if recent == MAX_FAILURES else ""
+        more = "; more from there within a minute are not logged" if recent == self._max_failures else ""
         log.warning("authentication failed: %s, from %s%s", reason, address, more)
 
     def too_many(self, peer: str) -> bool:
@@ -51,7 +52,7 @@ class FailedAttempts:
         address = address_of(peer)
         with self._lock:
             self._drop_old(address)
-            return len(self._recent.get(address, ())) >= MAX_FAILURES
+            return len(self._recent.get(address, ())) >= self._max_failures
 
     def take_counts(self) -> Counter[str]:
         """Return the failures by address since the last call."""
@@ -74,11 +75,11 @@ class FailedAttempts:
         recent = self._recent.setdefault(address, deque())
         self._recent.move_to_end(address)
         self._drop_old(address)
-        if len(recent) < MAX_FAILURES:
+        if len(recent) < self._max_failures:
             recent.append(self._clock_s())
             number = len(recent)
         else:
-            number = MAX_FAILURES + 1
+            number = self._max_failures + 1
         while len(self._recent) > MAX_PEERS:
             self._recent.popitem(last=False)
         return number

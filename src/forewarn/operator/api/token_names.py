@@ -32,7 +32,7 @@ LOOKALIKES = str.maketrans("авсԁеһіјкӏмнорԛѕтуԝхѵαεικν
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether the name looks like one of the service's own, whatever its case, spaces and script."""
+    """Return whether the name resembles one of the service's own, whatever its case, spaces and script."""
     plain = unicodedata.normalize("NFKC", name).casefold().translate(LOOKALIKES)
     letters = "".join(c for c in unicodedata.normalize("NFD", plain) if unicodedata.category(c) not in ("Mn", "Cf"))
     words = re.sub(r"[\s._-]+", " ", letters).strip()

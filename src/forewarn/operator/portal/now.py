@@ -36,7 +36,7 @@ SAME_REASON = {
 
 @dataclass(slots=True)
 class EventLine:
-    """Events of a wave that look the same; `reasons` are those that not all events of the group have."""
+    """Events of a wave that are shown alike; `reasons` are those that not all events of the group have."""
 
     events: list[EventOut]
     row: ChartRow

@@ -95,6 +95,7 @@ class Pool:
 
     def __init__(self, dsn: Dsn, size: int = MAX_CONNECTIONS) -> None:
         self.dsn = dsn
+        self.connect: Callable[[Dsn], Connection] = connect
         self._size = size
         self._free = threading.BoundedSemaphore(size)
         self._idle: deque[Connection] = deque()
@@ -202,7 +203,7 @@ class Pool:
                 self.deadlines.clear(connection)
                 connection.close()
                 self.close_idle()
-        connection = connect(self.dsn)
+        connection = self.connect(self.dsn)
         try:
             self.touch(connection)
             connection.execute(begin)

@@ -1,16 +1,17 @@
 """Create, migrate and describe the schema of the shared store. A lock lets one process at a time work on it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from forewarn.core.errors import StoreUnavailable
 from forewarn.store.postgres.dsn import SCHEMA, WRITE, Dsn
 from forewarn.store.postgres.errors import translated_errors
 from forewarn.store.postgres.pool import FLEET_WITHIN_S, Connection, connect, cut
-from forewarn.store.sql.scripts import migrations
+from forewarn.store.sql.scripts import Migration, migrations
 
-SCHEMA_VERSION = migrations("postgres")[-1].number
+MIGRATIONS = migrations("postgres")
+SCHEMA_VERSION = MIGRATIONS[-1].number
 # The numbers of the advisory locks: "fwrd", then 00 for work on the schema and 01 for commits.
 SCHEMA_LOCK = 0x6677726400
 COMMIT_LOCK = 0x6677726401
@@ -55,13 +56,13 @@ class PostgresDatabase:
             held = connection.execute("SELECT detail FROM store_hold WHERE resumed IS NULL").fetchone()
             return facts + ([("held", str(held["detail"]))] if held else [])
 
-    def migrate(self) -> list[str]:
-        """Bring an old or empty database up to date; return the names of the steps."""
+    def migrate(self, steps: Sequence[Migration] = MIGRATIONS) -> list[str]:
+        """Bring an old or empty database up to date; return the names of the steps that were missing."""
         with _working(self._dsn) as connection:
             version = _version(connection)
             if version > SCHEMA_VERSION:
                 raise _newer(version, self._dsn)
-            return _apply(connection, version)
+            return _apply(connection, version, steps)
 
 
 def require_schema(dsn: Dsn) -> None:
@@ -69,7 +70,7 @@ def require_schema(dsn: Dsn) -> None:
     with _working(dsn) as connection:
         version = _version(connection)
         if version == 0:
-            _apply(connection, 0)
+            _apply(connection, 0, MIGRATIONS)
         else:
             require_version(version, dsn)
 
@@ -115,19 +116,19 @@ def _version(connection: Connection) -> int:
     return int(row["version"] or 0) if row else 0
 
 
-def _apply(connection: Connection, version: int) -> list[str]:
+def _apply(connection: Connection, version: int, steps: Sequence[Migration]) -> list[str]:
     if version == 0:
         there = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [SCHEMA]).fetchone()
         if not there:
             connection.execute(f"CREATE SCHEMA {SCHEMA}")
         connection.execute("CREATE TABLE schema_version (version integer PRIMARY KEY, applied timestamptz NOT NULL)")
-    steps = [step for step in migrations("postgres") if step.number > version]
-    for step in steps:
+    missing = [step for step in steps if step.number > version]
+    for step in missing:
         connection.execute(step.script.encode())
         connection.execute("INSERT INTO schema_version VALUES (%s, clock_timestamp())", [step.number])
     if version == 0:
         connection.execute(_IDENTITY)
-    return [f"{step.number:04d} {step.name}" for step in steps]
+    return [f"{step.number:04d} {step.name}" for step in missing]
 
 
 def _newer(version: int, dsn: Dsn) -> StoreUnavailable:

@@ -14,12 +14,13 @@ from forewarn.core.errors import Conflict, InvariantBroken, NotFound, Refused, S
 from forewarn.core.model import AuditEntry
 from forewarn.store.audit_chain import entry_hash
 from forewarn.store.sql.rows import TEXT_ROWS
-from forewarn.store.sql.scripts import migrations, queries, schema
+from forewarn.store.sql.scripts import Migration, migrations, queries, schema
 
 APPLICATION_ID = 0x66777264  # "fwrd": tells our file from any other SQLite file
 OLDEST_SQLITE = (3, 38, 0)
 LOCK_WAIT_S = 5.0
-SCHEMA_VERSION = migrations("sqlite")[-1].number
+MIGRATIONS = migrations("sqlite")
+SCHEMA_VERSION = MIGRATIONS[-1].number
 _SQL = queries("sqlite")
 
 
@@ -53,11 +54,11 @@ class SqliteDatabase:
             held = connection.execute("SELECT detail FROM store_hold WHERE one = 1 AND resumed IS NULL").fetchone()
             return facts + ([("held", held["detail"])] if held else [])
 
-    def migrate(self) -> list[str]:
+    def migrate(self, steps: Sequence[Migration] = MIGRATIONS) -> list[str]:
         """Migrate the database; no process may be serving it."""
         _require_file(self._path)
         with translated_errors(self._path), locked(self._path), closing(connect(self._path)) as connection:
-            return migrate(connection, self._path)
+            return migrate(connection, self._path, steps)
 
 
 def _size_text(path: Path) -> str:
@@ -129,14 +130,14 @@ def create(connection: sqlite3.Connection) -> None:
     _script(connection, f"PRAGMA application_id = {APPLICATION_ID};\n{schema('sqlite')}", SCHEMA_VERSION)
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> list[str]:
-    """Bring an old database up to date, one transaction per step; return the names of the steps."""
+def migrate(connection: sqlite3.Connection, path: Path, steps: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """Bring an old database up to date, one transaction per step; return the names of the steps that were missing."""
     version = schema_version(connection, path)
     _refuse_newer(version, path)
-    steps = [step for step in migrations("sqlite") if step.number > version]
-    for step in steps:
+    missing = [step for step in steps if step.number > version]
+    for step in missing:
         _script(connection, f"PRAGMA application_id = {APPLICATION_ID};\n{step.script}", step.number)
-    return [f"{step.number:04d} {step.name}" for step in steps]
+    return [f"{step.number:04d} {step.name}" for step in missing]
 
 
 def _script(connection: sqlite3.Connection, script: str, version: int) -> None:

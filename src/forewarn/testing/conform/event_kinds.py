@@ -17,7 +17,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """Events that look the same to an agent, except for their ids, machines and times."""
+    """Events that an agent sees as equal, except for their ids, machines and times."""
 
     type: EventType
     source: Source = Source.PLATFORM
