@@ -24,6 +24,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.placement import Hosts
 from forewarn.core.preview import Forecast, HostForecast, forecast
+from forewarn.core.preview_run import MAX_MISSED_WINDOWS, PreviewRun
 from forewarn.core.store_hold import hold_store
 from tests.support.builders import OPERATOR, START, World, at, machine, request, scope
 
@@ -68,6 +69,24 @@ def test_an_evacuation_shows_the_hosts_in_turn() -> None:
     assert [(h.turn, h.machines) for h in found.hosts] == [(1, 2), (2, 1)]
     assert [h.may_wait_for for h in found.hosts] == [(), ()]
     assert [w.may_wait_for for w in found.waves] == [("approval", "notice")] * 3
+
+
+def test_a_wave_that_misses_every_window_is_given_up() -> None:
+    """Only an operator ends the failure that it waits for: its start is unknown, and the preview ends after a month of windows."""
+    world = two_hosts(machine("shop/z", 2, host="h9"))
+    world.save(Change(at=START, fleet_rules=NIGHTS, hosts=(Host(name="h1", listed=True), Host(name="h3", listed=True))))
+    (failed,) = world.submit("shop/z")
+    world.start(failed.id)
+    world.take(failed.id)
+    world.fail(failed.id)
+    _, change = world.submit_request(evacuation("h1", strategy=Strategy(windows=("nights",))))
+    found = forecast(world.snapshot(), change.maintenances[0].id, world.now)
+    assert [(w.earliest, w.latest) for w in found.waves] == [(None, None)] * 2
+    assert (found.earliest_end, found.latest_end) == (None, None)
+    run = PreviewRun(world.snapshot(), change.maintenances[0], world.now, at_once=True)
+    run.play_hosts([(order, [MACHINES[0], MACHINES[1]]) for order in change.orders])
+    planned_again = int(run._new_id().removeprefix("preview-"))
+    assert MAX_MISSED_WINDOWS < planned_again < 4 * MAX_MISSED_WINDOWS
 
 
 def test_machines_come_back_in_waves_of_their_own() -> None:

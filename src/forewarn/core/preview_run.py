@@ -39,6 +39,8 @@ from forewarn.core.waiting import current_wave, wave_reasons
 ASSUMED_WORK_S = 300
 # What one wave may take: more steps mean that something wakes the maintenance again and again.
 MAX_STEPS_PER_WAVE = 1_000
+# How often in a row waves may miss their windows while nothing starts or completes: only an operator ends such a wait.
+MAX_MISSED_WINDOWS = 30
 _PREVIEW = Actor("reader")
 # The order of an event whose machines are shut down for the work on their host is planned.
 _AT_WORK = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING})
@@ -178,10 +180,16 @@ class PreviewRun:
         """Move the clock of the draft until the turn has ended, or nothing more moves it; return what each wave waited for."""
         moving = [each.id for each in draft.maintenances.values() if each.ended is None]
         codes: dict[int, set[str]] = defaultdict(set)
+        progress, replaced, missed_windows = _progress(draft), _replaced(draft), 0
         for _ in range(max_steps):
             before = self._state(draft, moving)
             advance(draft, moving, 0, self._new_id)
-            if not self._goes_on(draft):
+            if _progress(draft) > progress:
+                missed_windows = 0
+            elif _replaced(draft) > replaced:
+                missed_windows += 1
+            progress, replaced = _progress(draft), _replaced(draft)
+            if missed_windows > MAX_MISSED_WINDOWS or not self._goes_on(draft):
                 break
             self._note_codes(draft, codes)
             self._act(draft)
@@ -279,6 +287,16 @@ def work_s(duration_s: int) -> int:
 
 def _first_start(events: Iterable[Event]) -> datetime | None:
     return min((event.started for event in events if event.started is not None), default=None)
+
+
+def _progress(draft: Draft) -> int:
+    """Return a number that grows when an event starts or completes."""
+    return sum((e.started is not None) + (e.status is Status.COMPLETED) for e in draft.events.values())
+
+
+def _replaced(draft: Draft) -> int:
+    """Return a number that grows when a wave that missed its window is planned again."""
+    return sum(bool(e.replaced_by) for e in draft.events.values())
 
 
 def _visible_machines(events: Iterable[Event]) -> set[tuple[str, str]]:

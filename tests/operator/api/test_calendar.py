@@ -140,6 +140,21 @@ def test_a_wave_with_a_cancelled_event_shows_the_others() -> None:
     assert (found.start, found.end, "abandoned" in found.description) == (at(9), at(99), True)
 
 
+def test_the_sequence_does_not_decrease_when_events_are_cancelled_one_by_one(service: RunningService) -> None:
+    """A client ignores an entry with a lower sequence than it has: it would keep a cancelled wave."""
+    token = token_of(service)
+    made = service.schedule("shop/web-0", "blog/db")
+    ids = [each["id"] for each in made["waves"][0]["events"]]
+    found = []
+    for cancelled in (None, *ids):
+        if cancelled is not None:
+            service.post(f"/v1/events/{cancelled}/cancel")
+        (entry,) = entries(service, token).values()
+        found.append((entry["SEQUENCE"], str(entry["STATUS"])))
+    assert [status for _, status in found] == ["CONFIRMED", "CONFIRMED", "CANCELLED"]
+    assert found[0][0] <= found[1][0] < found[2][0]
+
+
 def test_the_sequence_grows_when_a_wave_is_planned_again() -> None:
     """A wave that missed its window has new events in the same wave: announced, planned again, announced, cancelled."""
     announced = {"status": Status.SCHEDULED, "published": at(0), "not_before": at(900)}

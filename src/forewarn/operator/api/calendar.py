@@ -132,7 +132,7 @@ def entries_of(
             shown = shown or [e for e in whole if not e.replaced_by] or whole
             start, end = _times(shown, maintenance, earliest)
             if start is not None and changed:
-                entries.append((all(e.status in ENDED for e in shown), _entry(shown, start, end, max(changed))))
+                entries.append((all(e.status in ENDED for e in shown), _entry(shown, whole, start, end, max(changed))))
             last = end or start
             if whole[0].published is not None:
                 notice_s = max(e.minimum_notice_s for e in whole)
@@ -164,7 +164,10 @@ def _times(
     return start, start + timedelta(seconds=duration_s) if duration_s > 0 else None
 
 
-def _entry(wave: Sequence[Event], start: datetime, end: datetime | None, changed: datetime) -> CalendarEntry:
+def _entry(
+    wave: Sequence[Event], whole: Sequence[Event], start: datetime, end: datetime | None, changed: datetime
+) -> CalendarEntry:
+    """Return the entry of a wave. `whole` also has its events that were cancelled or planned again."""
     first = min(wave, key=lambda e: _ORDER[e.status])
     names = [f"{e.scope}/{name}" for e in wave for name in e.resources]
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
@@ -178,8 +181,9 @@ def _entry(wave: Sequence[Event], start: datetime, end: datetime | None, changed
     status = {Status.PLANNED: EntryStatus.TENTATIVE, Status.CANCELLED: EntryStatus.CANCELLED}
     return CalendarEntry(
         uid=f"{first.maintenance_id}-{first.wave}@forewarn",
-        # A wave whose window closed is planned again: its new events have later positions.
-        sequence=len(_STEPS) * min(e.position for e in wave) + _ORDER[first.status],
+        # A wave whose window closed is planned again: its new events have later positions. Cancelled events count too, so that
+        # the number never decreases.
+        sequence=len(_STEPS) * max(e.position for e in whole) + _ORDER[first.status],
         changed=changed,
         start=start,
         end=end,
