@@ -90,6 +90,10 @@ class SqlStore:
         writing.check_versions(change, writing.query_versions(writer, change))
         writing.check_not_held(held)
 
+    def _write_machines(self, writer: SqlSession, machines: Sequence[Machine]) -> None:
+        """Add or replace machines that have no addresses in the store."""
+        writing.write_machines(writer, machines)
+
     def _add_audit(self, writer: SqlSession, entries: Sequence[AuditEntry]) -> None:
         """Add audit entries to the end of the chain."""
         raise NotImplementedError
@@ -234,6 +238,7 @@ class SqlStore:
             self._prepare(writer, change)
             if change.scopes or change.removed_scopes or change.machines or change.removed_machines:
                 writing.write_inventory(writer, change)
+                self._write_machines(writer, change.machines)
             if change.hosts or change.removed_hosts:
                 writing.write_hosts(writer, change)
             writing.write_maintenances(writer, change)
