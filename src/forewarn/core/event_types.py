@@ -6,8 +6,9 @@ checks this and lists the exceptions with their reasons.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from forewarn.core.lazy_dataclass import dataclass
 
 
 class EventType(StrEnum):

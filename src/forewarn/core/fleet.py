@@ -9,7 +9,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from itertools import repeat
 from operator import itemgetter
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from forewarn.core.durations import duration_text, parse_duration
 from forewarn.core.errors import Invalid, InvalidFleet
 from forewarn.core.formatting import count
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
     NO_LABELS,

@@ -5,7 +5,7 @@ Owns the difference as data and as lines to print, and the refusals that depend 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.amounts import is_share
@@ -14,6 +14,7 @@ from forewarn.core.durations import duration_text
 from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
 from forewarn.core.fleet import HOST_SETTINGS, MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
 from forewarn.core.formatting import count, names
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
     OPEN,

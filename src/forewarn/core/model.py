@@ -9,7 +9,7 @@ import ipaddress
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -22,6 +22,7 @@ from forewarn.core.event_types import HostMode as HostMode
 from forewarn.core.event_types import ScopeKind as ScopeKind
 from forewarn.core.event_types import Source as Source
 from forewarn.core.fast_init import fast_init, maker_of_checked
+from forewarn.core.lazy_dataclass import dataclass
 
 # A name with one of these is a pattern of the shell.
 WILDCARDS = frozenset("*?[")
