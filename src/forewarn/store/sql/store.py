@@ -205,12 +205,11 @@ class SqlStore:
             for scope, name, update_domain, fault_domain, instance_id, interface, address in reader.stream(
                 "machines_known"
             ):
-                known: tuple[str, ...] = ()
+                addresses = (address,) if address is not None else ()
                 if name == last.name and scope == last.scope:
-                    known = last.addresses
+                    addresses = last.addresses + addresses
                 elif last.name:
                     yield last
-                addresses = (*known, address) if address is not None else ()
                 last = MachineIdentity(
                     scope, share(name, name), update_domain, fault_domain, instance_id, interface or "", addresses
                 )
