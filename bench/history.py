@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bench.fleet import BEGINNING, MACHINES_PER_SCOPE, fill, scopes_of
 from forewarn.store import MachineLastSeen
-from forewarn.store.sql.rows import time_text
 from forewarn.store.sqlite.store import SqliteStore
+from forewarn.store.texts import time_text
 
 EVENTS_PER_MAINTENANCE = 10
 ENDED_EVERY_S = 4

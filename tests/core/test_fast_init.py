@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from forewarn.core.errors import Invalid
-from forewarn.core.fast_init import fast_init, replace
+from forewarn.core.fast_init import fast_init, maker_of_checked, replace
 from forewarn.core.model import Scope, ScopeKind
 
 
@@ -66,3 +66,12 @@ def test_a_copy_of_a_subclass_keeps_its_class_and_its_own_fields() -> None:
     """A dataclass may extend a class with `fast_init`; the copy is not cut down to its base class."""
     assert replace(Subclass(name="a", colour="red"), size=4) == Subclass(name="a", colour="red", size=4)
     assert replace(Subclass(name="a", colour="red"), colour="blue") == Subclass(name="a", colour="blue")
+
+
+def test_a_maker_of_checked_values_makes_what_the_constructor_makes() -> None:
+    """The values are given in the order of the fields; what is made is frozen."""
+    made = maker_of_checked(Fast)("a", 4, {})
+    assert made == Fast(name="a", size=4)
+    assert type(made) is Fast
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.size = 5  # type: ignore[misc]

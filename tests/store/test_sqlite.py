@@ -17,9 +17,9 @@ import pytest
 from forewarn.core.change import Change
 from forewarn.core.errors import NotFound, StoreInUse, StoreUnavailable
 from forewarn.store import AuditQuery, EventQuery, Focus
-from forewarn.store.sql.rows import time_text
 from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
+from forewarn.store.texts import time_text
 from tests.store.limited_disks import fill, read_only, small_disk
 from tests.support.records import UNICODE, at, change, entry, event, maintenance, one_maintenance, scope
 

@@ -2,22 +2,25 @@
 
 The name is resolved once, every address is checked, and the connection goes to one of these very addresses: a name that
 resolves to another address a moment later leads nowhere else.
+
+HTTP and TLS are imported for the first message: most emulators send none. Row of the bench: `forewarn emulate`.
 """
 
-import http.client
 import ipaddress
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from forewarn import __version__
 from forewarn.core.hooks import AllowedTargets
 from forewarn.service.hook_sender import DeliveryFailed, Reply
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_RESPONSE_BYTES = 4_096
 MAX_ERROR_CHARS = 200
@@ -39,7 +42,7 @@ class HttpTransport:
         timeout_s: float,
         *,
         resolve: Resolve = resolve_name,
-        tls: ssl.SSLContext | None = None,
+        tls: "ssl.SSLContext | None" = None,
     ) -> None:
         self._targets = targets
         self._timeout_s = timeout_s
@@ -52,6 +55,9 @@ class HttpTransport:
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Send one request within the time limit and read the beginning of the response."""
+        import ssl
+        from http.client import HTTPException
+
         parts = urlsplit(url)
         deadline_s = time.monotonic() + self._timeout_s
         try:
@@ -70,7 +76,7 @@ class HttpTransport:
             if time.monotonic() >= deadline_s:  # a response that was cut off in its head looks complete
                 raise TimeoutError
             return reply
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, ValueError, HTTPException) as error:
             if time.monotonic() >= deadline_s or isinstance(error, TimeoutError):
                 raise DeliveryFailed(f"no complete response within {self._timeout_s:g} s") from None
             raise DeliveryFailed(_readable(error)) from None
@@ -87,6 +93,8 @@ class HttpTransport:
 
     def _connected(self, parts: SplitResult, addresses: list[str], deadline_s: float) -> socket.socket:
         """Connect to the first of the addresses that accepts."""
+        import ssl
+
         error: OSError = OSError("the name has no address")
         for address in addresses:
             left_s = max(0.001, deadline_s - time.monotonic())
@@ -113,7 +121,9 @@ def _port(parts: SplitResult) -> int:
 
 
 def _exchange(connection: socket.socket, parts: SplitResult, headers: Mapping[str, str], body: bytes) -> Reply:
-    client = http.client.HTTPConnection(parts.hostname or "")
+    from http.client import HTTPConnection
+
+    client = HTTPConnection(parts.hostname or "")
     client.sock = connection
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     client.putrequest("POST", target, skip_host=True, skip_accept_encoding=True)
@@ -136,6 +146,8 @@ def retry_after_s(text: str, now: str) -> float:
 
     `now` is the receiver's own time, the `Date` of its response.
     """
+    from email.utils import parsedate_to_datetime
+
     if text.isascii() and text.isdecimal() and len(text) < 9:
         return float(text)
     try:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor as Writer
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from forewarn.core.errors import ServiceError
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState

@@ -6,12 +6,13 @@ configuration. The command line sends that token only to that address. For any o
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.service.default_state_dir import default_state_dir
 
 DEFAULT_URL = "http://127.0.0.1:8170"

@@ -1,10 +1,10 @@
 """Amounts as text: a number such as `3`, or a share of a total such as `10%`."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from forewarn.core.errors import Invalid
+from forewarn.core.lazy_dataclass import dataclass
 
 MAX_AMOUNT = 1_000_000
 _AMOUNT = re.compile("([0-9]{1,9})(%?)")

@@ -9,7 +9,7 @@ nothing.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.amounts import parse_amount
@@ -18,6 +18,7 @@ from forewarn.core.draft import Draft
 from forewarn.core.fleet_rules import MAX_LIMIT
 from forewarn.core.formatting import count
 from forewarn.core.hosts import IN_MAINTENANCE
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     VISIBLE,
     Actor,

@@ -1,10 +1,11 @@
 """What a decision reads (Snapshot) and what it writes (Change)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from forewarn.core.fleet_rules import FleetRules, FleetUse
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     ENDED,
     OVER,

@@ -6,13 +6,13 @@ The table lists the protocol's versions: a version is a row, not a branch in the
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Never
 
 from forewarn.core.errors import Invalid, NotFound
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import iso_seconds
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import VISIBLE, Event, EventType, Scope, ScopeKind, Status
 
 MAX_START_REQUESTS = 100

@@ -5,8 +5,9 @@ service name no type elsewhere; `tests/core/test_event_types.py` checks this and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from forewarn.core.lazy_dataclass import dataclass
 
 
 class EventType(StrEnum):

@@ -6,6 +6,7 @@ batches, and lateness of events due at once.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
@@ -16,6 +17,25 @@ def replace(instance: T, /, **changes: Any) -> T:
     """Return a copy with these fields changed, as `dataclasses.replace` does, of an instance of a class with `fast_init`."""
     copy: T = instance.with_changes(changes)  # type: ignore[attr-defined]
     return copy
+
+
+def maker_of_checked(cls: type[T]) -> Callable[..., T]:
+    """Return a function that makes an instance of values that were checked before, in the order of the fields."""
+    slots = cls.__slots__  # type: ignore[attr-defined]
+    names: dict[str, Any] = {
+        "cls": cls,
+        "settable": type(cls.__name__, (), {"__slots__": slots}),
+        "new": object.__new__,
+    }
+    lines = [
+        "made = new(settable)",
+        *(f"made.{name} = {name}" for name in slots),
+        "made.__class__ = cls",
+        "return made",
+    ]
+    exec(f"def make({', '.join(slots)}):\n " + "\n ".join(lines), names)  # noqa: S102 - as dataclasses does it
+    make: Callable[..., T] = names["make"]
+    return make
 
 
 def fast_init(cls: type[T]) -> type[T]:

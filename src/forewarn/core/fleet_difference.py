@@ -5,7 +5,7 @@ Owns the difference as data and as lines to print, and the refusals that depend 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.amounts import is_share
@@ -14,6 +14,7 @@ from forewarn.core.durations import duration_text
 from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
 from forewarn.core.fleet import HOST_SETTINGS, MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
 from forewarn.core.formatting import count, names
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
     OPEN,
@@ -69,9 +70,10 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
             lines.append(_line(f"scope {name}", f" ({scope.kind})", known, scope, SCOPE_SETTINGS))
     machines = []
     for key, machine in wanted.machines.items():
-        if machine != current.machines.get(key):
+        present = current.machines.get(key)
+        if present is None or machine != present:
             machines.append(machine)
-            lines.append(_line(f"machine {machine}", "", current.machines.get(key), machine, MACHINE_SETTINGS))
+            lines.append(_line(f"machine {machine}", "", present, machine, MACHINE_SETTINGS))
     hosts = []
     for name, host in wanted.hosts.items():
         row = current.hosts.get(name, Host(name=name))
@@ -88,8 +90,9 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
         *(f"- scope {name}" for name in removed_scopes),
         *(f"- host {host.name}" for host in removed_hosts),
     ]
-    gone = set(removed)
-    after = {key: m for key, m in current.machines.items() if key not in gone} | dict(wanted.machines)
+    after = {**current.machines, **wanted.machines}
+    for key in removed:
+        del after[key]
     check_identities(after.values(), lambda machine: f"machine {machine}")
     _check_members(after.values(), {**current.scopes, **wanted.scopes})
     emptied = bool(removed) and not after
@@ -210,7 +213,8 @@ def apply_difference(
     """
     _refuse_open_events(snapshot, diff)
     written = {scope.name: scope for scope in diff.scopes}
-    for name in diff.touched:
+    touched = diff.touched
+    for name in touched:
         if name not in written and name not in diff.removed_scopes:
             written[name] = snapshot.scopes[name]
     lines = diff.lines[:MAX_AUDIT_LINES]
@@ -219,7 +223,7 @@ def apply_difference(
     audit = [AuditEntry(at=now, who=actor.name, origin=actor.origin, action="fleet changed", detail=d) for d in lines]
     return Change(
         at=now,
-        expect=tuple((name, versions.get(name, 0)) for name in diff.touched),
+        expect=tuple((name, versions.get(name, 0)) for name in touched),
         scopes=tuple(_with_time(snapshot, scope, now) for scope in written.values()),
         removed_scopes=diff.removed_scopes,
         machines=diff.machines,
@@ -278,7 +282,7 @@ def _refuse_open_events(snapshot: Snapshot, diff: Difference) -> None:
             raise MachineBusy(
                 f"machine {'/'.join(key)} is in open event {busy[key].id}: cancel it or wait until it ends"
             )
-    for machine in diff.machines:
+    for machine in diff.machines if busy else ():
         event = busy.get(machine.key)
         if event is not None and machine.update_domain != event.update_domain:
             raise MachineBusy(

@@ -5,9 +5,10 @@ decision reads all of them, and there are few.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import check_name, check_text, require
 from forewarn.core.selectors import parse_selector
 from forewarn.core.weekly_times import parse_span, zone_named

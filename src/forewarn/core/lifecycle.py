@@ -7,7 +7,7 @@ The verbs of executors are in `order_verbs`, those on single hosts in `host_verb
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.advance import advance, cancel_rest, refresh, wake_if_startable
@@ -20,6 +20,7 @@ from forewarn.core.formatting import full_time
 from forewarn.core.host_orders import current_host, is_read, machines_on
 from forewarn.core.host_verbs import retry_host
 from forewarn.core.host_work import reissued, repeated_phase, why_not_in_place
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     MAX_OPEN_USER_EVENTS,
     OPEN,

@@ -8,8 +8,8 @@ clock. The durations in this module are whole seconds.
 import ipaddress
 import re
 import unicodedata
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -21,7 +21,8 @@ from forewarn.core.event_types import EventType as EventType
 from forewarn.core.event_types import HostMode as HostMode
 from forewarn.core.event_types import ScopeKind as ScopeKind
 from forewarn.core.event_types import Source as Source
-from forewarn.core.fast_init import fast_init
+from forewarn.core.fast_init import fast_init, maker_of_checked
+from forewarn.core.lazy_dataclass import dataclass
 
 # A name with one of these is a pattern of the shell.
 WILDCARDS = frozenset("*?[")
@@ -262,6 +263,30 @@ def _address(text: str) -> str:
         return str(ipaddress.ip_address(text))
     except ValueError:
         raise Invalid(f"addresses: {text!r} is not an IP address: write it like 10.0.0.4 or fd00::4") from None
+
+
+def machine_maker(update_domain: int, fault_domain: int) -> Callable[[str, str, str, str | None], Machine]:
+    """Return a function that checks a scope, a name, a host and an address, and makes a machine in these domains.
+
+    It takes a third of the time of `Machine`, for very many machines. Row of the bench: seconds to apply a fleet file.
+    """
+    Machine(scope="x", name="x", update_domain=update_domain, fault_domain=fault_domain)  # checks the domains
+    new = maker_of_checked(Machine)
+
+    def make(scope: str, name: str, host: str, address: str | None) -> Machine:
+        return new(
+            _shared_name("scope", scope),
+            _shared_name("machine", name),
+            update_domain,
+            fault_domain,
+            _shared_name("host", host) if host else "",
+            (_address(address),) if address is not None else (),
+            "",
+            "",
+            NO_LABELS,
+        )
+
+    return make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

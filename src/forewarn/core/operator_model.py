@@ -4,10 +4,10 @@ Frozen data that validates itself, like `model`.
 """
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import check_name, check_text, require
 
 DIGEST = re.compile(r"[0-9a-f]{64}")

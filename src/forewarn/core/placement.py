@@ -5,8 +5,9 @@ An executor that checks more, such as memory or CPU, takes the first host that f
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import Host, Machine
 
 # Of one machine: the best are enough, and a fleet may have many hosts.

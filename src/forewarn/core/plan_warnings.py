@@ -6,7 +6,6 @@ portal ask for confirmation because of them.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -15,6 +14,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.formatting import count, full_time, names
 from forewarn.core.host_orders import OVER
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import OPEN, Actor, Event, GroupBy, HostMode, Maintenance, Scope
 from forewarn.core.placement import Hosts
 from forewarn.core.planning import due_notice_s

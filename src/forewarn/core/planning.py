@@ -5,7 +5,6 @@ events as Planned and computes the values that publication fixes; `advance` publ
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 
@@ -13,6 +12,7 @@ from forewarn.core.budgets import split_by_budget
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     MAX_MACHINES_PER_MAINTENANCE,
     Event,

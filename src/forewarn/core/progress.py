@@ -6,9 +6,10 @@ nothing: `estimate` derives the expected end from these sums.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime
 
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import Event, Order, OrderState, Status
 
 COUNTED_AS = {

@@ -5,9 +5,9 @@ operator approved it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import Event, Status
 
 

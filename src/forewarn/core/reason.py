@@ -1,9 +1,10 @@
 """One reason why an event or a host has not moved on, and the reason for a held clock."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.formatting import iso_seconds
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import ClockHold
 
 # A reason names at most this many machines or events, and counts the rest.

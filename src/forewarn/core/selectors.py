@@ -7,12 +7,12 @@ character, `[ab]` for one of these.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from forewarn.core.errors import NotFound
 from forewarn.core.formatting import names
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import check_name, check_text, require
 
 MAX_PATTERNS = 100

@@ -7,7 +7,6 @@ waves, after other rules have split them: a splitter turns one planned wave into
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
 
@@ -15,6 +14,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.durations import duration_text
 from forewarn.core.errors import Refused
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import LABEL_GROUP, Event, GroupBy, Host, Machine, Maintenance, Strategy
 from forewarn.core.reason import Waiting
 

@@ -7,11 +7,11 @@ last moment at which they show its end. If the clocks skip a time, the moment at
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 
 from forewarn.core.errors import Invalid
+from forewarn.core.lazy_dataclass import dataclass
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MAX_SPAN_CHARS = 64

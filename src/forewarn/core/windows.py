@@ -3,11 +3,11 @@
 Pure arithmetic on the rules of the fleet. `window_rules` says which of them bind a wave.
 """
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from forewarn.core.fleet_rules import NoGoTime, Window
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.weekly_times import Interval, common, merged, weekly_times, without
 
 # If the windows have no time in common so soon, they are examined again then.

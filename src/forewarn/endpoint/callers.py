@@ -84,6 +84,19 @@ class Callers:
         if instance_id:
             self.by_instance_id[instance_id] = caller
 
+    def put_all(self, machines: Iterable[MachineIdentity], view: ScopeView) -> None:
+        """Put machines of one scope. Fast for new machines with one address. Row of the bench: ready with 1,000,000 machines."""
+        of_scope, by_key, scope = self._by_scope.setdefault(view.name, {}), self.by_key, view.name
+        for machine in machines:
+            name, addresses, instance_id = machine.name, machine.addresses, machine.instance_id
+            if machine.interface or instance_id or len(addresses) != 1 or name in of_scope:
+                self.put(machine, view)
+                continue
+            address = addresses[0]
+            by_key[address] = of_scope[name] = Caller(
+                scope, name, view, machine.update_domain, machine.fault_domain, address, instance_id
+            )
+
     def remove(self, key: tuple[str, str]) -> None:
         scope, name = key
         of_scope = self._by_scope.get(scope, {})

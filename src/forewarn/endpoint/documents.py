@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import TypeVar
 
 from forewarn.core.change import Change
@@ -84,13 +85,12 @@ class Documents:
             self.fresh_until_s = self._monotonic() + self._max_stale_s
         for names in _batches(self._store.scope_names()):
             self._read(names)
-        put, views = self.callers.put, self.views
         for machines in _batches(self._store.machine_identities()):
             with self._lock:
-                for machine in machines:
-                    view = views.get(machine.scope)
+                for scope, of_scope in groupby(machines, attrgetter("scope")):
+                    view = self.views.get(scope)
                     if view is not None:  # else the scope was just added, and that change is still to be reported
-                        put(machine, view)
+                        self.callers.put_all(of_scope, view)
         self.loaded = True
 
     @property

@@ -6,8 +6,8 @@ each guest has its own. The result is a Caller or None: a caller that is no know
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.endpoint.callers import Caller, Callers
 from forewarn.endpoint.protocol import Request
 

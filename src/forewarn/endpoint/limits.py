@@ -1,7 +1,8 @@
 """How much of the endpoint one guest may use. Settings may change a field of `Limits`; the constants are fixed."""
 
 import resource
-from dataclasses import dataclass
+
+from forewarn.core.lazy_dataclass import dataclass
 
 # A machine may use all requests of one second at once; the rest covers the rounding of floats.
 BURST_S = 1.000_001

@@ -13,10 +13,11 @@ import resource
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from forewarn.core.errors import InvalidSettings
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.endpoint.connection import Connection, ConnectionFactory
 from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.flood_filter import BLOCKED_S

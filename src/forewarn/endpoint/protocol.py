@@ -7,13 +7,14 @@ parameter, header, version, body. The exchange checks the caller and its rate, b
 import ipaddress
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from forewarn.core.document import VERSIONS, api_version, parse_start_requests
 from forewarn.core.errors import Invalid, NotFound
+from forewarn.core.lazy_dataclass import dataclass
 
 SCHEDULED_EVENTS = "/metadata/scheduledevents"
 NEWEST_VERSIONS = list(VERSIONS)[:-4:-1]

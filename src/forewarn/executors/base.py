@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from forewarn.core.change import Change
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import Event, Maintenance, Order
 from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.executors.settings import NoSettings

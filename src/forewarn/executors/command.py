@@ -18,12 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from forewarn.core.change import Change
 from forewarn.core.errors import InvalidSettings
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.executors.base import Executor, HostWork, Progress, Work
 from forewarn.executors.command_environment import command_environment, read_names

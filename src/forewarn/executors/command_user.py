@@ -4,10 +4,10 @@ import os
 import pwd
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from forewarn.core.errors import InvalidSettings
+from forewarn.core.lazy_dataclass import dataclass
 
 _CAPABILITIES = {"CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7}
 

@@ -6,12 +6,13 @@ without the suffix, as a duration. A reader turns what a user wrote, as TOML or 
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from forewarn.core.durations import parse_duration
 from forewarn.core.errors import Invalid
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import NAME
 
 __all__ = [

@@ -1,8 +1,9 @@
 """What /metrics shows of a node, as data: `metrics` turns it into Prometheus' format."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.readiness import DrillResult
 from forewarn.service.inventory import InventoryHealth
 from forewarn.store import Backlog, Connections

@@ -6,7 +6,7 @@ rules.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.hosts import known_host
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.lifecycle import GuestApproval
 from forewarn.core.model import (
     LABEL_GROUP,

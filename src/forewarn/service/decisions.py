@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import hold_clock
 from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
 from forewarn.core.host_orders import OVER
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import UNFINISHED, ClockHold, HostMode, OrderState, Scope, StoreHold
 from forewarn.core.operator_model import Receipt
 from forewarn.service.clock import Clock

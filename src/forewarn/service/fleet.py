@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from forewarn.core import hosts
 from forewarn.core.budgets import set_budget
@@ -198,7 +199,7 @@ def waking_hosts(store: Store, change: Change, machines: Mapping[tuple[str, str]
 
     A wake-up changes the version of the maintenance: a node that is about to begin the work must read the machines again.
     """
-    keys = [*change.removed_machines, *(machine.key for machine in change.machines)]
+    keys = chain(change.removed_machines, (machine.key for machine in change.machines))
     left, joined = (
         {machines[key].host for key in keys if key in machines},
         {machine.host for machine in change.machines},

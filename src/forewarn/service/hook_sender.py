@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
@@ -28,6 +28,7 @@ from forewarn.core.hooks import (
     trial_message,
     valid_secrets,
 )
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import AuditEntry, Event, HoldCause
 from forewarn.core.operator_model import Hook, HookDelivery
 from forewarn.service.clock import Clock

@@ -1,7 +1,9 @@
 """What an inventory, which keeps the fleet as another system shows it, reports about itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from forewarn.core.lazy_dataclass import dataclass
 
 MAX_NAMED = 5
 

@@ -3,7 +3,6 @@
 import logging
 import os
 import shlex
-import ssl
 import stat
 from pathlib import Path
 
@@ -86,6 +85,8 @@ def check_tls(settings: Settings) -> None:
                 f"{name}: {path} cannot be read: {error.strerror}; name a PEM file that this user may read"
             ) from None
     check_secret("tls_key", settings.tls_key)
+    import ssl  # takes a while, and only a listener with TLS needs it
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_verify_locations(settings.tls_cert)

@@ -9,12 +9,13 @@ import difflib
 import ipaddress
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.executors import registry
 from forewarn.executors.settings import (
     one_of,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from forewarn.core.model import AuditEntry
-from forewarn.store.sql.rows import time_text, without_nul
+from forewarn.store.texts import time_text, without_nul
 
 # Where a check of all entries begins: a forged entry may have an id below 1.
 BEFORE_ALL_IDS = -(2**62)

@@ -7,13 +7,13 @@ answered by the service's `Connection`. It never uses that class's cache of repe
 import json
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from forewarn.core.document import parse_start_requests, rfc1123
 from forewarn.core.errors import Invalid
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.endpoint import protocol
 from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.endpoint import EndpointState

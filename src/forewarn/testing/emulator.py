@@ -7,7 +7,6 @@ one interface, the connection to a guest (`emulated_connection`).
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import iscoroutinefunction
@@ -20,6 +19,7 @@ from forewarn.app.service import Service, new_id, read_fleet_file
 from forewarn.core.durations import duration_text
 from forewarn.core.errors import Invalid, InvalidSettings, NotFound, Refused
 from forewarn.core.fleet import Fleet
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     Actor,
     EventType,

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from forewarn.core.errors import Invalid, InvalidSettings
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.testing.durations import seconds_of
 
 KINDS = {

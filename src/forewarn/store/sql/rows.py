@@ -31,6 +31,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
+from forewarn.store.texts import time_text, with_nul, without_nul
 
 T = TypeVar("T")
 Values = dict[str, object]
@@ -47,11 +48,6 @@ class Row(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
     def __getitem__(self, which: Any, /) -> Any: ...
-
-
-@lru_cache(maxsize=4_096)
-def time_text(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds")[:26] + "Z"
 
 
 def _optional(coder: Coder) -> Coder:
@@ -157,20 +153,6 @@ def _with_times(values: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()} | times
 
 
-# PostgreSQL's text cannot hold NUL, but a command's output can. NUL and the escape character are each written as two characters.
-_ESCAPE = "\x1a"
-
-
-def without_nul(text: str) -> str:
-    if "\0" in text or _ESCAPE in text:
-        return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
-    return text
-
-
-def _with_nul(text: str) -> str:
-    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE) if _ESCAPE in text else text
-
-
 def _in_utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC)
 
@@ -191,7 +173,7 @@ _TEXT: Coders = {
     Mapping[str, NoGoTime]: (_no_go_times_text, _no_go_times),
 }
 _NATIVE: Coders = {
-    str: (without_nul, _with_nul),
+    str: (without_nul, with_nul),
     int: (None, None),
     bool: (None, None),
     datetime: (None, _in_utc),

@@ -90,6 +90,10 @@ class SqlStore:
         writing.check_versions(change, writing.query_versions(writer, change))
         writing.check_not_held(held)
 
+    def _write_machines(self, writer: SqlSession, machines: Sequence[Machine]) -> None:
+        """Add or replace machines that have no addresses in the store."""
+        writing.write_machines(writer, machines)
+
     def _add_audit(self, writer: SqlSession, entries: Sequence[AuditEntry]) -> None:
         """Add audit entries to the end of the chain."""
         raise NotImplementedError
@@ -201,12 +205,11 @@ class SqlStore:
             for scope, name, update_domain, fault_domain, instance_id, interface, address in reader.stream(
                 "machines_known"
             ):
-                known: tuple[str, ...] = ()
+                addresses = (address,) if address is not None else ()
                 if name == last.name and scope == last.scope:
-                    known = last.addresses
+                    addresses = last.addresses + addresses
                 elif last.name:
                     yield last
-                addresses = (*known, address) if address is not None else ()
                 last = MachineIdentity(
                     scope, share(name, name), update_domain, fault_domain, instance_id, interface or "", addresses
                 )
@@ -234,6 +237,7 @@ class SqlStore:
             self._prepare(writer, change)
             if change.scopes or change.removed_scopes or change.machines or change.removed_machines:
                 writing.write_inventory(writer, change)
+                self._write_machines(writer, change.machines)
             if change.hosts or change.removed_hosts:
                 writing.write_hosts(writer, change)
             writing.write_maintenances(writer, change)

@@ -1,10 +1,11 @@
 """Write the parts of a change in an open transaction, and check what the change relied on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
+from forewarn.core.model import Machine
 from forewarn.core.operator_model import Hook
 from forewarn.store.sql.rows import Row, Values, strategy_text, targets_text
 from forewarn.store.sql.session import SqlSession
@@ -31,6 +32,7 @@ def check_not_held(found: Iterable[Row]) -> None:
 
 
 def write_inventory(writer: SqlSession, change: Change) -> None:
+    """Write scopes, remove scopes and machines, and clear the identities of machines; `write_machines` does the rest."""
     writer.execute_many("remove_machine", ({"scope": scope, "name": name} for scope, name in change.removed_machines))
     new = {name for name, version in change.expect if version == 0}
     added = [writer.rows.scope.encode(s) for s in change.scopes if s.name in new]
@@ -42,16 +44,20 @@ def write_inventory(writer: SqlSession, change: Change) -> None:
     keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines if m.scope not in new]
     writer.execute_many("clear_addresses", keys)
     writer.execute_many("clear_instance_id", keys)
-    writer.execute_many("put_machine", (writer.rows.machine.encode(m) for m in change.machines))
+    writer.execute_many("remove_scope", ({"name": name} for name in change.removed_scopes))
+
+
+def write_machines(writer: SqlSession, machines: Sequence[Machine]) -> None:
+    """Add or replace machines, and add their addresses."""
+    writer.execute_many("put_machine", (writer.rows.machine.encode(m) for m in machines))
     writer.execute_many(
         "put_address",
         (
             {"interface": interface, "address": address, "scope": m.scope, "name": m.name}
-            for m in change.machines
+            for m in machines
             for interface, address in m.identities
         ),
     )
-    writer.execute_many("remove_scope", ({"name": name} for name in change.removed_scopes))
 
 
 def write_hosts(writer: SqlSession, change: Change) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from forewarn.core.change import Change
 from forewarn.core.errors import ForewarnError
-from forewarn.core.model import AuditEntry
+from forewarn.core.model import AuditEntry, Machine
 from forewarn.store.sql.rows import TEXT_ROWS, Row, Values
 from forewarn.store.sql.scripts import queries
 from forewarn.store.sql.session import SqlSession
@@ -32,6 +32,7 @@ from forewarn.store.sqlite.file import (
     schema_version,
     translated_errors,
 )
+from forewarn.store.sqlite.filling import can_fill, fill_machines
 
 SQL = queries("sqlite")
 BATCH = 1_000
@@ -91,6 +92,8 @@ class SqliteStore(SqlStore):
                 if schema_version(self._writer, path) == 0:
                     create(self._writer)
                 require_current(self._writer, path)
+                # A service with a read-only system may have no folder for the files that sort an index.
+                self._writer.execute("PRAGMA temp_store = MEMORY")
             except BaseException:
                 self._writer.close()
                 raise
@@ -106,6 +109,12 @@ class SqliteStore(SqlStore):
             if self._lock_fd is not None:
                 os.close(self._lock_fd)
                 self._lock_fd = None
+
+    def _write_machines(self, writer: SqlSession, machines: Sequence[Machine]) -> None:
+        if can_fill(self._writer, machines):
+            fill_machines(self._writer, machines)
+        else:
+            super()._write_machines(writer, machines)
 
     def _add_audit(self, writer: SqlSession, entries: Sequence[AuditEntry]) -> None:
         del writer  # the transaction that is open on our one writing connection
