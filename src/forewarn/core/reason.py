@@ -1,8 +1,9 @@
 """One reason why an event or a host has not moved on, and the reason that a held clock is."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import iso_seconds
 from forewarn.core.model import ClockHold
 

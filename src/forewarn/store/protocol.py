@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from forewarn.core.change import Change, Snapshot
+from forewarn.core.fast_init import fast_init
 from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     AuditEntry,
@@ -136,6 +137,7 @@ class EventFirstSeen:
     at: datetime
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class FeedPosition:
     """How far a node has read the feed.
@@ -150,6 +152,7 @@ class FeedPosition:
     forgotten: int = 0
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedUpdate:
     """What other nodes changed since a position, and the position to go on from.
