@@ -25,6 +25,7 @@ from forewarn.core.operator_model import Hook, Receipt, Token
 from forewarn.core.placement import Hosts
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class UnreadEvents:
     """What is known of the events of a maintenance that a snapshot does not have: ended ones, and later waves.

@@ -586,6 +586,7 @@ class Order:
     requested_not_before: datetime | None = None
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Actor:
     """Who makes a request, and from where, for the audit."""

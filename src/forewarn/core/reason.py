@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from forewarn.core.fast_init import replace
+from forewarn.core.fast_init import fast_init, replace
 from forewarn.core.formatting import iso_seconds
 from forewarn.core.model import ClockHold
 
@@ -11,6 +11,7 @@ from forewarn.core.model import ClockHold
 MAX_NAMED = 10
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.

@@ -119,6 +119,7 @@ class LabelledMachine(NamedTuple):
         return (self.scope, self.name)
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class MachineLastSeen:
     """The time of a machine's last request."""
@@ -128,6 +129,7 @@ class MachineLastSeen:
     at: datetime
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class EventFirstSeen:
     """The time when a machine first saw an event."""
