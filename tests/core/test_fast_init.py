@@ -24,6 +24,31 @@ class Subclass(Fast):
     colour: str
 
 
+@fast_init
+@dataclass(frozen=True, slots=True)
+class Positional:
+    name: str
+    size: int = field(default=3, kw_only=True)
+    colour: str = "red"
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    name: str
+
+
+def test_fields_may_be_positional() -> None:
+    """Fields that are not keyword-only keep their order; the others follow."""
+    assert Positional("a", "blue", size=4) == Positional(name="a", colour="blue", size=4)
+    with pytest.raises(TypeError, match="positional"):
+        Positional("a", "blue", 4)  # type: ignore[call-arg]
+
+
+def test_replace_copies_any_dataclass() -> None:
+    """A class without `fast_init` is copied as `dataclasses` does."""
+    assert replace(Plain("a"), name="b") == Plain("b")
+
+
 def test_it_makes_the_same_as_dataclasses() -> None:
     """Fields, defaults, equality, the printed form and the hash of a field are those of a dataclass."""
     made = Fast(name="a")

@@ -72,7 +72,7 @@ def test_an_evacuation_shows_the_hosts_in_turn() -> None:
 
 
 def test_a_wave_that_misses_every_window_is_given_up() -> None:
-    """Only an operator ends the failure that it waits for: its start is unknown, and the preview ends after a month of windows."""
+    """Only an operator ends the failure that it waits for: its start is unknown, and the preview stops after a month."""
     world = two_hosts(machine("shop/z", 2, host="h9"))
     world.save(Change(at=START, fleet_rules=NIGHTS, hosts=(Host(name="h1", listed=True), Host(name="h3", listed=True))))
     (failed,) = world.submit("shop/z")

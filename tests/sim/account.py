@@ -7,10 +7,10 @@ time. `complaints` lists the rules that were broken.
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.change import Change
+from forewarn.core.fast_init import replace
 from forewarn.core.model import (
     ApprovalMode,
     Event,

@@ -5,11 +5,11 @@ lacks the last few seconds. `adopt` does what the real store does after a failov
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from forewarn.core.change import Change
+from forewarn.core.fast_init import replace
 from forewarn.store import FeedPosition, FeedUpdate
 from forewarn.store.memory import MemoryStore
 from tests.sim.history import Adopted, Committed, Entry, FailedOver
@@ -85,21 +85,29 @@ class Database:
 
     def poll(self, since: FeedPosition | None, at_ms: int) -> FeedUpdate:
         """What was changed since, as it stood at that moment: whatever came later was still open then."""
-        later = [row.xid for row in self._rows if row.at_ms > at_ms]
-        horizon = min([*self._open, *later], default=self._next_xid)
+        horizon = min(self._open, default=self._next_xid)
+        for row in reversed(self._rows):
+            if row.at_ms <= at_ms:
+                break
+            horizon = min(horizon, row.xid)
         cluster = ("simulated", self.agreed)
         everything = since is None or since.cluster != cluster or since.horizon <= self._forgotten
         rows = [] if since is None or everything else self._since(since.horizon, at_ms)
         new = [row for row in rows if since is None or row.number not in since.handled]
         scopes: dict[str, int] = {}
+        removed: set[str] = set()
+        machines: list[tuple[str, str]] = []
         for row in new:
             scopes |= row.scopes
+            removed |= {name for name, version in row.scopes.items() if not version}
+            machines += row.machines
+            everything = everything or row.everything
         return FeedUpdate(
-            position=FeedPosition(cluster, horizon, frozenset(row.number for row in rows if row.xid >= horizon)),
-            everything=everything or any(row.everything for row in new),
+            position=FeedPosition(cluster, horizon, frozenset([row.number for row in rows if row.xid >= horizon])),
+            everything=everything,
             scopes={name: version for name, version in scopes.items() if version},
-            removed=frozenset(name for row in new for name, version in row.scopes.items() if not version),
-            machines=tuple(key for row in new for key in row.machines),
+            removed=frozenset(removed),
+            machines=tuple(machines),
             changed=bool(new) or everything,
             now=self._universe.wall(at_ms),
             sent_s=at_ms / 1_000,

@@ -4,12 +4,12 @@ At every call of the store or the executor, a node may be stopped, slowed down, 
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, cast
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, StoreUnavailable
+from forewarn.core.fast_init import replace
 from forewarn.core.order_verbs import OrderReport, Outcome
 from forewarn.executors import Executor, HostWork, Progress, Unknown, Work
 from forewarn.service.leases import TICKER_LEASE
@@ -40,8 +40,10 @@ class Life(Protocol):
 def disturb(universe: Universe, life: Life, call: str) -> None:
     """Let the node hang or die, by chance; called before and after every call."""
     faults = universe.faults
+    if not faults.on or life.waiting:
+        return
     risk = faults.slow + faults.crash
-    if not risk or not faults.on or life.waiting:
+    if not risk:
         return
     drawn = universe.choose.random()
     if drawn < faults.slow:
@@ -69,7 +71,10 @@ class NodeStore:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
-            return self._called(name, lambda: getattr(self._database.memory, name)(*arguments, **keywords))
+            self._before(name)
+            answer = getattr(self._database.memory, name)(*arguments, **keywords)
+            self._after(name)
+            return answer
 
         self.__dict__[name] = call
         return call
@@ -77,11 +82,11 @@ class NodeStore:
     def snapshot(self, focus: Focus) -> Snapshot:
         """Read a snapshot; agree on a new server first, if there is one, as the real store does."""
 
-        def read() -> Snapshot:
-            self._database.adopt()
-            return self._database.memory.snapshot(focus)
-
-        return cast(Snapshot, self._called("snapshot", read))
+        self._before("snapshot")
+        self._database.adopt()
+        snapshot = self._database.memory.snapshot(focus)
+        self._after("snapshot")
+        return snapshot
 
     def apply(self, change: Change) -> None:
         start_ms = self._universe.now_ms
@@ -165,14 +170,19 @@ class NodeStore:
         return answer
 
     def _before(self, call: str) -> None:
-        disturb(self._universe, self._life, call)
-        if self._universe.now_ms < self._life.away_until_ms or self._universe.chance(self._universe.faults.fail_before):
+        universe = self._universe
+        if universe.faults.on:
+            disturb(universe, self._life, call)
+        if universe.now_ms < self._life.away_until_ms or universe.chance(universe.faults.fail_before):
             raise StoreUnavailable(f"the store was away at {call}")
 
     def _after(self, call: str) -> None:
-        disturb(self._universe, self._life, call)
-        if self._universe.chance(self._universe.faults.fail_after):
-            self._universe.log(f"{self._life.name} gets no answer to {call}")
+        universe = self._universe
+        if not universe.faults.on:
+            return
+        disturb(universe, self._life, call)
+        if universe.chance(universe.faults.fail_after):
+            universe.log(f"{self._life.name} gets no answer to {call}")
             raise StoreUnavailable(f"the store did not answer {call}: it may have happened or not")
 
 

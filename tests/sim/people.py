@@ -23,7 +23,7 @@ from forewarn.core.model import (
 from forewarn.core.needs_operator import needs_operator
 from forewarn.core.transitions import Verb
 from forewarn.endpoint.protocol import Request as HttpRequest
-from forewarn.service.decisions import Once, RepeatedRequest
+from forewarn.service.decisions import HOLDS, Once, RepeatedRequest
 from forewarn.service.placement import with_target_hosts
 from forewarn.store import EventQuery, Focus, MaintenanceQuery
 from tests.sim.history import Approved, Shown, Submitted, Unanswered
@@ -176,7 +176,7 @@ class Operator:
     # -- the clock
 
     def _clock_held(self) -> bool:
-        return self._shared.database.memory.snapshot(Focus()).hold is not None
+        return self._shared.database.memory.snapshot(HOLDS).hold is not None
 
     def confirm_clock(self, node: Node) -> None:
         if node.alive and self._clock_held():

@@ -105,6 +105,7 @@ class Universe:
         self.now_ms = 0
         # When the wall clock was set, and by how much. The monotonic clock is never set.
         self._moves: list[tuple[int, int]] = []
+        self._off_ms = 0
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = 0
         self._ids = 0
@@ -122,11 +123,14 @@ class Universe:
         """Return the wall clock's time, now or at an earlier moment."""
         if at_ms is None:
             at_ms = self.now_ms
-        off_ms = sum(by_ms for moved_ms, by_ms in self._moves if moved_ms <= at_ms)
+        off_ms = self._off_ms
+        if self._moves and at_ms < self._moves[-1][0]:
+            off_ms = sum(by_ms for moved_ms, by_ms in self._moves if moved_ms <= at_ms)
         return START + timedelta(milliseconds=at_ms + off_ms)
 
     def set_wall(self, by_ms: int) -> None:
         self._moves.append((self.now_ms, by_ms))
+        self._off_ms += by_ms
         self.log(f"the wall clock jumps by {by_ms / 1000:g} s")
 
     def chance(self, probability: float) -> bool:

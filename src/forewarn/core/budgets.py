@@ -9,12 +9,12 @@ nothing.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
+from forewarn.core.fast_init import replace
 from forewarn.core.fleet_rules import MAX_LIMIT
 from forewarn.core.formatting import count
 from forewarn.core.hosts import IN_MAINTENANCE

@@ -1,8 +1,7 @@
 """Cancelling one event, for every rule that does it."""
 
-from dataclasses import replace
-
 from forewarn.core.draft import Draft
+from forewarn.core.fast_init import replace
 from forewarn.core.model import Event
 from forewarn.core.transitions import Verb, status_after
 

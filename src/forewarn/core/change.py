@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
 
-from forewarn.core.fleet_rules import FleetRules, FleetUse
+from forewarn.core.fast_init import fast_init
+from forewarn.core.fleet_rules import NO_RULES, NOTHING_DOWN, FleetRules, FleetUse
 from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     ENDED,
@@ -25,6 +26,7 @@ from forewarn.core.operator_model import Hook, Receipt, Token
 from forewarn.core.placement import Hosts
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class UnreadEvents:
     """What is known of the events of a maintenance that a snapshot does not have: ended ones, and later waves.
@@ -38,6 +40,7 @@ class UnreadEvents:
     replaced: int = 0
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The state a decision reads: some scopes, their open events with approvals and orders, and their maintenances.
@@ -67,14 +70,15 @@ class Snapshot:
     resumed: StoreHold | None = None
     read_hosts: frozenset[str] = frozenset()
     unread: Mapping[str, UnreadEvents] = field(default_factory=dict)
-    fleet_rules: FleetRules = field(default_factory=FleetRules)
+    fleet_rules: FleetRules = NO_RULES
     machine_counts: Mapping[str, int] = field(default_factory=dict)
-    fleet_use: FleetUse = field(default_factory=FleetUse)
+    fleet_use: FleetUse = NOTHING_DOWN
     no_go_machines: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     other_scopes: Mapping[str, Scope] = field(default_factory=dict)
     target_hosts: Hosts | None = None
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One decision. The store saves all of it in one transaction, or nothing.

@@ -104,7 +104,8 @@ def _render_not_before(event: Event, version: ApiVersion) -> str:
 def rfc1123(moment: datetime) -> str:
     """Format a time like `Mon, 19 Sep 2016 18:29:47 GMT`, independent of the locale."""
     day, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
-    return f"{day}, {moment.day:02d} {month} {moment.year:04d} {moment:%H:%M:%S} GMT"
+    time = f"{moment.hour:02d}:{moment.minute:02d}:{moment.second:02d}"
+    return f"{day}, {moment.day:02d} {month} {moment.year:04d} {time} GMT"
 
 
 def parse_start_requests(body: bytes) -> tuple[str, ...]:

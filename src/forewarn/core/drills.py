@@ -5,12 +5,12 @@ A drill yields to real events: when one is published in a scope, all drill event
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.cancelling import cancel
 from forewarn.core.draft import Draft
 from forewarn.core.errors import Refused
+from forewarn.core.fast_init import replace
 from forewarn.core.model import VISIBLE, Event, Maintenance, Order, OrderState, Status
 from forewarn.core.transitions import Verb, status_after
 

@@ -14,9 +14,11 @@ T = TypeVar("T")
 
 
 def replace(instance: T, /, **changes: Any) -> T:
-    """Return a copy with these fields changed, as `dataclasses.replace` does, of an instance of a class with `fast_init`."""
-    copy: T = instance.with_changes(changes)  # type: ignore[attr-defined]
-    return copy
+    """Return a copy with these fields changed, as `dataclasses.replace` does; faster for a class with `fast_init`."""
+    with_changes: Callable[[dict[str, Any]], T] | None = getattr(instance, "with_changes", None)
+    if with_changes is None:
+        return dataclasses.replace(instance, **changes)  # type: ignore[type-var]
+    return with_changes(changes)
 
 
 def maker_of_checked(cls: type[T]) -> Callable[..., T]:
@@ -39,12 +41,14 @@ def maker_of_checked(cls: type[T]) -> Callable[..., T]:
 
 
 def fast_init(cls: type[T]) -> type[T]:
-    """Replace the constructor of a frozen dataclass with slots and keyword-only fields by one that does the same."""
+    """Replace the constructor of a frozen dataclass with slots by one that does the same."""
     settable = type(cls.__name__, (), {"__slots__": cls.__slots__})  # type: ignore[attr-defined]
     names: dict[str, Any] = {"cls": cls, "settable": settable, "set_class": object.__setattr__, "missing": MISSING}
     names |= {"new": object.__new__, "replace_subclass": dataclasses.replace}
-    parameters, body = ["self", "*"], ["set_class(self, '__class__', settable)"]
-    for field in fields(cls):  # type: ignore[arg-type]
+    parameters, body = ["self"], ["set_class(self, '__class__', settable)"]
+    for field in sorted(fields(cls), key=lambda field: field.kw_only is True):  # type: ignore[arg-type]
+        if field.kw_only and "*" not in parameters:
+            parameters.append("*")
         name, value = field.name, field.name
         if field.default_factory is not MISSING:
             names[f"make_{name}"] = field.default_factory

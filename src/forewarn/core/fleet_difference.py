@@ -5,13 +5,13 @@ Owns the difference as data and as lines to print, and the refusals that depend 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.durations import duration_text
 from forewarn.core.errors import InvalidFleet, LargeRemoval, MachineBusy, Refused
+from forewarn.core.fast_init import replace
 from forewarn.core.fleet import HOST_SETTINGS, MACHINE_SETTINGS, SCOPE_SETTINGS, Fleet, check_identities
 from forewarn.core.formatting import count, names
 from forewarn.core.lazy_dataclass import dataclass

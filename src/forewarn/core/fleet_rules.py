@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
 
+from forewarn.core.fast_init import fast_init
 from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import check_name, check_text, require
 from forewarn.core.selectors import parse_selector
@@ -82,6 +83,7 @@ def _check_times(spans: tuple[str, ...], zone: str) -> None:
         parse_span(span)
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetUse:
     """What is down in the fleet: the number of machines, and the hosts, each with the maintenance that takes it down.
@@ -94,6 +96,7 @@ class FleetUse:
     events: tuple[str, ...] = ()
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRules:
     """All rules. A limit of 0 limits nothing.
@@ -126,3 +129,7 @@ class FleetRules:
     def has_budget(self) -> bool:
         """Whether the number of machines or hosts that are down at once is limited."""
         return bool(self.max_hosts_down or self.max_machines_down)
+
+
+NO_RULES = FleetRules()
+NOTHING_DOWN = FleetUse()

@@ -7,12 +7,13 @@ import ipaddress
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from datetime import datetime
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.errors import Refused
+from forewarn.core.fast_init import replace
 from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import AuditEntry, Event, require
 from forewarn.core.operator_model import MAX_HOOKS, MAX_HOOKS_OF_OWNERS, MAX_HOOKS_PER_SCOPE, Hook, HookShape, Token

@@ -1,12 +1,12 @@
 """The verbs on the hosts of a maintenance: skip one, resolve its failed work, note why its order is not handed out."""
 
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.advance import refresh
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import IllegalTransition, Invalid, NotFound, Refused
+from forewarn.core.fast_init import replace
 from forewarn.core.host_orders import OVER
 from forewarn.core.host_work import DOWN_LIMIT_S, drop_host, finish_host, reissued
 from forewarn.core.model import Actor, HostMode, Order, OrderState

@@ -1,11 +1,11 @@
 """What the work on a host waits for, as reasons like those of `waiting`. This module explains and decides nothing."""
 
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.budgets import host_budget_waits
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
+from forewarn.core.fast_init import replace
 from forewarn.core.host_orders import (
     OVER,
     current_host,

@@ -7,13 +7,13 @@ In place: the machines are shut down, the order of the host opens, and whatever 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.budgets import host_budget_waits
 from forewarn.core.cancelling import cancel
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import iso_seconds, names
 from forewarn.core.host_orders import (
     UNDER_WAY,

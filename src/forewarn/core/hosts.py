@@ -4,12 +4,12 @@ A cordon is an operator's or a maintenance's wish that forewarn sends no machine
 a machine that comes to a cordoned host is recorded there.
 """
 
-from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import NotFound
+from forewarn.core.fast_init import replace
 from forewarn.core.model import Actor, AuditEntry, Host, OrderState
 
 

@@ -7,13 +7,14 @@ there cannot hide itself here.
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Snapshot, UnreadEvents
 from forewarn.core.errors import InvariantBroken
+from forewarn.core.fast_init import replace
 from forewarn.core.model import (
+    DEFAULT_STRATEGY,
     ENDED,
     UNSTARTED,
     VISIBLE,
@@ -26,7 +27,6 @@ from forewarn.core.model import (
     OrderState,
     Phase,
     Status,
-    Strategy,
 )
 from forewarn.core.windows import StartLimits
 
@@ -445,7 +445,7 @@ def _check_strategy(before: Snapshot, after: Snapshot, changed: Iterable[Event])
             moved[event.maintenance_id].append(event)
     for maintenance in (after.maintenances[each] for each in moved):
         strategy, wave = maintenance.strategy, moved[maintenance.id]
-        if strategy == Strategy():
+        if strategy == DEFAULT_STRATEGY:
             continue
         number = max(e.wave for e in wave)
         if maintenance.continued_after < strategy.pause_after < number:

@@ -7,7 +7,6 @@ The verbs of executors are in `order_verbs`, those on single hosts in `host_verb
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.advance import advance, cancel_rest, refresh, wake_if_startable
@@ -16,6 +15,7 @@ from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.drills import is_drill, refuse_beside_others
 from forewarn.core.errors import IllegalTransition, Invalid, MachineBusy, Refused, RequestError, TooManyUserOperations
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import full_time
 from forewarn.core.host_orders import current_host, is_read, machines_on
 from forewarn.core.host_verbs import retry_host

@@ -529,6 +529,9 @@ class Strategy:
         check_window_names(self.windows)
 
 
+DEFAULT_STRATEGY = Strategy()
+
+
 @fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
@@ -564,7 +567,7 @@ class Maintenance:
     host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: str = ""
-    strategy: Strategy = Strategy()
+    strategy: Strategy = DEFAULT_STRATEGY
     not_after: datetime | None = None
     drill_hold_s: int = 0
     continued_after: int = 0
@@ -608,6 +611,7 @@ class Order:
     requested_not_before: datetime | None = None
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Actor:
     """Who makes a request, and from where, for the audit."""
@@ -684,7 +688,7 @@ class MaintenanceRequest:
     host_mode: HostMode | None = None
     return_machines: bool = False
     to_host: str = ""
-    strategy: Strategy = Strategy()
+    strategy: Strategy = DEFAULT_STRATEGY
     not_after: datetime | None = None
     drill_hold_s: int = 0
     resolved: Targets | None = None
@@ -766,7 +770,7 @@ class MaintenanceRequest:
 
     def _check_strategy(self) -> None:
         """A maintenance of one wave has no strategy. The hosts of a host maintenance are worked on one after another."""
-        if self.strategy == Strategy():
+        if self.strategy == DEFAULT_STRATEGY:
             return
         rules = EVENT_TYPES[self.type]
         require(

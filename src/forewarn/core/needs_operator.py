@@ -1,12 +1,12 @@
 """When only an operator can move a maintenance, and why. Decides with the predicates of `waiting`; changes nothing."""
 
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.budgets import budgets_only_an_operator_frees
 from forewarn.core.change import Snapshot
 from forewarn.core.constraints import publication_waits
 from forewarn.core.draft import Draft
+from forewarn.core.fast_init import replace
 from forewarn.core.host_orders import UNDER_WAY, current_host, departures
 from forewarn.core.host_waiting import host_reasons
 from forewarn.core.model import Actor, Event, Maintenance, OrderState, Status

@@ -1,12 +1,12 @@
 """The verbs of executors: they take an order, take over the order of a dead node, and report what became of orders."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import IllegalTransition, Invalid, Refused, StoreHeld
+from forewarn.core.fast_init import replace
 from forewarn.core.host_work import fail_host, finish_host
 from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import UNSTARTED, Actor, Event, Order, OrderState, Phase

@@ -6,7 +6,7 @@ rule reads further back: the cost grows with the number of events, not with its 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count, groupby
 
@@ -14,6 +14,7 @@ from forewarn.core.advance import advance
 from forewarn.core.budgets import machines_down
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
+from forewarn.core.fast_init import replace
 from forewarn.core.host_orders import current_host, is_stopped
 from forewarn.core.host_waiting import host_reasons
 from forewarn.core.host_work import finish_host

@@ -1,8 +1,8 @@
 """One reason why an event or a host has not moved on, and the reason for a held clock."""
 
-from dataclasses import replace
 from datetime import datetime
 
+from forewarn.core.fast_init import fast_init, replace
 from forewarn.core.formatting import iso_seconds
 from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import ClockHold
@@ -11,6 +11,7 @@ from forewarn.core.model import ClockHold
 MAX_NAMED = 10
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """One reason why an event or a host has not moved on: a stable code, a sentence, and what it concerns.

@@ -1,10 +1,10 @@
 """Planning an event again: it is cancelled, and another one takes over its machines under a new id."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from forewarn.core.cancelling import cancel
 from forewarn.core.draft import Draft
+from forewarn.core.fast_init import replace
 from forewarn.core.model import Event, Status
 
 

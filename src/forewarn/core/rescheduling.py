@@ -6,7 +6,6 @@ times. Nothing may move past the deadline of the maintenance.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -15,6 +14,7 @@ from forewarn.core.cancelling import cancel
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound, Refused
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import full_time, iso_seconds
 from forewarn.core.host_orders import departures, machines_on
 from forewarn.core.host_work import lift_cordon

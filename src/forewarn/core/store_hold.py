@@ -4,11 +4,11 @@ While the store is held, no event starts and no order is handed out. Everything 
 operators plan, executors report.
 """
 
-from dataclasses import replace
 from datetime import datetime
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Refused
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import iso_seconds
 from forewarn.core.lifecycle import tick
 from forewarn.core.model import Actor, AuditEntry, Event, HoldCause, Status, StoreHold

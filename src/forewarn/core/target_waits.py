@@ -1,8 +1,7 @@
 """Machines that must leave their host, or come back to it, and can go nowhere: they are neither announced nor started."""
 
-from dataclasses import replace
-
 from forewarn.core.draft import Draft
+from forewarn.core.fast_init import replace
 from forewarn.core.model import UNSTARTED, Event, HostMode, Maintenance
 from forewarn.core.reason import Waiting
 

@@ -1,13 +1,13 @@
 """Steps that verbs of several modules share: they find and wake, refuse occupied hosts, and end the work of events."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TypeVar
 
 from forewarn.core.cancelling import cancel
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import is_read, machines_in_the_way
 from forewarn.core.model import UNSTARTED, Event, Maintenance, Order, Phase

@@ -7,7 +7,6 @@ suggest what to do about it: that depends on who reads it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from heapq import nsmallest
@@ -19,6 +18,7 @@ from forewarn.core.change import Snapshot
 from forewarn.core.constraints import publication_waits, start_waits
 from forewarn.core.draft import Draft
 from forewarn.core.errors import NotFound
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import count
 from forewarn.core.host_orders import departures, is_stopped, machines_on
 from forewarn.core.model import (

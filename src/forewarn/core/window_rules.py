@@ -7,13 +7,13 @@ first, the wave is cancelled and planned again (see `advance`).
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.approvals import approved
 from forewarn.core.change import Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.fast_init import replace
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.formatting import full_time
 from forewarn.core.model import UNSTARTED, Actor, Event, Maintenance, Scope, Source

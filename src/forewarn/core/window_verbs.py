@@ -4,11 +4,11 @@ The store wakes every open maintenance when a rule changes, so that the next tic
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
+from forewarn.core.fast_init import replace
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.formatting import full_time, names
 from forewarn.core.model import Actor, AuditEntry, Scope

@@ -18,13 +18,19 @@ _ETAG = re.compile(r'"([1-9][0-9]{0,17})(?:-([1-9][0-9]{0,17}))?"')
 
 
 class Moment:
-    """A second of the service clock, and how it reads in a Date header."""
+    """A second of the service clock, and how it reads in a Date header, rendered when first needed."""
 
-    __slots__ = ("at", "date")
+    __slots__ = ("_date", "at")
 
     def __init__(self, at: datetime) -> None:
         self.at = at
-        self.date = rfc1123(at).encode()
+        self._date = b""
+
+    @property
+    def date(self) -> bytes:
+        if not self._date:
+            self._date = rfc1123(self.at).encode()
+        return self._date
 
 
 class Now:

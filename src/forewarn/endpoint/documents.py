@@ -10,13 +10,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TypeVar
 
 from forewarn.core.change import Change
+from forewarn.core.fast_init import replace
 from forewarn.core.model import VISIBLE, Event, Machine, Scope, ScopeKind
 from forewarn.endpoint.callers import Callers
 from forewarn.endpoint.document_state import DocumentState, Moment, Now, ScopeView
@@ -220,6 +221,8 @@ class Documents:
 
     def _read_changes(self, update: FeedUpdate) -> list[ScopeView]:
         """Read scopes that are newer than in memory, and machines that were added, changed or removed; mostly none."""
+        if not (update.scopes or update.removed or update.machines):
+            return []
         with self._lock:
             for name in update.removed:
                 self.views.pop(name, None)

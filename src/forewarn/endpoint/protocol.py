@@ -14,6 +14,7 @@ import msgspec
 
 from forewarn.core.document import VERSIONS, api_version, parse_start_requests
 from forewarn.core.errors import Invalid, NotFound
+from forewarn.core.fast_init import fast_init
 from forewarn.core.lazy_dataclass import dataclass
 
 SCHEDULED_EVENTS = "/metadata/scheduledevents"
@@ -48,6 +49,7 @@ class Request:
         return [value for key, value in self.headers if key == name]
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Response:
     """A response; `extra` are header lines. `enables`: only the body is wrong, so the request still enables the scope."""
@@ -59,6 +61,7 @@ class Response:
     enables: bool = False
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Poll:
     """A GET or HEAD of the document; `version` is an index into the version table."""

@@ -58,6 +58,10 @@ class Reading(NamedTuple):
         """What the wall clock would have shown at boot: it moves only when the clock is set or drifts."""
         return self.at - timedelta(seconds=self.boot_s)
 
+    def is_behind(self, at: datetime, boot_s: float) -> bool:
+        """Whether a later reading may show a jump forward, up to rounding: the two clocks moved by different amounts."""
+        return (at - self.at).total_seconds() - (boot_s - self.boot_s) > MAX_JUMP_S / 2
+
 
 class SavedReading(Protocol):
     """A reading that outlives the process, though not the boot of the machine."""
@@ -127,7 +131,7 @@ class _JumpDetector:
         with self._lock:
             if read_s is None:
                 read_s = self._boot_s()
-            if self._last is not None:
+            if self._last is not None and self._last.is_behind(reading, read_s):
                 expected = self._last.booted + timedelta(seconds=read_s)
                 ahead_s = (reading - expected).total_seconds()
                 if ahead_s > MAX_JUMP_S:

@@ -6,7 +6,6 @@ rules.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from forewarn.core.clock_hold import confirm_clock
 from forewarn.core.document import ApiVersion, render
 from forewarn.core.errors import NotFound, Refused, RequestError
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import names
 from forewarn.core.host_orders import hosts_to_read
 from forewarn.core.hosts import known_host

@@ -7,13 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.clock_hold import hold_clock
 from forewarn.core.errors import Conflict, KeyReused, ServiceError, StoreUnavailable
+from forewarn.core.fast_init import replace
 from forewarn.core.host_orders import OVER
 from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import UNFINISHED, ClockHold, HostMode, OrderState, Scope, StoreHold
@@ -32,6 +32,8 @@ MAX_MORE_AGE_S = 55.0
 
 MAX_WAITING_HOSTS = 100_000
 DEFAULT_MAX_RESCHEDULES = 3
+# The holds of the clock and of the store, and nothing else.
+HOLDS = Focus(whole_maintenances=False, open_events=False)
 
 log = logging.getLogger("forewarn.service.decisions")
 
@@ -111,15 +113,15 @@ class Decisions:
         self._unchanged_listeners.append(listener)
 
     def clock_hold(self) -> ClockHold | None:
-        return self._store.snapshot(Focus()).hold
+        return self._store.snapshot(HOLDS).hold
 
     def last_clock_hold(self) -> ClockHold | None:
         """Return the hold of the clock, or the last one that an operator confirmed."""
-        snapshot = self._store.snapshot(Focus())
+        snapshot = self._store.snapshot(HOLDS)
         return snapshot.hold or snapshot.confirmed
 
     def store_hold(self) -> StoreHold | None:
-        return self._store.snapshot(Focus()).store_hold
+        return self._store.snapshot(HOLDS).store_hold
 
     def _now(self) -> datetime:
         """Return the time for a decision, and save a jump of the clock first. Call this before reading the snapshot."""
@@ -127,7 +129,7 @@ class Decisions:
         jump = self._clock.jump()
         if jump is not None:
             hold = ClockHold(trusted=jump.trusted, noticed=now, jumped_s=int(jump.seconds), node=self._node)
-            snapshot = self._store.snapshot(Focus())
+            snapshot = self._store.snapshot(HOLDS)
             unread_s = self._clock.seconds_since(jump)
             change = hold_clock(snapshot, hold, since=jump.since, unread_s=unread_s, now=now)
             if not change.empty:

@@ -12,11 +12,11 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
 from forewarn.core.errors import Conflict, NotFound, Refused, StoreHeld, StoreUnavailable
+from forewarn.core.fast_init import replace
 from forewarn.core.formatting import names
 from forewarn.core.model import Actor, Order, OrderState, Phase
 from forewarn.core.order_verbs import Outcome

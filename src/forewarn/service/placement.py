@@ -2,13 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from itertools import groupby
 
 from forewarn.core.change import Snapshot
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.fast_init import replace
 from forewarn.core.hosts import IN_MAINTENANCE
 from forewarn.core.model import Event, Host, HostMode, Machine, Order, OrderState
 from forewarn.core.placement import Hosts, targets

@@ -212,15 +212,17 @@ class Ticker:
             done: Counter[str] = Counter()
             for orders in self._all_orders:
                 orders.recover_if_resumed()
-                done += orders.take_over() if renewed else Counter[str]()
+                if renewed:
+                    done.update(orders.take_over())
                 # A report counts before a time limit: work that has ended has not timed out.
-                done += orders.save_reports()
+                done.update(orders.save_reports())
             due = self._due() if self.leads else []
-            done += self._tick(due) if due else Counter[str]()
+            if due:
+                done.update(self._tick(due))
             for orders in self._all_orders:
                 orders.resume_unconfirmed()
                 if self.leads:
-                    done += orders.hand_out()
+                    done.update(orders.hand_out())
             for call in self._periodic_calls:
                 if count := call.do(self._clock.now()):
                     done["did {} other thing(s)"] += count

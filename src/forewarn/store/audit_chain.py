@@ -6,8 +6,9 @@ elsewhere shows that. Owns how an entry is hashed; PostgreSQL computes the same 
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from forewarn.core.fast_init import replace
 from forewarn.core.model import AuditEntry
 from forewarn.store.texts import time_text, without_nul
 
@@ -48,7 +49,7 @@ def entry_hash(previous: str, entry: AuditEntry) -> str:
     )
     # The length before each field keeps two entries apart whose fields are the same text, split elsewhere.
     encoded = [without_nul(field).encode() for field in fields]
-    content = b"".join(b"%d:%b" % (len(field), field) for field in encoded)
+    content = b"".join([b"%d:%b" % (len(field), field) for field in encoded])
     return hashlib.sha256(previous.encode() + b"\n" + content).hexdigest()
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from forewarn.core.change import Change, Snapshot
+from forewarn.core.fast_init import fast_init
 from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     AuditEntry,
@@ -118,6 +119,7 @@ class LabelledMachine(NamedTuple):
         return (self.scope, self.name)
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class MachineLastSeen:
     """The time of a machine's last request."""
@@ -127,6 +129,7 @@ class MachineLastSeen:
     at: datetime
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class EventFirstSeen:
     """The time when a machine first saw an event."""
@@ -136,6 +139,7 @@ class EventFirstSeen:
     at: datetime
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class FeedPosition:
     """How far a node has read the feed.
@@ -150,6 +154,7 @@ class FeedPosition:
     forgotten: int = 0
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedUpdate:
     """What other nodes changed since a position, and the position to go on from.

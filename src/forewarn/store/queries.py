@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from forewarn.core.fast_init import fast_init
 from forewarn.core.model import OPEN, EventType, Maintenance, MaintenanceStatus, OrderState, Status, require
 from forewarn.core.operator_model import MAX_SCOPES_PER_TOKEN
 
@@ -49,6 +50,7 @@ def selected_scopes(scope: str, within: tuple[str, ...] | None) -> tuple[str, ..
     return tuple(sorted({name for name in within if name and scope in ("", name)}))
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Focus:
     """What a snapshot covers: the scopes named here, and the scopes of the machines, maintenances and events named here.

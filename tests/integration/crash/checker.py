@@ -8,12 +8,13 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import InvariantBroken
+from forewarn.core.fast_init import replace
 from forewarn.core.invariants import check_invariants
 from forewarn.core.model import UNSTARTED, AuditEntry, Event, MaintenanceStatus, OrderState, Status
 from forewarn.store import AuditQuery, EventQuery, Focus, Store

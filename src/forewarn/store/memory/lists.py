@@ -3,10 +3,10 @@
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 
+from forewarn.core.fast_init import replace
 from forewarn.core.model import OPEN, AuditEntry, Event, Host, Machine, Maintenance, Order, OrderState, Scope, Status
 from forewarn.core.progress import WaveProgress, wave_progress
 from forewarn.store import (

@@ -1,14 +1,14 @@
 """Implements `Store` in memory: snapshots, changes, what is due, and pruning. Its bases hold the rest, by subject."""
 
 import heapq
-from collections.abc import Collection, Generator, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from datetime import datetime
 from itertools import takewhile
 
 from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot, UnreadEvents
-from forewarn.core.fleet_rules import FleetRules, FleetUse
+from forewarn.core.fast_init import replace
+from forewarn.core.fleet_rules import NOTHING_DOWN, FleetRules, FleetUse
 from forewarn.core.model import (
     OPEN,
     OVER,
@@ -48,49 +48,78 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     @locked
     def snapshot(self, focus: Focus) -> Snapshot:
         machines = self._machines_for(focus)
-        names = {*focus.scopes, *(scope for scope, _ in machines), *(scope for scope, _ in focus.machines)}
         events_of = self._current_events_of if focus.current_waves else self._events_of_maintenance
-        for maintenance_id in focus.maintenances:
-            names |= {e.scope for e in events_of(maintenance_id) if e.status in OPEN}
-        names |= {self._events[i].scope for i in focus.events if i in self._events}
-        events: dict[str, Event] = {}
-        for name in sorted(names) if focus.open_events else ():
-            events |= {i: self._events[i] for i in self._open_of_scope.get(name, ())}
-        for name in sorted(names) if focus.next_events and not focus.open_events else ():
-            events |= {e.id: e for e in self._next_events_in(name, focus)}
-        events |= {i: self._events[i] for i in focus.events if i in self._events}
+        names = self._scopes_for(focus, machines, events_of)
+        events = self._events_for(focus, names)
         maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
         if focus.current_waves:
             events.clear()
         if focus.whole_maintenances:
             events |= {e.id: e for maintenance_id in maintenance_ids for e in events_of(maintenance_id)}
-        partly = [i for i in maintenance_ids if focus.current_waves and self._is_read_in_part(i)]
-        clock_hold = None if focus.document_only else self._hold
-        store_hold = None if focus.document_only else self._store_hold
-        return Snapshot(
-            scopes={name: self._scopes[name] for name in sorted(names) if name in self._scopes},
+        scopes = {name: self._scopes[name] for name in names if name in self._scopes}
+        hosts = {name: self._hosts[name] for name in sorted(focus.hosts) if name in self._hosts}
+        if focus.document_only:
+            shown = {i: _shown(e) for i, e in events.items()}
+            return Snapshot(
+                scopes=scopes, machines=machines, hosts=hosts, events=shown, read_hosts=frozenset(focus.hosts)
+            )
+        partly = [i for i in maintenance_ids if self._is_read_in_part(i)] if focus.current_waves else ()
+        clock_hold, store_hold = self._hold, self._store_hold
+        without_rules = Snapshot(
+            scopes=scopes,
             machines=machines,
-            hosts={name: self._hosts[name] for name in sorted(focus.hosts) if name in self._hosts},
-            maintenances={
-                i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances and not focus.document_only
-            },
-            events={i: _shown(e) for i, e in events.items()} if focus.document_only else events,
-            orders={} if focus.document_only else self._orders_for(focus, events, maintenance_ids),
+            hosts=hosts,
+            maintenances={i: self._maintenances[i] for i in maintenance_ids if i in self._maintenances},
+            events=events,
+            orders=self._orders_for(focus, events, maintenance_ids),
             read_hosts=frozenset(focus.hosts),
             unread={i: self._unread(i) for i in partly},
-            fleet_rules=self._fleet_rules if focus.reads_rules else FleetRules(),
-            other_scopes=self._other_scopes(names, events.values()) if focus.reads_rules else {},
-            no_go_machines=self._no_go_machines(machines, events.values()) if focus.reads_rules else {},
-            fleet_use=self.fleet_use() if focus.reads_rules and self._fleet_rules.has_budget else FleetUse(),
-            machine_counts={
-                name: len(self._machines.get(name, ()))
-                for name in sorted(names)
-                if focus.reads_rules and name in self._scopes and is_share(self._scopes[name].max_unavailable)
-            },
             hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
             confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
             store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
             resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
+        )
+        return self._with_rules(without_rules) if focus.reads_rules else without_rules
+
+    def _scopes_for(
+        self,
+        focus: Focus,
+        machines: Iterable[MachineKey],
+        events_of: Callable[[str], Iterable[Event]],
+    ) -> list[str]:
+        """Return the names of the scopes that a snapshot covers, in their order."""
+        names = {*focus.scopes, *(scope for scope, _ in machines), *(scope for scope, _ in focus.machines)}
+        for maintenance_id in focus.maintenances:
+            names |= {e.scope for e in events_of(maintenance_id) if e.status in OPEN}
+        names |= {self._events[i].scope for i in focus.events if i in self._events}
+        return sorted(names)
+
+    def _events_for(self, focus: Focus, names: Iterable[str]) -> dict[str, Event]:
+        """Return the open or next events of these scopes, and the named ones."""
+        events: dict[str, Event] = {}
+        if focus.open_events:
+            for name in names:
+                events |= {i: self._events[i] for i in self._open_of_scope.get(name, ())}
+        elif focus.next_events:
+            for name in names:
+                events |= {e.id: e for e in self._next_events_in(name, focus)}
+        events |= {i: self._events[i] for i in focus.events if i in self._events}
+        return events
+
+    def _with_rules(self, snapshot: Snapshot) -> Snapshot:
+        """Add what can hold back whole maintenances."""
+        names, events = snapshot.scopes, snapshot.events.values()
+        return replace(
+            snapshot,
+            fleet_rules=self._fleet_rules,
+            other_scopes=self._other_scopes(names, events),
+            no_go_machines=self._no_go_machines(snapshot.machines, events),
+            fleet_use=self.fleet_use() if self._fleet_rules.has_budget else NOTHING_DOWN,
+            machine_counts={
+                name: len(self._machines.get(name, ()))
+                for name, scope in snapshot.scopes.items()
+                if is_share(scope.max_unavailable)
+            },
         )
 
     def _other_scopes(self, names: Collection[str], events: Iterable[Event]) -> dict[str, Scope]:
@@ -276,8 +305,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     @locked
     def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
         known = self._unfinished if UNFINISHED_ORDERS.issuperset(states) else self._orders
-        matching = (o for i in known if (o := self._orders[i]).state in states and bool(o.host) == of_hosts)
-        return heapq.nsmallest(limit, matching, key=lambda o: (o.issued, o.id))
+        matching = [o for i in known if (o := self._orders[i]).state in states and bool(o.host) == of_hosts]
+        return heapq.nsmallest(limit, matching, key=lambda o: (o.issued, o.id)) if matching else []
 
     @locked
     def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
@@ -350,6 +379,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     # -- checks and indexes
 
     def _machines_for(self, focus: Focus) -> dict[tuple[str, str], Machine]:
+        if not (focus.inventory or focus.machines or focus.hosts or focus.identities or focus.instance_ids):
+            return {}
         keys = [(scope, name) for scope in focus.scopes if focus.inventory for name in self._machines.get(scope, ())]
         keys += [key for key in focus.machines if key[1] in self._machines.get(key[0], ())]
         keys += [m.key for host in focus.hosts for m in self._machines_on.get(host, ())]

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import datetime
 from functools import wraps
 from threading import RLock
 from typing import Any, TypeVar, cast
 
 from forewarn.core.change import Change
+from forewarn.core.fast_init import replace
 from forewarn.core.fleet_rules import FleetRules
 from forewarn.core.model import (
     OPEN,
@@ -24,7 +24,7 @@ from forewarn.core.model import (
     StoreHold,
 )
 from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
-from forewarn.store.audit_chain import AuditChain, ChainMark, chained
+from forewarn.store.audit_chain import AuditChain, ChainMark, entry_hash
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 UNFINISHED_ORDERS = frozenset({OrderState.PLANNED, OrderState.OPEN, OrderState.RUNNING, OrderState.IN_DOUBT})
@@ -150,10 +150,10 @@ class MemoryTables:
             self._wake_everything(change.at)
         if change.reservations is not None:
             self._fleet_rules = replace(self._fleet_rules, reservations=change.reservations + 1)
-        if change.frees_budget or change.takes_budget_unasked:
-            reservations = self._fleet_rules.reservations + self._fleet_rules.has_budget
-            self._fleet_rules = replace(self._fleet_rules, reservations=reservations)
-        if change.frees_budget:
+        frees_budget = change.frees_budget
+        if self._fleet_rules.has_budget and (frees_budget or change.takes_budget_unasked):
+            self._fleet_rules = replace(self._fleet_rules, reservations=self._fleet_rules.reservations + 1)
+        if frees_budget:
             for maintenance in [m for m in self._maintenances.values() if m.waits_for_budget and m.ended is None]:
                 self._put_maintenance(replace(maintenance, wake_at=change.at))
 
@@ -161,9 +161,12 @@ class MemoryTables:
         self._hooks |= {hook.id: replace(hook, version=hook.version + 1) for hook in hooks}
 
     def _add_audit(self, entries: Iterable[AuditEntry]) -> None:
-        for entry in chained(self._chain().head.hash, entries):
+        newest = self._audit[-1] if self._audit else self._chain_start
+        previous = newest.hash
+        for entry in entries:
             self._audit_count += 1
-            self._audit.append(replace(entry, id=self._audit_count))
+            previous = entry_hash(previous, entry)
+            self._audit.append(replace(entry, id=self._audit_count, hash=previous))
 
     def _chain(self) -> AuditChain:
         newest = self._audit[-1] if self._audit else self._chain_start
