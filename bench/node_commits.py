@@ -82,12 +82,12 @@ class Statements:
         self._connection = psycopg.connect(address, autocommit=True, prepare_threshold=0)
         self._writer = writer
         thread = threading.get_ident()
-        begin, touch, wait = Pool._begin, PostgresSession._touch, PostgresSession._wait
+        take, touch, wait = Pool._connection, PostgresSession._touch, PostgresSession._wait
 
-        def noted_begin(pool: Pool, how: str, within_s: float) -> Connection:
+        def noted_take(pool: Pool, how: str, within_s: float, **later: bool) -> tuple[Connection, str]:
             if threading.get_ident() == thread:
                 self._transactions.append((how == WRITE, [0]))
-            return begin(pool, how, within_s)
+            return take(pool, how, within_s, **later)
 
         def noted_touch(session: PostgresSession) -> None:
             if threading.get_ident() == thread:
@@ -99,7 +99,7 @@ class Statements:
                 self._transactions[-1][1].append(0)
             wait(session)
 
-        Pool._begin = noted_begin  # type: ignore[assignment,method-assign]
+        Pool._connection = noted_take  # type: ignore[assignment,method-assign]
         PostgresSession._touch = noted_touch  # type: ignore[assignment,method-assign]
         PostgresSession._wait = noted_wait  # type: ignore[assignment,method-assign]
 
@@ -109,8 +109,8 @@ class Statements:
     def send_again(self) -> None:
         """Send as many bare statements as were counted since `forget`."""
         for writes, groups in self._transactions:
-            self._connection.execute("BEGIN")
             with self._connection.pipeline() as pipeline:
+                self._connection.execute("BEGIN")
                 for count in groups:
                     cursors = [self._connection.execute(SELECT_BARE, [1]) for _ in range(count - writes)]
                     if writes and count:
