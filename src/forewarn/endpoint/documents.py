@@ -10,12 +10,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
 from forewarn.core.change import Change
+from forewarn.core.fast_init import replace
 from forewarn.core.model import VISIBLE, Event, Machine, Scope, ScopeKind
 from forewarn.endpoint.callers import Callers
 from forewarn.endpoint.document_state import DocumentState, Moment, Now, ScopeView

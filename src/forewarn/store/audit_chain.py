@@ -48,7 +48,7 @@ def entry_hash(previous: str, entry: AuditEntry) -> str:
     )
     # The length before each field keeps two entries apart whose fields are the same text, split elsewhere.
     encoded = [without_nul(field).encode() for field in fields]
-    content = b"".join(b"%d:%b" % (len(field), field) for field in encoded)
+    content = b"".join([b"%d:%b" % (len(field), field) for field in encoded])
     return hashlib.sha256(previous.encode() + b"\n" + content).hexdigest()
 
 
