@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from forewarn.core.fast_init import fast_init
 from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     ENDED,
@@ -37,6 +38,7 @@ class UnreadEvents:
     replaced: int = 0
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The state a decision reads: some scopes, their open events with approvals and orders, and their maintenances.
@@ -74,6 +76,7 @@ class Snapshot:
     target_hosts: Hosts | None = None
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One decision. The store saves all of it in one transaction, or nothing.
