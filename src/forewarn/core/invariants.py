@@ -87,8 +87,18 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
             _check_phase(after, earlier, order)
             _check_host_order(after, earlier, order)
     started = [e for e in changed if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
-    by_scope, by_maintenance = _grouped(after)
     _check_not_held(before, after, started)
+    if changed:
+        _check_changed_events(before, after, now, changed, started)
+    _check_fleet_budgets(before, after, changed)
+    _check_scopes(before, after, _changed_documents(before, after, changed))
+
+
+def _check_changed_events(
+    before: Snapshot, after: Snapshot, now: datetime, changed: list[Event], started: list[Event]
+) -> None:
+    """Check the changed events beside the other events of their scopes and maintenances."""
+    by_scope, by_maintenance = _grouped(after)
     if started:
         _check_started_together(by_maintenance, started)
         _check_visible_long_enough(after, started)
@@ -102,12 +112,10 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
         _check_machines(by_scope[scope])
         _check_drills(after, by_scope[scope])
     _check_scope_budgets(before, after, by_scope, changed)
-    _check_fleet_budgets(before, after, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
         _check_domains_of_waves(by_maintenance[maintenance_id])
     _check_strategy(before, after, changed)
-    _check_scopes(before, after, _changed_documents(before, after, changed))
 
 
 def _broken(number: int, sentence: str) -> InvariantBroken:

@@ -677,6 +677,8 @@ class _FleetUseRows:
 def _no_go_machines(
     reader: SqlSession, rules: FleetRules, machines: Iterable[MachineKey], events: Iterable[Event]
 ) -> dict[str, frozenset[MachineKey]]:
+    if not rules.no_go_times:
+        return {}
     keys = machines_to_examine(rules, machines, events)
     found = reader.query("labels_by_key", keys=reader.as_pairs(sorted(keys))) if keys else ()
     labelled = (
