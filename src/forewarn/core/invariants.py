@@ -6,8 +6,9 @@ there cannot hide itself here.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 from forewarn.core.amounts import parse_amount
 from forewarn.core.change import Snapshot, UnreadEvents
@@ -63,6 +64,7 @@ _IDENTITY = (
     "maintenance_id", "position", "scope", "update_domain", "type", "source", "resources", "replaces",
     "requested_not_before",
 )  # fmt: skip
+_identity = attrgetter(*_IDENTITY)
 
 
 def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
@@ -85,26 +87,35 @@ def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
             _check_phase(after, earlier, order)
             _check_host_order(after, earlier, order)
     started = [e for e in changed if e.status is Status.STARTED and _status_before(before, e) is not Status.STARTED]
-    by_scope, by_maintenance = _grouped(after)
-    _check_started_together(by_maintenance, started)
-    _check_visible_long_enough(after, started)
-    _check_trusted(before, started)
-    _check_windows(after, started)
     _check_not_held(before, after, started)
-    trusted = now if before.hold is None else min(now, before.hold.trusted)
-    _check_not_overtaken(before, after, by_scope, by_maintenance, started, (trusted, now))
+    if changed:
+        _check_changed_events(before, after, now, changed, started)
+    _check_fleet_budgets(before, after, changed)
+    _check_scopes(before, after, _changed_documents(before, after, changed))
+
+
+def _check_changed_events(
+    before: Snapshot, after: Snapshot, now: datetime, changed: list[Event], started: list[Event]
+) -> None:
+    """Check the changed events beside the other events of their scopes and maintenances."""
+    by_scope, by_maintenance = _grouped(after)
+    if started:
+        _check_started_together(by_maintenance, started)
+        _check_visible_long_enough(after, started)
+        _check_trusted(before, started)
+        _check_windows(after, started)
+        trusted = now if before.hold is None else min(now, before.hold.trusted)
+        _check_not_overtaken(before, after, by_scope, by_maintenance, started, (trusted, now))
+        _check_guard(before, by_scope, started)
     for scope in {e.scope for e in changed}:
         _check_domains(by_scope[scope])
         _check_machines(by_scope[scope])
         _check_drills(after, by_scope[scope])
-    _check_guard(before, by_scope, started)
     _check_scope_budgets(before, after, by_scope, changed)
-    _check_fleet_budgets(before, after, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
         _check_domains_of_waves(by_maintenance[maintenance_id])
     _check_strategy(before, after, changed)
-    _check_scopes(before, after)
 
 
 def _broken(number: int, sentence: str) -> InvariantBroken:
@@ -130,7 +141,7 @@ def _grouped(snapshot: Snapshot) -> tuple[dict[str, list[Event]], dict[str, list
 def _check_identity(known: Event | None, event: Event) -> None:
     """3. An event keeps its identity. 7. Its status moves forward. 2. NotBefore never changes after publication."""
     if known is not None:
-        for name in _IDENTITY:
+        for name in _IDENTITY if _identity(known) != _identity(event) else ():
             if getattr(known, name) != getattr(event, name):
                 raise _broken(3, f"event {event.id} would change its {name}")
         may_move_back = known.status is event.status is Status.PLANNED and known.requested_not_before is not None
@@ -619,16 +630,15 @@ def _certainly_due(
     )
 
 
-def _check_scopes(before: Snapshot, after: Snapshot) -> None:
+def _check_scopes(before: Snapshot, after: Snapshot, changed_documents: Container[str]) -> None:
     """4. The incarnation follows the visible document. 13. Time does not run backwards for a scope."""
-    visible_before, visible_after = _visible(before), _visible(after)
     for name, scope in after.scopes.items():
         known = before.scopes.get(name)
         if known is None or known is scope:
-            if known is not None and visible_before.get(name) != visible_after.get(name):
+            if known is not None and name in changed_documents:
                 raise _broken(4, f"the document of {name} would change while its incarnation stays")
             continue
-        expected = known.incarnation + (visible_before.get(name) != visible_after.get(name))
+        expected = known.incarnation + (name in changed_documents)
         if scope.epoch != known.epoch:
             expected = 1
             if known.enabled or not scope.enabled or scope.epoch != known.epoch + 1:
@@ -639,9 +649,12 @@ def _check_scopes(before: Snapshot, after: Snapshot) -> None:
             raise _broken(13, f"time would run backwards for {name}")
 
 
-def _visible(snapshot: Snapshot) -> dict[str, frozenset[tuple[str, Status]]]:
-    visible: dict[str, set[tuple[str, Status]]] = defaultdict(set)
-    for event in snapshot.events.values():
-        if event.status in VISIBLE:
-            visible[event.scope].add((event.id, event.status))
-    return {name: frozenset(pairs) for name, pairs in visible.items()}
+def _changed_documents(before: Snapshot, after: Snapshot, changed: Iterable[Event]) -> set[str]:
+    """Return the scopes whose visible events differ, or the statuses of these."""
+    gone = [before.events[each] for each in before.events.keys() - after.events.keys()]
+    found = {event.scope for event in gone if event.status in VISIBLE}
+    for event in changed:
+        status = _status_before(before, event)
+        if status is not event.status and (status in VISIBLE or event.status in VISIBLE):
+            found.add(event.scope)
+    return found

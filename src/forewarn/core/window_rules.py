@@ -28,9 +28,9 @@ MAX_NAMED_NO_GO_TIMES = 3
 
 def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> StartLimits | None:
     """Return what limits the start of the wave; None if nothing does."""
-    bound = [event for event in wave if event.one_domain_at_a_time]
-    rules = draft.before.fleet_rules
-    choices = _choices(draft, maintenance, bound)
+    rules, events = draft.before.fleet_rules, list(wave)
+    choices = _choices(draft, maintenance, events)
+    bound = [event for event in events if event.one_domain_at_a_time] if rules.no_go_times else []
     no_go_times = tuple(n for n in rules.no_go_times.values() if any(_binds(draft, n, e) for e in bound))
     if not choices and not no_go_times:
         return None

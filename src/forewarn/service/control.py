@@ -366,7 +366,7 @@ class Control(FleetUseCases, WindowUseCases, HookUseCases):
             return waking_hosts(self._store, change, snapshot.machines)
 
         # A machine that moves concerns all its open events.
-        focus = replace(_ending(*ids), machines=moved, open_events=bool(moved))
+        focus = _ending(*ids, moved=moved)
         change = self._decide_on_orders(focus, decide)
         _log_unresolved(change, events)
 
@@ -577,9 +577,9 @@ def _refuse_more_calendars(tokens: Iterable[Token], scopes: Iterable[str]) -> No
             raise Refused(f"scope {scope} has {most} tokens for the calendar already: revoke one first")
 
 
-def _ending(*event_ids: str) -> Focus:
-    """Return the focus on events that may end, and on what may then move next in their scopes."""
-    return Focus(events=event_ids, whole_maintenances=False, open_events=False, next_events=True)
+def _ending(*event_ids: str, moved: tuple[tuple[str, str], ...] = ()) -> Focus:
+    """Return the focus on events that may end, and on what may then move next in their scopes: also because machines moved."""
+    return Focus(events=event_ids, machines=moved, whole_maintenances=False, open_events=bool(moved), next_events=True)
 
 
 def _only(event_id: str) -> Focus:

@@ -3,18 +3,19 @@
 Reads are repeatable-read transactions. A change locks the scopes it relied on in the order of their names, checks their
 versions, writes, and records in the same transaction what other nodes must read again. It also checks that the server is the
 one the nodes agreed on: after a failover, which may have lost commits, every scope first begins a new epoch.
-Statements are pipelined: a change waits for the server four times, however large it is.
+Statements are pipelined: a change waits for the server twice, and once more if its connection was idle for a while.
 """
 
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
+import psycopg
 from psycopg import Pipeline
 from psycopg.rows import tuple_row
 
@@ -39,7 +40,7 @@ from forewarn.store.sql.writing import (
 )
 from forewarn.store.texts import without_nul
 
-SQL = queries("postgres")
+SQL = {name: query.encode() for name, query in queries("postgres").items()}
 BATCH = 1_000
 WALKED_AT_ONCE = 5_000
 # A change of more machines and scopes than this makes other nodes read everything.
@@ -91,22 +92,23 @@ class PostgresSession:
         self._unanswered = False
         # Sent statements, the number of rows each must change, and the error to raise if it did not.
         self._unchecked: list[tuple[Cursor, int, ForewarnError]] = []
+        self._checks: list[Callable[[], None]] = []
 
     def query(self, name: str, /, **values: object) -> Iterable[Row]:
         self._touch()
-        return _PendingRows(self._connection.execute(SQL[name].encode(), _escaped(values)), self._wait)
+        return _PendingRows(self._connection.execute(SQL[name], _escaped(values)), self._wait)
 
     def stream(self, name: str, /, **values: object) -> Iterable[Any]:
         with self._connection.cursor(name, row_factory=tuple_row) as cursor:
             self._touch()
-            cursor.execute(SQL[name].encode(), values)
+            cursor.execute(SQL[name], values)
             while rows := cursor.fetchmany(WALKED_AT_ONCE):
                 yield from rows
                 self._touch()
 
     def execute(self, name: str, /, **values: object) -> int:
         self._touch()
-        cursor = self._connection.execute(SQL[name].encode(), values)
+        cursor = self._connection.execute(SQL[name], values)
         self._wait()
         return cursor.rowcount
 
@@ -115,7 +117,7 @@ class PostgresSession:
     ) -> None:
         """Send in batches and wait for each full batch, so that the time limit applies to a batch and not to a fleet."""
         remaining = iter(values)
-        query = SQL[name].encode()
+        query = SQL[name]
         while batch := list(islice(remaining, BATCH)):
             self._touch()
             cursor = self._connection.cursor()
@@ -129,14 +131,29 @@ class PostgresSession:
                 self._wait()
                 self.check_row_counts()
 
+    def check_later(self, check: Callable[[], None]) -> None:
+        """Call `check` when the statements sent so far are answered anyway. Row of the bench: one event per commit."""
+        self._checks.append(check)
+
     def check_row_counts(self) -> None:
-        if not self._unchecked:
+        if not self._unchecked and not self._checks:
             return
         self._wait()
+        while self._checks:
+            self._checks.pop(0)()
         for cursor, count, error_if_unchanged in self._unchecked:
             if cursor.rowcount != count:
                 raise error_if_unchanged
         self._unchecked.clear()
+
+    def raise_failed_check(self) -> None:
+        """Raise the error of a check that fails, after a statement that failed: its reason is the failed check."""
+        with suppress(psycopg.Error):
+            self._wait()
+        self._unanswered = False
+        with suppress(psycopg.Error):  # its rows may never have arrived
+            while self._checks:
+                self._checks.pop(0)()
 
     def _touch(self) -> None:
         """Restart the time limit; called before every statement."""
@@ -215,8 +232,12 @@ class PostgresStore(SqlStore):
     def _writing(self) -> Iterator[PostgresSession]:
         with self._pool.pipeline(WRITE) as (connection, pipeline):
             writer = PostgresSession(self._pool, connection, pipeline)
-            yield writer
-            writer.check_row_counts()
+            try:
+                yield writer
+                writer.check_row_counts()
+            except psycopg.Error:
+                writer.raise_failed_check()
+                raise
 
     # -- several nodes
 
@@ -244,7 +265,10 @@ class PostgresStore(SqlStore):
             raise _AnotherServer
 
     def _prepare(self, writer: SqlSession, change: Change) -> None:
-        """Lock the budget, maintenances, then scopes, in one round trip, and check their versions."""
+        """Lock the budget, maintenances, then scopes. Their versions are checked when the writes are answered, too.
+
+        A change that relied on other versions is rolled back.
+        """
         known = {m.id: m.version for m in change.maintenances}
         ids = sorted({*known, *change.wakes})
         server = writer.query("server")
@@ -254,12 +278,16 @@ class PostgresStore(SqlStore):
         maintenances = writer.query(lock, ids=writer.as_list(ids)) if ids or change.frees_budget else ()
         scopes = query_versions(writer, change)
         held = query_held(writer, change)
-        self._recognise(server)
-        check_versions(change, scopes)
-        check_not_held(held)
-        for row in maintenances:
-            if known.get(row["id"], row["version"]) != row["version"]:
-                raise Conflict(f"maintenance {row['id']} was changed by another request or node")
+
+        def check() -> None:
+            self._recognise(server)
+            check_versions(change, scopes)
+            check_not_held(held)
+            for row in maintenances:
+                if known.get(row["id"], row["version"]) != row["version"]:
+                    raise Conflict(f"maintenance {row['id']} was changed by another request or node")
+
+        writer.check_later(check)
 
     def _announce(self, writer: SqlSession, change: Change) -> None:
         versions = {scope.name: scope.version + 1 for scope in change.scopes} | dict.fromkeys(change.removed_scopes, 0)

@@ -10,7 +10,8 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Generic, Protocol, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.model import (
@@ -20,7 +21,6 @@ from forewarn.core.model import (
     Event,
     EventType,
     Host,
-    HostMode,
     Machine,
     Maintenance,
     Order,
@@ -48,10 +48,6 @@ class Row(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
     def __getitem__(self, which: Any, /) -> Any: ...
-
-
-def _optional(coder: Coder) -> Coder:
-    return lambda value: None if value is None else coder(value)
 
 
 @lru_cache(maxsize=4_096)
@@ -164,11 +160,9 @@ _TEXT: Coders = {
     int: (None, None),
     bool: (int, bool),
     datetime: (time_text, _time),
-    datetime | None: (_optional(time_text), _optional(_time)),
     tuple[str, ...]: (_texts_text, _texts),
     Mapping[EventType, int]: (_notices_text, _notices),
     Mapping[str, str]: (_labels_text, read_labels),
-    HostMode | None: (_optional(str), _optional(HostMode)),
     Mapping[str, Window]: (_windows_text, _windows),
     Mapping[str, NoGoTime]: (_no_go_times_text, _no_go_times),
 }
@@ -177,11 +171,9 @@ _NATIVE: Coders = {
     int: (None, None),
     bool: (None, None),
     datetime: (None, _in_utc),
-    datetime | None: (None, _optional(_in_utc)),
     tuple[str, ...]: (list, tuple),
     Mapping[EventType, int]: (_notices_text, _notices),
     Mapping[str, str]: (_labels_text, read_labels),
-    HostMode | None: (_optional(str), _optional(HostMode)),
     Mapping[str, Window]: (_windows_text, _windows),
     Mapping[str, NoGoTime]: (_no_go_times_text, _no_go_times),
 }
@@ -194,7 +186,8 @@ _COLUMN_OF_FIELD = {"observed_published_at": "told", "approval_mode": "approval"
 class Codec(Generic[T]):
     """Convert objects of one class to query values and rows to objects; `apart` are fields kept in other tables.
 
-    The functions are compiled for the class: this work is a third of a tick of many maintenances.
+    The functions are compiled for the class: this work is a third of a tick of many maintenances. Rows of the bench: events
+    in batches, and one event per commit.
     """
 
     def __init__(self, coders: Coders, cls: type[T], *apart: str, by_name: bool = False) -> None:
@@ -206,10 +199,11 @@ class Codec(Generic[T]):
         self._by_name = by_name
         self._width = 0
         self._decode: Callable[..., T] = cls
+        self._last: tuple[Row | None, T | None] = (None, None)
         known: dict[str, Coder] = {}
         values = [
-            f"{column!r}: {_call(known, to_sql, f'instance.{name}')}"
-            for name, column, (to_sql, _) in zip(self._names, self._columns, self._coders, strict=True)
+            f"{column!r}: {_call(known, to_sql, f'instance.{name}', optional=optional)}"
+            for name, column, (to_sql, _, optional) in zip(self._names, self._columns, self._coders, strict=True)
         ]
         self.encode: Callable[[T], Values] = eval(f"lambda instance: {{{', '.join(values)}}}", known)  # noqa: S307
 
@@ -221,29 +215,43 @@ class Codec(Generic[T]):
             self._width = len(row)
         return self._decode(row, **apart)
 
+    def decode_again(self, row: Row) -> T:
+        """Decode a row that seldom differs from the last one, such as the rules of the fleet."""
+        known, instance = self._last
+        if instance is None or known != row:
+            instance = self.decode(row)
+            self._last = (row, instance)
+        return instance
+
     def _compiled_decode(self, columns: list[str]) -> Callable[..., T]:
         known: dict[str, Any] = {"cls": self._cls}
         values = []
-        for name, column, (_, from_sql) in zip(self._names, self._columns, self._coders, strict=True):
+        for name, column, (_, from_sql, optional) in zip(self._names, self._columns, self._coders, strict=True):
             position = repr(column) if self._by_name else columns.index(column)
-            values.append(f"{name}={_call(known, from_sql, f'row[{position}]')}")
+            values.append(f"{name}={_call(known, from_sql, f'row[{position}]', optional=optional)}")
         compiled: Callable[..., T] = eval(f"lambda row, **apart: cls({', '.join(values)}, **apart)", known)  # noqa: S307
         return compiled
 
 
-def _call(known: dict[str, Any], coder: Coder | None, value: str) -> str:
+def _call(known: dict[str, Any], coder: Coder | None, value: str, *, optional: bool) -> str:
     """Return the source of a value, or of the call that converts it; `known` gets the converting function."""
     if coder is None:
         return value
+    if optional:
+        return f"(None if (value := {value}) is None else {_call(known, coder, 'value', optional=False)})"
     name = f"coder_{len(known)}"
     known[name] = coder
     return f"{name}({value})"
 
 
-def _coders(coders: Coders, hint: object) -> tuple[Coder | None, Coder | None]:
+def _coders(coders: Coders, hint: object) -> tuple[Coder | None, Coder | None, bool]:
+    """Return how values of this type are written and read, and whether they may be None."""
+    optional = isinstance(hint, UnionType)
+    if optional:
+        (hint,) = (each for each in get_args(hint) if each is not NoneType)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return str, {str(member): member for member in hint}.__getitem__
-    return coders[hint]
+        return str, {str(member): member for member in hint}.__getitem__, optional
+    return (*coders[hint], optional)
 
 
 class Rows:

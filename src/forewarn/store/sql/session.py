@@ -1,6 +1,6 @@
 """The open transaction that the code of the SQL stores works with. Each store implements it on its driver."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from forewarn.core.errors import ForewarnError
@@ -25,6 +25,9 @@ class SqlSession(Protocol):
         self, name: str, values: Iterable[Values], /, error_if_unchanged: ForewarnError | None = None
     ) -> None:
         """Run the query for each set of values. Raise `error_if_unchanged`, if given, unless each changed one row."""
+
+    def check_later(self, check: Callable[[], None], /) -> None:
+        """Call `check`, which raises if the transaction must not be committed, at the latest before the commit."""
 
     def check_row_counts(self) -> None:
         """Raise the `error_if_unchanged` of a query that did not change its rows."""

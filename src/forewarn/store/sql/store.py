@@ -17,6 +17,7 @@ from forewarn.core.errors import Conflict, InvariantBroken
 from forewarn.core.fleet_rules import FleetRules, FleetUse
 from forewarn.core.model import (
     OPEN,
+    UNSTARTED,
     Approval,
     AuditEntry,
     Event,
@@ -113,12 +114,10 @@ class SqlStore:
             hosts = reader.query("hosts_by_name", names=reader.as_list(focus.hosts)) if focus.hosts else ()
             machines = _machines(reader, focus)
             read = _current_events if focus.current_waves else _events
-            found, maintenance_ids, scopes, unread, known = read(reader, focus, {scope for scope, _ in machines})
+            found, maintenance_ids, scopes, unread, known, details = read(
+                reader, focus, {scope for scope, _ in machines}
+            )
             self._recognise(server)
-            ids = reader.as_list(found)
-            approvals = () if focus.document_only else reader.query("approvals_of_events", ids=ids)
-            order_ids = reader.as_list(dict.fromkeys((*found, *focus.events)))
-            orders = () if focus.document_only else reader.query("orders_of_events", ids=order_ids)
             of_hosts = [i for i in maintenance_ids if i not in known or known[i].host_mode is not None]
             host_orders = (
                 reader.query("orders_of_hosts", ids=reader.as_list(of_hosts))
@@ -137,10 +136,11 @@ class SqlStore:
             rules_and_holds = list(rules_and_holds)
             clock_hold = next((reader.rows.hold.decode(row) for row in rules_and_holds if row["trusted"]), None)
             store_hold = next((reader.rows.store_hold.decode(row) for row in rules_and_holds if row["held"]), None)
-            rules = (reader.rows.fleet_rules.decode(row) for row in rules_and_holds if focus.reads_rules)
-            fleet_rules = next(rules, FleetRules())
+            rules = [reader.rows.fleet_rules.decode_again(row) for row in rules_and_holds if focus.reads_rules]
+            fleet_rules = rules[0] if rules else FleetRules()
             use = _FleetUseRows(reader) if fleet_rules.has_budget else None
-            events = _with_approvals(reader, found, approvals)
+            events = _with_approvals(reader, found, (row for approvals, _ in details for row in approvals))
+            orders = [row for _, of_events in details for row in of_events]
             others = scopes_to_examine(fleet_rules, [row["name"] for row in scopes], events.values())
             other_scopes = reader.query("scopes_by_name", names=reader.as_list(sorted(others))) if others else ()
             return Snapshot(
@@ -240,19 +240,22 @@ class SqlStore:
                 self._write_machines(writer, change.machines)
             if change.hosts or change.removed_hosts:
                 writing.write_hosts(writer, change)
-            writing.write_maintenances(writer, change)
-            used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
-            writer.execute_many(
-                "put_event", (writer.rows.event.encode(e) for e in change.events), error_if_unchanged=used_id
-            )
-            recorded = Conflict("the same approval is already recorded")
-            writer.execute_many(
-                "add_approval", (writer.rows.approval.encode(a) for a in change.approvals), error_if_unchanged=recorded
-            )
-            writer.execute_many("put_order", (writer.rows.order.encode(o) for o in change.orders))
-            writer.execute_many(
-                "wake_maintenance", ({"id": i, "at": writer.rows.time(change.at)} for i in change.wakes)
-            )
+            if change.maintenances:
+                writing.write_maintenances(writer, change)
+            if change.events:
+                used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
+                writer.execute_many(
+                    "put_event", map(writer.rows.event.encode, change.events), error_if_unchanged=used_id
+                )
+            if change.approvals:
+                recorded = Conflict("the same approval is already recorded")
+                approvals = map(writer.rows.approval.encode, change.approvals)
+                writer.execute_many("add_approval", approvals, error_if_unchanged=recorded)
+            if change.orders:
+                writer.execute_many("put_order", map(writer.rows.order.encode, change.orders))
+            if change.wakes:
+                at = writer.rows.time(change.at)
+                writer.execute_many("wake_maintenance", ({"id": i, "at": at} for i in change.wakes))
             if change.tokens or change.removed_tokens or change.receipts:
                 writing.write_tokens(writer, change)
             if change.hooks or change.removed_hooks:
@@ -570,39 +573,61 @@ def _with_addresses(
     }
 
 
-_EventRows = tuple[dict[str, Row], list[str], Iterable[Row], dict[str, UnreadEvents], dict[str, Maintenance]]
+# The approvals of some events, and their orders.
+_Details = tuple[Iterable[Row], Iterable[Row]]
+_EventRows = tuple[
+    dict[str, Row], list[str], Iterable[Row], dict[str, UnreadEvents], dict[str, Maintenance], list[_Details]
+]
+
+
+def _details(reader: SqlSession, focus: Focus, found: Iterable[Row], others: Iterable[str] = ()) -> _Details:
+    """Send the queries for what belongs to these events, and for the orders with these other ids."""
+    rows = {row["id"]: row for row in found}
+    if focus.document_only:
+        return (), ()
+    approvals = reader.query("approvals_of_events", ids=reader.as_list(rows))
+    # An event has no order before it starts: a tick reads none for it.
+    with_order = [i for i, row in rows.items() if not focus.current_waves or row["status"] not in UNSTARTED]
+    with_order += [i for i in others if i not in rows]
+    return approvals, reader.query("orders_of_events", ids=reader.as_list(with_order)) if with_order else ()
 
 
 def _current_events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
-    """Return what a tick of these maintenances needs, as `_events` does, with what it leaves out, and all the maintenances."""
+    """Return what a tick of these maintenances needs, as `_events` does, with what it leaves out, and all the maintenances.
+
+    What is not needed for the next query is sent with it. Rows of the bench: transitions on PostgreSQL.
+    """
     found, unread, maintenances = _of_current_waves(reader, focus.maintenances)
     names = names | {row["scope"] for row in found if row["ended"] is None}
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
-    known = {row["maintenance_id"] for row in reader.query("maintenances_in_scopes", names=listed)}
+    in_scopes = reader.query("maintenances_in_scopes", names=listed)
+    details = [_details(reader, focus, found, focus.events)]
+    known = {row["maintenance_id"] for row in in_scopes}
     others = sorted(known.difference(focus.maintenances))
     if others:
         more, more_unread, more_maintenances = _of_current_waves(reader, others)
+        details.append(_details(reader, focus, more))
         found += more
         unread |= more_unread
         maintenances = dict(sorted((maintenances | more_maintenances).items()))
     rows = {row["id"]: row for row in found}
-    return rows, [*dict.fromkeys(focus.maintenances), *others], scopes, unread, maintenances
+    return rows, [*dict.fromkeys(focus.maintenances), *others], scopes, unread, maintenances, details
 
 
 def _of_current_waves(
     reader: SqlSession, ids: Collection[str]
 ) -> tuple[list[Row], dict[str, UnreadEvents], dict[str, Maintenance]]:
     """Return the current events of these maintenances; all events of those whose ticks need all, or that have no open one."""
-    rows = reader.query("maintenances_by_id", ids=reader.as_list(ids))
+    listed = reader.as_list(ids)
+    rows, current = reader.query("maintenances_by_id", ids=listed), reader.query("events_current", ids=listed)
+    unread = reader.query("events_unread", ids=listed)
     maintenances = {row["id"]: _maintenance(reader, row) for row in rows}
-    partly = [m.id for m in maintenances.values() if not m.ticks_need_all_events]
-    found = list(reader.query("events_current", ids=reader.as_list(partly)))
-    partly = list(dict.fromkeys(row["maintenance_id"] for row in found))
-    unread = reader.query("events_unread", ids=reader.as_list(partly))
+    found = [row for row in current if not maintenances[row["maintenance_id"]].ticks_need_all_events]
+    partly = {row["maintenance_id"] for row in found}
     if whole := set(ids).difference(partly):
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(whole), names=reader.as_list([]))
-    return found, {row["maintenance_id"]: _unread(reader, row) for row in unread}, maintenances
+    return found, {i: _unread(reader, row) for row in unread if (i := row["maintenance_id"]) in partly}, maintenances
 
 
 def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
@@ -626,7 +651,8 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
     if focus.whole_maintenances:
         read = listed if focus.open_events else reader.as_list([])
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
-    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}, {}
+    details = _details(reader, focus, found, focus.events)
+    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}, {}, [details]
 
 
 def _others(reader: SqlSession, focus: Focus, names: object) -> Iterable[Row]:
@@ -655,6 +681,8 @@ class _FleetUseRows:
 def _no_go_machines(
     reader: SqlSession, rules: FleetRules, machines: Iterable[MachineKey], events: Iterable[Event]
 ) -> dict[str, frozenset[MachineKey]]:
+    if not rules.no_go_times:
+        return {}
     keys = machines_to_examine(rules, machines, events)
     found = reader.query("labels_by_key", keys=reader.as_pairs(sorted(keys))) if keys else ()
     labelled = (

@@ -33,23 +33,28 @@ def check_not_held(found: Iterable[Row]) -> None:
 
 def write_inventory(writer: SqlSession, change: Change) -> None:
     """Write scopes, remove scopes and machines, and clear the identities of machines; `write_machines` does the rest."""
-    writer.execute_many("remove_machine", ({"scope": scope, "name": name} for scope, name in change.removed_machines))
+    if change.removed_machines:
+        writer.execute_many(
+            "remove_machine", ({"scope": scope, "name": name} for scope, name in change.removed_machines)
+        )
     new = {name for name, version in change.expect if version == 0}
-    added = [writer.rows.scope.encode(s) for s in change.scopes if s.name in new]
-    writer.execute_many(
-        "add_scope", added, error_if_unchanged=Conflict("a scope that the change creates exists already")
-    )
+    if new:
+        exists = Conflict("a scope that the change creates exists already")
+        added = [writer.rows.scope.encode(s) for s in change.scopes if s.name in new]
+        writer.execute_many("add_scope", added, error_if_unchanged=exists)
     writer.execute_many("put_scope", (writer.rows.scope.encode(s) for s in change.scopes if s.name not in new))
     # A new scope has no machines yet.
     keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines if m.scope not in new]
-    writer.execute_many("clear_addresses", keys)
-    writer.execute_many("clear_instance_id", keys)
-    writer.execute_many("remove_scope", ({"name": name} for name in change.removed_scopes))
+    if keys:
+        writer.execute_many("clear_addresses", keys)
+        writer.execute_many("clear_instance_id", keys)
+    if change.removed_scopes:
+        writer.execute_many("remove_scope", ({"name": name} for name in change.removed_scopes))
 
 
 def write_machines(writer: SqlSession, machines: Sequence[Machine]) -> None:
     """Add or replace machines, and add their addresses."""
-    writer.execute_many("put_machine", (writer.rows.machine.encode(m) for m in machines))
+    writer.execute_many("put_machine", map(writer.rows.machine.encode, machines))
     writer.execute_many(
         "put_address",
         (
@@ -74,16 +79,16 @@ def write_hosts(writer: SqlSession, change: Change) -> None:
 
 def write_maintenances(writer: SqlSession, change: Change) -> None:
     by_id = sorted(change.maintenances, key=attrgetter("id"))
-    added = [writer.rows.maintenance.encode(m) for m in by_id if not m.version]
-    writer.execute_many(
-        "add_maintenance", added, error_if_unchanged=Conflict("a maintenance that the change creates exists already")
-    )
-    targets: list[Values] = [
-        {"maintenance_id": m.id, "targets": targets_text(m.targets), "strategy": strategy_text(m.strategy)}
-        for m in by_id
-        if m.targets and not m.version
-    ]
-    writer.execute_many("add_targets", targets)
+    new = [m for m in by_id if not m.version]
+    if new:
+        exists = Conflict("a maintenance that the change creates exists already")
+        writer.execute_many("add_maintenance", map(writer.rows.maintenance.encode, new), error_if_unchanged=exists)
+        targets: list[Values] = [
+            {"maintenance_id": m.id, "targets": targets_text(m.targets), "strategy": strategy_text(m.strategy)}
+            for m in new
+            if m.targets
+        ]
+        writer.execute_many("add_targets", targets)
     updated = [writer.rows.maintenance.encode(m) for m in by_id if m.version]
     writer.execute_many(
         "update_maintenance",

@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from json.encoder import encode_basestring_ascii as encode_text
@@ -66,12 +66,15 @@ class SqliteSession:
             if changed != len(batch) and error_if_unchanged is not None:
                 raise error_if_unchanged
 
+    def check_later(self, check: Callable[[], None], /) -> None:
+        check()
+
     def check_row_counts(self) -> None:
         """Do nothing: `execute_many` has checked already."""
 
     def as_list(self, values: Iterable[object], /) -> str:
         # Much faster than json.dumps, and called for almost every query.
-        return f"[{','.join(encode_text(each) if isinstance(each, str) else str(each) for each in values)}]"
+        return f"[{','.join([encode_text(each) if isinstance(each, str) else str(each) for each in values])}]"
 
     def as_pairs(self, keys: Iterable[tuple[str, str]], /) -> str:
         return json.dumps(list(keys))
