@@ -8,9 +8,13 @@ import pytest
 
 from forewarn.core.errors import InvalidSettings
 from forewarn.core.fleet import parse_fleet
+from forewarn.core.model import Machine, Scope, ScopeKind
 from forewarn.endpoint import identity
+from forewarn.endpoint.callers import Callers
 from forewarn.endpoint.connection import _plain_address
-from forewarn.store import AuditQuery
+from forewarn.endpoint.document_state import DocumentState, Moment, ScopeView
+from forewarn.store import AuditQuery, MachineIdentity
+from tests.support.builders import START
 from tests.support.guest_service import (
     FLEET,
     OPERATOR,
@@ -93,6 +97,43 @@ scope = "tenant"
 name = "elsewhere"
 addresses = ["127.0.0.61"]
 """
+
+
+def callers_at_bridge() -> tuple[Callers, MachineIdentity, MachineIdentity, ScopeView]:
+    """A machine that has a whole interface and one that has an address there; the first is loaded, the second is not yet."""
+    callers, view = Callers(), ScopeView(DocumentState(Scope(name="lab", kind=ScopeKind.STANDALONE), ()), Moment(START))
+    router = MachineIdentity.of(Machine(scope="lab", name="router", interface="br0"))
+    web = MachineIdentity.of(Machine(scope="lab", name="web", interface="br0", addresses=("10.0.0.5",)))
+    callers.put(router, view)
+    return callers, router, web, view
+
+
+def test_no_other_machine_is_taken_for_one_that_is_not_loaded() -> None:
+    """A machine with a whole interface answers for its addresses only when all machines are loaded."""
+    callers, _, web, view = callers_at_bridge()
+    assert callers.at("br0", "10.0.0.5") is None
+    callers.put(web, view)
+    callers.complete = True
+    found, other = callers.at("br0", "10.0.0.5"), callers.at("br0", "10.0.0.6")
+    assert found is not None
+    assert other is not None
+    assert (found.name, other.name) == ("web", "router")
+
+
+def test_a_machine_that_gets_an_address_gets_its_connections() -> None:
+    """The machine with the whole interface gets a new record, so that open connections are identified again."""
+    callers, router, web, view = callers_at_bridge()
+    callers.complete = True
+    before = callers.at("br0", "10.0.0.5")
+    assert before is not None
+    callers.put(web, view)
+    assert before.view is None
+    after = callers.at("br0", "10.0.0.6")
+    assert after is not None
+    assert (after.name, after.view, callers.named("lab", "router")) == ("router", view, after)
+    callers.put(web, view)
+    callers.put(router, view)
+    assert callers.at("br0", "10.0.0.6") is after
 
 
 def test_a_machine_is_identified_by_its_interface() -> None:

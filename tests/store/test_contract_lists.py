@@ -844,7 +844,7 @@ def test_events_of_a_host_are_those_of_its_machines(store: Store) -> None:
         (EventQuery(text="für größe ω"), []),
         (EventQuery(text="_"), []),
     ],
-    ids=str,
+    ids=lambda value: value.text if isinstance(value, EventQuery) else "-".join(value),
 )
 def test_events_are_found_by_a_part_of_what_names_them(store: Store, query: EventQuery, expected: list[str]) -> None:
     """One id, the type, the description, or scope and name of one machine, in any case of ASCII, in every call."""

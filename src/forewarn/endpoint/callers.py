@@ -43,6 +43,7 @@ class Callers:
         self.by_key: dict[str, Caller] = {}
         self.by_instance_id: dict[str, Caller] = {}
         self._by_scope: dict[str, dict[str, Caller]] = {}
+        self.complete = False  # until all machines are loaded, a caller that is not found may be a machine
 
     def __len__(self) -> int:
         return sum(map(len, list(self._by_scope.values())))
@@ -54,13 +55,17 @@ class Callers:
         """Return the machine at an address, at an interface and address, or at an interface alone."""
         if not interface:
             return self.by_key.get(address)
-        return self.by_key.get(_key(interface, address)) or self.by_key.get(_key(interface, ""))
+        exact = self.by_key.get(_key(interface, address))
+        # The machine with this interface and address may not be loaded yet: no other machine may be taken for it.
+        return exact or (self.by_key.get(_key(interface, "")) if self.complete else None)
 
     def put(self, machine: MachineIdentity, view: ScopeView) -> None:
         """Add or update a machine. It keeps its record, which connections hold, unless it lost an identity or its scope."""
         name, instance_id, addresses = machine.name, machine.instance_id, machine.addresses
         # The same as `_keys_of` for most machines, without the call.
         keys = addresses[0] if not machine.interface and len(addresses) == 1 else _keys_of(machine)
+        if machine.interface and any(key not in self.by_key for key in _each(keys)):
+            self._renew(self.by_key.get(_key(machine.interface, "")))
         of_scope = self._by_scope.get(view.name)
         if of_scope is None:
             of_scope = self._by_scope[view.name] = {}
@@ -96,6 +101,20 @@ class Callers:
             by_key[address] = of_scope[name] = Caller(
                 scope, name, view, machine.update_domain, machine.fault_domain, address, instance_id
             )
+
+    def _renew(self, whole: Caller | None) -> None:
+        """Replace the record of a machine with a whole interface, of which another machine gets an address.
+
+        Connections from that address hold the old record, so they are identified again.
+        """
+        if whole is None or whole.view is None:
+            return
+        identity = (whole.update_domain, whole.fault_domain, whole.keys, whole.instance_id)
+        renewed = self._by_scope[whole.scope][whole.name] = Caller(whole.scope, whole.name, whole.view, *identity)
+        self.by_key |= dict.fromkeys(_each(whole.keys), renewed)
+        if whole.instance_id:
+            self.by_instance_id[whole.instance_id] = renewed
+        whole.view = None
 
     def remove(self, key: tuple[str, str]) -> None:
         scope, name = key

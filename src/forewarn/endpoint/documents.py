@@ -75,12 +75,12 @@ class Documents:
         self.on_views_changed: Callable[[list[ScopeView]], None] = lambda _: None
         self.rendered_states = 0
         self.enablements = 0
-        self.loaded = False  # until then, a caller that is not in memory may be a machine
 
     def load(self) -> None:
         """Read everything, at start. The 24 h after which a silent scope is disabled begin anew for every enabled scope.
 
-        Guests of machines that are in memory are answered meanwhile. The inventory changes only after this returns.
+        Guests of machines that are in memory are answered meanwhile. On a shared store, the follower reads what other nodes
+        change meanwhile when it starts, after this returns; a load that takes longer than `max_stale` is answered with 503.
         """
         if self._max_stale_s is not None:
             self.fresh_until_s = self._monotonic() + self._max_stale_s
@@ -92,7 +92,7 @@ class Documents:
                     view = self.views.get(scope)
                     if view is not None:  # else the scope was just added, and that change is still to be reported
                         self.callers.put_all(of_scope, view)
-        self.loaded = True
+        self.callers.complete = True
 
     @property
     def shared(self) -> bool:

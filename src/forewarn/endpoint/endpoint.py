@@ -104,7 +104,7 @@ class EndpointState:
 
     def response_to_unknown(self) -> Response:
         """Return the response to a caller that is no known machine. Until all machines are loaded, it may be one."""
-        if not self.documents.loaded:
+        if not self.callers.complete:
             return protocol.UNAVAILABLE
         self.counters.unknown += 1
         return protocol.NOT_FOUND

@@ -36,6 +36,8 @@ from forewarn.store.texts import time_text, with_nul, without_nul
 T = TypeVar("T")
 Values = dict[str, object]
 Coder = Callable[[Any], Any]
+# Targets may name 10,000 machines: a cache of such texts would hold gigabytes.
+MAX_CACHED_CHARS = 4_096
 
 
 class Row(Protocol):
@@ -97,11 +99,15 @@ def targets_text(targets: Targets) -> str:
     return json.dumps(named, ensure_ascii=False)
 
 
-@lru_cache(maxsize=4_096)
 def read_targets(text: str | None) -> Targets | None:
-    """Parse targets. Cached: they never change and are read at every tick."""
+    """Parse targets. Short ones are cached: they never change and are read at every tick."""
     if text is None:
         return None
+    return _parsed_targets(text) if len(text) <= MAX_CACHED_CHARS else _parsed_targets.__wrapped__(text)
+
+
+@lru_cache(maxsize=4_096)
+def _parsed_targets(text: str) -> Targets:
     found = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
     return Targets(**found | {"machines": tuple((scope, name) for scope, name in found.get("machines", ()))})
 
