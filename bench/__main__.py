@@ -24,6 +24,7 @@ from bench import (
     poll,
     portal,
     scale,
+    simulation,
     transitions,
 )
 from bench.fleet import MACHINES_PER_SCOPE
@@ -38,6 +39,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Verdict]]] = {
     "transitions": transitions.run,
     "scale": scale.run,
     "planning": planning.run,
+    "simulation": simulation.run,
     "lists": lists.run,
     "portal": portal.run,
     "poll": poll.run,
