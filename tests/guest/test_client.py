@@ -347,7 +347,8 @@ def test_a_long_poll_can_be_interrupted() -> None:
         assert client.next() is not None
         waiting = threading.Thread(target=client.next)
         waiting.start()
-        until(lambda: polls == ["", "wait=59"])
+        # How long it waits depends on how long the first request took.
+        until(lambda: [each.partition("=")[0] for each in polls] == ["", "wait"])
         client.interrupt()
         waiting.join(PATIENCE_S)
         assert not waiting.is_alive()
