@@ -1,4 +1,4 @@
-"""How the embedded store saves a fleet into empty tables: as it saves single machines, with the same rules and indexes."""
+"""How the SQLite store saves a fleet into empty tables: as it saves single machines, with the same rules and indexes."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -185,11 +185,12 @@ class PreviewRun:
         for _ in range(max_steps):
             before = self._state(draft, moving)
             advance(draft, moving, 0, self._new_id)
-            if _progress(draft) > progress:
-                missed_windows = 0
-            elif _replaced(draft) > replaced:
-                missed_windows += 1
+            last_progress, last_replaced = progress, replaced
             progress, replaced = _progress(draft), _replaced(draft)
+            if progress > last_progress:
+                missed_windows = 0
+            elif replaced > last_replaced:
+                missed_windows += 1
             if missed_windows > MAX_MISSED_WINDOWS or not self._goes_on(draft):
                 break
             self._note_codes(draft, codes)
