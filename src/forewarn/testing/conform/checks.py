@@ -357,8 +357,9 @@ def killed_before_approving(trial: Trial) -> None:
     event = trial.schedule()
     trial.start()
     trial.until(
-        lambda: any(event.id in each.approves for each in trial.requests), "the agent tries to approve the event"
-    )
+        lambda: any(event.id in each.approves and each.status is not None for each in trial.requests),
+        "the agent tries to approve the event",
+    )  # answered with 503: until then the approval could still succeed when the fault is gone
     trial.agent.kill()
     trial.emulator.set_faults(())
     trial.start()
