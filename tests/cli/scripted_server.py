@@ -7,6 +7,7 @@ import threading
 
 from forewarn.cli.client import Client
 from forewarn.cli.server_lookup import Server
+from tests.support.waiting import PATIENCE_S
 
 SECRET = "fw_not-to-be-shown"
 
@@ -25,7 +26,8 @@ class ScriptedServer:
         self._responses = list(responses)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         for prepared in self._responses:
@@ -33,24 +35,32 @@ class ScriptedServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            with connection:
+            with connection, contextlib.suppress(OSError):
                 self.requests.append(_read_request(connection))
-                with contextlib.suppress(OSError):
-                    connection.sendall(prepared)
+                connection.sendall(prepared)
 
     def client(self, token: str = SECRET) -> Client:
         return Client(Server(url=self.url, token=token, token_from="FOREWARN_TOKEN" if token else ""))
 
     def close(self) -> None:
+        """End the thread first. A thread that still accepts could take a connection of the next server with the same number."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(PATIENCE_S)
         self._socket.close()
 
 
 def _read_request(connection: socket.socket) -> str:
     received = b""
     while b"\r\n\r\n" not in received:
-        received += connection.recv(65_536)
+        received += _receive(connection)
     head, _, body = received.partition(b"\r\n\r\n")
     length = next((int(h.split(b":")[1]) for h in head.split(b"\r\n") if h.lower().startswith(b"content-length")), 0)
     while len(body) < length:
-        body += connection.recv(65_536)
+        body += _receive(connection)
     return (head + b"\r\n\r\n" + body).decode()
+
+
+def _receive(connection: socket.socket) -> bytes:
+    if not (received := connection.recv(65_536)):
+        raise ConnectionError("the client hung up")
+    return received

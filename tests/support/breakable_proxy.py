@@ -40,6 +40,7 @@ class BreakableProxy:
             self._responses_flow.set()
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         self.break_connections()
 
