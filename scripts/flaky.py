@@ -38,7 +38,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20, metavar="N", help="how often each part runs (20)")
     parser.add_argument("--busy", type=int, default=BUSY_LOOPS, metavar="N", help=f"busy loops ({BUSY_LOOPS})")
-    parser.add_argument("--pause-ms", type=int, default=MAX_PAUSE_MS, metavar="MS", help=f"longest pause ({MAX_PAUSE_MS})")
+    parser.add_argument(
+        "--pause-ms", type=int, default=MAX_PAUSE_MS, metavar="MS", help=f"longest pause ({MAX_PAUSE_MS})"
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these: {', '.join(PARTS)}")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
@@ -114,7 +116,9 @@ def _pause_processes(mark: bytes, max_pause_s: float, ended: threading.Event) ->
     choose = random.Random()
     while not ended.wait(NEXT_PAUSE_S):
         if processes := marked_processes(mark):
-            threading.Thread(target=_pause, args=(choose.choice(processes), choose.uniform(0, max_pause_s), ended)).start()
+            threading.Thread(
+                target=_pause, args=(choose.choice(processes), choose.uniform(0, max_pause_s), ended)
+            ).start()
 
 
 def _pause(process_id: int, seconds: float, ended: threading.Event) -> None:
@@ -127,20 +131,22 @@ def _pause(process_id: int, seconds: float, ended: threading.Event) -> None:
 
 
 def marked_processes(mark: bytes) -> list[int]:
-    """Return the ids of the processes that have `mark` in their environment and were not stopped by anyone."""
+    """Return the ids of the processes that have `mark` in their environment and may be stopped."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (folder / "environ").read_bytes().split(b"\0") and _state(folder) in "RSD":
+            if mark in (folder / "environ").read_bytes().split(b"\0") and _may_be_stopped(folder):
                 found.append(int(folder.name))
         except OSError:
             continue  # it has ended, or belongs to someone else
     return found
 
 
-def _state(folder: Path) -> str:
-    """Return the letter of the process's state. The name before it may hold any character."""
-    return (folder / "stat").read_text("utf-8", "replace").rpartition(") ")[2][0]
+def _may_be_stopped(folder: Path) -> bool:
+    """Whether the process runs or sleeps, and is not the job of a shell with job control, which would notice."""
+    # The name of the program, in parentheses before this, may hold any character.
+    state, _, group, session, *_ = (folder / "stat").read_text("utf-8", "replace").rpartition(") ")[2].split()
+    return state in "RSD" and (group != folder.name or session == folder.name)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -242,18 +243,18 @@ class Bed:
         return True
 
     def _serve_disk(self, guest: Guest) -> None:
-        socket = guest.disk.with_suffix(".socket")
+        address = guest.disk.with_suffix(".socket")
         server = subprocess.Popen(
             [
                 *self._enter(), "qemu-storage-daemon",
                 "--blockdev", f"file,node-name=disk,filename={guest.disk}",
-                "--nbd-server", f"addr.type=unix,addr.path={socket},max-connections=0",
+                "--nbd-server", f"addr.type=unix,addr.path={address},max-connections=0",
                 "--export", "nbd,id=disk,node-name=disk,name=disk,writable=on",
             ],
             stdin=subprocess.DEVNULL, start_new_session=True, env=_environment(),
         )  # fmt: skip
         self.disk_servers.append(server)
-        _until(socket.exists)
+        _until(lambda: accepts_connections(address))
 
     def _enter(self) -> list[str]:
         return ["nsenter", "--target", str(self.first_process), "--net", "--mount", "--pid"]
@@ -321,6 +322,16 @@ def _make_disk(disk: Path, content: Path, files: Mapping[str, str]) -> None:
     )  # fmt: skip
     with disk.open("r+b") as file:
         file.truncate(DISK_MIB * MIB + BLOCK_BYTES)
+
+
+def accepts_connections(path: Path) -> bool:
+    """Whether someone listens on the Unix socket. It exists a moment before that."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def _until(condition: Callable[[], object], detail: Callable[[], str] = lambda: "") -> None:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from scripts.kvm_bed.bed import accepts_connections
+
 from forewarn.core.fleet import Fleet
 from forewarn.libvirt.connections import HostConnections
 from forewarn.libvirt.importing import SOME_TIME
@@ -80,7 +82,7 @@ class Libvirt:
         lab.write({"start.sh": START})
         lab.start(host, ["unshare", "--mount", "--propagation", "private", "sh", "start.sh"])
         self.uri = f"qemu:///system?socket={lab.folder}/run/libvirt-sock"
-        until((lab.folder / "run" / "libvirt-sock").exists)
+        until(lambda: accepts_connections(lab.folder / "run" / "libvirt-sock"))
 
     def run(self, script: str) -> str:
         return self._host.run(f"export LIBVIRT_DEFAULT_URI='{self.uri}'\n{script}")

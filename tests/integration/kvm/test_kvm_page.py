@@ -17,7 +17,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
-from scripts.kvm_bed.bed import Bed, Guest, start_bed
+from scripts.kvm_bed.bed import Bed, Guest, accepts_connections, start_bed
 
 from tests.support.budget import BUDGET
 from tests.support.guide_blocks import block
@@ -185,7 +185,7 @@ dbus-daemon --system --fork
     socket = libvirt / "run/libvirt-sock"
     socket.unlink()
     (libvirt / "down").unlink()
-    until(socket.exists)
+    until(lambda: accepts_connections(socket))
     site.bed.run_on_host(name, f"chgrp libvirt {socket} && chmod 0770 {socket}")
 
 
