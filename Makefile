@@ -36,8 +36,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 test: setup  ## every check and test, with the time each part took
-	scripts/test_tools
-	$(BIN)/python scripts/test_parts.py
+	$(BIN)/python scripts/test_parts.py --tools
 
 quick: setup  ## format, lint, types, core, stories, store on SQLite and memory, guest, endpoint: about a minute
 	$(BIN)/python scripts/test_parts.py --quick

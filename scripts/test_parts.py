@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -27,13 +27,17 @@ BIN = Path(sys.executable).parent
 LOGS = ROOT / "test-logs"
 SOAK_FACTOR = 10
 
+TOOLS = [str(ROOT / "scripts/test_tools")]
 PYTEST = [str(BIN / "pytest"), "-q", "-p", "no:cacheprovider"]
 COVERED = ["--cov=forewarn.core", "--cov-branch", "--cov-report=term:skip-covered", "--cov-fail-under=100"]
-# After the quick ones the longest first, so that none is left alone at the end. Parts that mostly wait (for other programs, for
-# notices to run, for leases and time limits to end) alternate with parts that compute, so that no core is idle.
+# These run while `scripts/test_tools` still installs what the others need.
+WITHOUT_TOOLS = ("check", "core", "simulation")
+# First those without tools, then the longest, so that none is left alone at the end. Parts that mostly wait (for other programs,
+# for notices to run, for leases and time limits to end) alternate with parts that compute, so that no core is idle.
 PARTS: dict[str, list[str]] = {
     "check": ["make", "--no-print-directory", "check"],
     "core": [*PYTEST, "tests/core", *COVERED],
+    "simulation": [*PYTEST, "tests/sim"],
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
     "testing": [*PYTEST, "tests/testing"],
     "windows": [*PYTEST, "tests/integration/windows"],
@@ -41,7 +45,6 @@ PARTS: dict[str, list[str]] = {
     "browser": [*PYTEST, "-n", "2", "tests/integration/browser"],
     "chaos": [*PYTEST, "-n", "2", "tests/integration/chaos"],
     "operator": [*PYTEST, "tests/operator"],
-    "simulation": [*PYTEST, "tests/sim"],
     "nodes": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/nodes"],
     "guest": [*PYTEST, "tests/guest"],
     "bench": [str(BIN / "python"), "-m", "bench", "--toy"],
@@ -101,6 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--soak", action="store_true", help="run only the long parts, with ten times the budget")
     parser.add_argument("--quick", action="store_true", help="run only what takes little time and no other program")
+    parser.add_argument("--tools", action="store_true", help="install what the parts need beside the first parts")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"run only these: {', '.join(PARTS)}")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
@@ -112,7 +116,7 @@ def main() -> int:
     budget = str(SOAK_FACTOR if arguments.soak else 1)
     environment = {**os.environ, "TEST_BUDGET": budget, "TEST_SHARED_FOLDER": str(shared)}
     try:
-        results = run_all({name: commands[name] for name in names}, environment)
+        results = run_all({name: commands[name] for name in names}, environment, TOOLS if arguments.tools else ())
     finally:
         shutil.rmtree(shared, ignore_errors=True)
     failed = [result for result in results.values() if result.code != 0]
@@ -132,14 +136,23 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run_all(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> dict[str, Result]:
-    """Run the parts in lanes and print a line when each ends."""
+def run_all(
+    commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], tools: Sequence[str] = (), logs: Path = LOGS
+) -> dict[str, Result]:
+    """Run the parts in lanes and print a line when each ends. The command `tools` installs what most of them need."""
     results: dict[str, Result] = {}
-    LOGS.mkdir(exist_ok=True)
-    with ThreadPoolExecutor(LANES) as lanes:
-        for done in as_completed([lanes.submit(run, name, line, environment) for name, line in commands.items()]):
+    logs.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(1) as installer, ThreadPoolExecutor(LANES) as lanes:
+        installation = installer.submit(run, "tools", tools, environment) if tools else None
+
+        def run_part(name: str) -> Result:
+            if installation is not None and name not in WITHOUT_TOOLS and (installed := installation.result()).code:
+                return replace(installed, name=name)
+            return run(name, commands[name], environment)
+
+        for done in as_completed([lanes.submit(run_part, name) for name in commands]):
             result = results[done.result().name] = done.result()
-            (LOGS / f"{result.name}.log").write_text(result.output, "utf-8")
+            (logs / f"{result.name}.log").write_text(result.output, "utf-8")
             print(f"== {len(results)} of {len(commands)}: {result.line()}", flush=True)
     return results
 

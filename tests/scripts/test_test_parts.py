@@ -1,8 +1,15 @@
 """`scripts/test_parts.py` and `scripts/flaky.py`: what is run, and what is printed when something fails."""
 
+import os
+import subprocess
+import uuid
+from pathlib import Path
+
 import pytest
-from scripts.flaky import PROCESSES, in_parallel
-from scripts.test_parts import BIN, PARTS, QUICK, Result, print_failures
+from scripts.flaky import PROCESSES, in_parallel, marked_processes, pauses
+from scripts.test_parts import BIN, PARTS, QUICK, WITHOUT_TOOLS, Result, print_failures, run_all
+
+from tests.support.waiting import PATIENCE_S, until
 
 OUTPUT = """
 FAILED tests/guest/test_e2e.py::test_a[x - y] - AssertionError: no
@@ -52,3 +59,36 @@ def test_flaky_runs_use_twice_as_many_processes_as_cores() -> None:
 def test_the_quick_parts_are_parts() -> None:
     """`make quick` runs nothing that `make test` does not."""
     assert set(QUICK) <= set(PARTS)
+
+
+def test_parts_that_need_tools_wait_for_them(tmp_path: Path) -> None:
+    """The others run meanwhile. Here the installation ends only when one of them has run."""
+    free, installed = tmp_path / "free", tmp_path / "installed"
+    tools = ["sh", "-c", f"until [ -e {free} ]; do sleep 0.02; done; touch {installed}"]
+    commands = {"guest": ["ls", str(installed)], WITHOUT_TOOLS[0]: ["touch", str(free)]}
+    results = run_all(commands, os.environ, tools, tmp_path / "logs")
+    assert {name: result.code for name, result in results.items()} == {"guest": 0, WITHOUT_TOOLS[0]: 0}
+
+
+def test_without_tools_the_parts_that_need_them_fail(tmp_path: Path) -> None:
+    """Their output is that of the installation."""
+    tools = ["sh", "-c", "echo no network; exit 100"]
+    results = run_all({"guest": ["true"], WITHOUT_TOOLS[0]: ["true"]}, os.environ, tools, tmp_path / "logs")
+    assert (results["guest"].name, results["guest"].code, results["guest"].output) == ("guest", 100, "no network\n")
+    assert results[WITHOUT_TOOLS[0]].code == 0
+
+
+def test_pauses_stop_only_the_processes_of_a_run_and_let_them_go_on() -> None:
+    """Processes are known by a variable in their environment. After the block none of them is stopped."""
+    mark = f"FLAKY_RUN={uuid.uuid4()}"
+    environment = {**os.environ, "FLAKY_RUN": mark.partition("=")[2]}
+    with subprocess.Popen(["sleep", "600"], env=environment) as process:
+        stat = Path(f"/proc/{process.pid}/stat")
+        try:
+            until(lambda: marked_processes(mark.encode()) == [process.pid])
+            with pauses(mark, max_pause_s=PATIENCE_S):
+                until(lambda: " T " in stat.read_text())
+                assert marked_processes(mark.encode()) == []
+            until(lambda: " S " in stat.read_text())
+        finally:
+            process.kill()

@@ -13,7 +13,7 @@ from tests.support.budget import BUDGET, chosen_seed
 from tests.support.running_service import RunningService, running_service
 
 SEED = chosen_seed(1)
-EXAMPLES = 12
+EXAMPLES = 8
 
 
 def make_ids(service: RunningService) -> dict[str, str]:
