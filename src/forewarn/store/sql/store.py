@@ -77,6 +77,10 @@ class SqlStore:
         """Open a read transaction: everything read in it is of one moment."""
         raise NotImplementedError
 
+    def _reading_snapshot(self) -> AbstractContextManager[SqlSession]:
+        """Open a read transaction for the queries of `snapshot`."""
+        return self._reading()
+
     def _reading_fleet(self) -> AbstractContextManager[SqlSession]:
         """Open a read transaction that may take long enough for the whole fleet."""
         return self._reading()
@@ -85,11 +89,8 @@ class SqlStore:
         """Open a write transaction: at its end all of it is durable, or nothing happened."""
         raise NotImplementedError
 
-    def _prepare(self, writer: SqlSession, change: Change) -> None:
-        """Check that what the change relied on still holds, and lock it, in order, if other processes can write."""
-        held = writing.query_held(writer, change)
-        writing.check_versions(change, writing.query_versions(writer, change))
-        writing.check_not_held(held)
+    def _lock_maintenances(self, writer: SqlSession, change: Change) -> None:
+        """Lock the maintenances of the change in the order of their ids, if other processes can write."""
 
     def _write_machines(self, writer: SqlSession, machines: Sequence[Machine]) -> None:
         """Add or replace machines that have no addresses in the store."""
@@ -108,7 +109,7 @@ class SqlStore:
     # -- consistent reads
 
     def snapshot(self, focus: Focus) -> Snapshot:
-        with self._reading() as reader:
+        with self._reading_snapshot() as reader:
             server = reader.query("server") if self._servers_change else ()
             rules_and_holds = () if focus.document_only else reader.query("rules_and_holds")
             hosts = reader.query("hosts_by_name", names=reader.as_list(focus.hosts)) if focus.hosts else ()
@@ -234,14 +235,22 @@ class SqlStore:
 
     def apply(self, change: Change) -> None:
         with self._writing() as writer:
-            self._prepare(writer, change)
+            if self._servers_change:
+                server = writer.query("server")
+                writer.check_later(lambda: self._recognise(server))
+            # The order in which every change locks: the budget, maintenances, scopes, the hold of the store.
+            writing.write_reservations(writer, change)
+            self._lock_maintenances(writer, change)
+            if change.maintenances:
+                writing.write_maintenances(writer, change)
+            if change.wakes or change.frees_budget:
+                writing.wake_maintenances(writer, change)
+            writing.check_premises(writer, change)
             if change.scopes or change.removed_scopes or change.machines or change.removed_machines:
                 writing.write_inventory(writer, change)
                 self._write_machines(writer, change.machines)
             if change.hosts or change.removed_hosts:
                 writing.write_hosts(writer, change)
-            if change.maintenances:
-                writing.write_maintenances(writer, change)
             if change.events:
                 used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
                 writer.execute_many(
@@ -253,9 +262,6 @@ class SqlStore:
                 writer.execute_many("add_approval", approvals, error_if_unchanged=recorded)
             if change.orders:
                 writer.execute_many("put_order", map(writer.rows.order.encode, change.orders))
-            if change.wakes:
-                at = writer.rows.time(change.at)
-                writer.execute_many("wake_maintenance", ({"id": i, "at": at} for i in change.wakes))
             if change.tokens or change.removed_tokens or change.receipts:
                 writing.write_tokens(writer, change)
             if change.hooks or change.removed_hooks:

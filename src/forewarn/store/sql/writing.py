@@ -7,28 +7,25 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
 from forewarn.core.model import Machine
 from forewarn.core.operator_model import Hook
-from forewarn.store.sql.rows import Row, Values, strategy_text, targets_text
+from forewarn.store.sql.rows import Values, strategy_text, targets_text
 from forewarn.store.sql.session import SqlSession
 
 
-def query_versions(writer: SqlSession, change: Change) -> Iterable[Row]:
-    return writer.query("versions", names=writer.as_list(name for name, _ in change.expect)) if change.expect else ()
+def check_premises(writer: SqlSession, change: Change) -> None:
+    """Check that the scopes have the versions the decision relied on, and that the store is not held if work begins."""
+    names = writer.as_list(name for name, _ in change.expect)
+    scopes = writer.query("versions", names=names) if change.expect else ()
+    holds = writer.query("lock_store_hold") if change.begins_work else ()
 
+    def check() -> None:
+        versions = {row["name"]: row["version"] for row in scopes}
+        for name, version in change.expect:
+            if versions.get(name, 0) != version:
+                raise Conflict(f"scope {name} was changed by another request or node")
+        if any(row["held"] for row in holds):
+            raise Conflict("the store has been held meanwhile")
 
-def check_versions(change: Change, found: Iterable[Row]) -> None:
-    known = {row["name"]: row["version"] for row in found}
-    for name, version in change.expect:
-        if known.get(name, 0) != version:
-            raise Conflict(f"scope {name} was changed by another request or node")
-
-
-def query_held(writer: SqlSession, change: Change) -> Iterable[Row]:
-    return writer.query("lock_store_hold") if change.begins_work else ()
-
-
-def check_not_held(found: Iterable[Row]) -> None:
-    if any(row["held"] for row in found):
-        raise Conflict("the store has been held meanwhile")
+    writer.check_later(check)
 
 
 def write_inventory(writer: SqlSession, change: Change) -> None:
@@ -97,6 +94,16 @@ def write_maintenances(writer: SqlSession, change: Change) -> None:
     )
 
 
+def wake_maintenances(writer: SqlSession, change: Change) -> None:
+    """Wake the maintenances that the change names, and those that wait for the budget if it frees some."""
+    woken = {
+        "ids": writer.as_list(change.wakes),
+        "waiting_for_budget": change.frees_budget,
+        "at": writer.rows.time(change.at),
+    }
+    writer.execute_many("wake_maintenances", [woken])
+
+
 def write_tokens(writer: SqlSession, change: Change) -> None:
     writer.execute_many("end_sessions_of_token", ({"token_id": token_id} for token_id in change.removed_tokens))
     writer.execute_many("remove_token", ({"id": token_id} for token_id in change.removed_tokens))
@@ -156,10 +163,12 @@ def write_fleet_rules(writer: SqlSession, change: Change) -> None:
         changed = Conflict("the rules of the fleet were changed by another request or node")
         writer.execute_many("update_fleet_rules", rules, error_if_unchanged=changed)
         writer.execute("wake_everything", at=writer.rows.time(change.at))
+
+
+def write_reservations(writer: SqlSession, change: Change) -> None:
+    """Count what the change takes from the budget of the fleet or frees. Before anything else: this locks the budget."""
     if change.reservations is not None:
         reserved = Conflict("another wave was published meanwhile")
         writer.execute_many("reserve", [{"reservations": change.reservations}], error_if_unchanged=reserved)
     if change.frees_budget or change.takes_budget_unasked:
         writer.execute_many("count_use", [{}])
-    if change.frees_budget:
-        writer.execute_many("wake_waiting_for_budget", [{"at": writer.rows.time(change.at)}])
