@@ -148,7 +148,9 @@ class SqlStore:
                 scopes={row["name"]: reader.rows.scope.decode(row) for row in scopes},
                 machines=machines,
                 hosts=_hosts(reader, hosts),
-                maintenances=known or {row["id"]: _maintenance(reader, row) for row in maintenances},
+                maintenances=dict(
+                    sorted([*known.items(), *((row["id"], _maintenance(reader, row)) for row in maintenances)])
+                ),
                 events=events,
                 orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
@@ -586,16 +588,20 @@ _EventRows = tuple[
 ]
 
 
-def _details(reader: SqlSession, focus: Focus, found: Iterable[Row], others: Iterable[str] = ()) -> _Details:
-    """Send the queries for what belongs to these events, and for the orders with these other ids."""
+def _details(reader: SqlSession, focus: Focus, found: Iterable[Row]) -> _Details:
+    """Send the queries for what belongs to these events. An event has no order before it starts: a tick reads none for it."""
     rows = {row["id"]: row for row in found}
+    return _details_of(reader, focus, rows, [i for i, row in rows.items() if row["status"] not in UNSTARTED])
+
+
+def _details_of(reader: SqlSession, focus: Focus, events: Collection[str], orders: Collection[str]) -> _Details:
+    """Send the queries for the approvals of the events with these ids, and for the orders with these ids."""
     if focus.document_only:
         return (), ()
-    approvals = reader.query("approvals_of_events", ids=reader.as_list(rows))
-    # An event has no order before it starts: a tick reads none for it.
-    with_order = [i for i, row in rows.items() if not focus.current_waves or row["status"] not in UNSTARTED]
-    with_order += [i for i in others if i not in rows]
-    return approvals, reader.query("orders_of_events", ids=reader.as_list(with_order)) if with_order else ()
+    return (
+        reader.query("approvals_of_events", ids=reader.as_list(events)) if events else (),
+        reader.query("orders_of_events", ids=reader.as_list(orders)) if orders else (),
+    )
 
 
 def _current_events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
@@ -608,7 +614,7 @@ def _current_events(reader: SqlSession, focus: Focus, names: set[str]) -> _Event
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
     in_scopes = reader.query("maintenances_in_scopes", names=listed)
-    details = [_details(reader, focus, found, focus.events)]
+    details = [_details(reader, focus, found)]
     known = {row["maintenance_id"] for row in in_scopes}
     others = sorted(known.difference(focus.maintenances))
     if others:
@@ -643,8 +649,10 @@ def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
 
 
 def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
-    """Return the events by id, the ids of their maintenances, and the rows of every scope concerned."""
-    named = list(reader.query("events_by_id", ids=reader.as_list(focus.events))) if focus.events else []
+    """Return the events by id, the ids of their maintenances, the rows of every scope concerned, and some maintenances."""
+    named: Iterable[Row] = reader.query("events_by_id", ids=reader.as_list(focus.events)) if focus.events else ()
+    details = [_details_of(reader, focus, focus.events, focus.events)]
+    named = list(named)
     names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
     if focus.maintenances:
         names |= {
@@ -652,13 +660,17 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
         }
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
+    known = {row["maintenance_id"] for row in named} if not focus.document_only else ()
+    maintenances = reader.query("maintenances_by_id", ids=reader.as_list(sorted(known))) if known else ()
     found = [*_others(reader, focus, listed), *named]
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
     if focus.whole_maintenances:
         read = listed if focus.open_events else reader.as_list([])
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
-    details = _details(reader, focus, found, focus.events)
-    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}, {}, [details]
+    others = [row["id"] for row in found if row["id"] not in focus.events]
+    details.append(_details_of(reader, focus, others, others))
+    by_id = {row["id"]: _maintenance(reader, row) for row in maintenances}
+    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}, by_id, details
 
 
 def _others(reader: SqlSession, focus: Focus, names: object) -> Iterable[Row]:
