@@ -7,14 +7,17 @@ from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
 from forewarn.core.model import Machine
 from forewarn.core.operator_model import Hook
-from forewarn.store.sql.rows import Values, strategy_text, targets_text
+from forewarn.store.sql.rows import Row, Values, strategy_text, targets_text
 from forewarn.store.sql.session import SqlSession
 
 
 def check_premises(writer: SqlSession, change: Change) -> None:
     """Check that the scopes have the versions the decision relied on, and that the store is not held if work begins."""
-    names = writer.as_list(name for name, _ in change.expect)
-    scopes = writer.query("versions", names=names) if change.expect else ()
+    scopes: Iterable[Row] = ()
+    if _writes_all_it_relies_on(change):
+        scopes = writer.query("update_scope", **writer.rows.scope.encode(change.scopes[0]))
+    elif change.expect:
+        scopes = writer.query("versions", names=writer.as_list(name for name, _ in change.expect))
     holds = writer.query("lock_store_hold") if change.begins_work else ()
 
     def check() -> None:
@@ -28,6 +31,13 @@ def check_premises(writer: SqlSession, change: Change) -> None:
     writer.check_later(check)
 
 
+def _writes_all_it_relies_on(change: Change) -> bool:
+    """Whether this is one known scope, as in most changes: then one statement checks its version and updates it."""
+    return (
+        len(change.expect) == 1 and change.expect[0][1] > 0 and [s.name for s in change.scopes] == [change.expect[0][0]]
+    )
+
+
 def write_inventory(writer: SqlSession, change: Change) -> None:
     """Write scopes, remove scopes and machines, and clear the identities of machines; `write_machines` does the rest."""
     if change.removed_machines:
@@ -39,7 +49,8 @@ def write_inventory(writer: SqlSession, change: Change) -> None:
         exists = Conflict("a scope that the change creates exists already")
         added = [writer.rows.scope.encode(s) for s in change.scopes if s.name in new]
         writer.execute_many("add_scope", added, error_if_unchanged=exists)
-    writer.execute_many("put_scope", (writer.rows.scope.encode(s) for s in change.scopes if s.name not in new))
+    if not _writes_all_it_relies_on(change):
+        writer.execute_many("put_scope", (writer.rows.scope.encode(s) for s in change.scopes if s.name not in new))
     # A new scope has no machines yet.
     keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines if m.scope not in new]
     if keys:

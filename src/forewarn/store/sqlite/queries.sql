@@ -607,6 +607,15 @@ SELECT * FROM receipts WHERE token_id = :token_id AND key = :key;
 -- Return the versions of the named scopes.
 SELECT s.name, s.version FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value;
 
+-- name: update_scope
+-- Update a scope that has this version, and return the version. If it has another, this changes and returns no row.
+UPDATE scopes SET kind = :kind, approval = :approval, approve_user_events = :approve_user_events,
+    max_user_operations = :max_user_operations, terminate_notice_s = :terminate_notice_s,
+    minimum_notice_s = :minimum_notice_s, enabled = :enabled, epoch = :epoch, incarnation = :incarnation,
+    changed = :changed, windows = :windows, max_unavailable = :max_unavailable,
+    approval_opens_window = :approval_opens_window, version = :version + 1
+WHERE name = :name AND version = :version RETURNING name, version - 1 AS version;
+
 -- name: put_scope
 -- Add or replace a scope.
 INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
