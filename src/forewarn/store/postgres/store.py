@@ -259,9 +259,12 @@ class PostgresStore(SqlStore):
             yield PostgresSession(self._pool, connection, pipeline)
 
     @contextmanager
-    def _reading_snapshot(self) -> Iterator[PostgresSession]:
+    def _reading_snapshot(self, focus: Focus) -> Iterator[PostgresSession]:
+        # Many rows take longer as JSON, and a plan for any values may be wrong for many names.
+        many = focus.inventory or focus.hosts or focus.whole_maintenances or focus.document_only
+        session = PostgresSession if many and not focus.current_waves else CombiningSession
         with self._pool.pipeline(READ) as (connection, pipeline):
-            yield CombiningSession(self._pool, connection, pipeline)
+            yield session(self._pool, connection, pipeline)
 
     @contextmanager
     def _reading_fleet(self) -> Iterator[PostgresSession]:
