@@ -126,10 +126,13 @@ class Site:
 
     # -- asking
 
-    def ask(self, node: str, path: str, method: str = "GET", body: object = None) -> tuple[int, dict[str, object]]:
-        """An operator, at a node's own address; status 0 where nobody answers."""
+    def ask(
+        self, node: str, path: str, method: str = "GET", body: object = None, *, key: str = ""
+    ) -> tuple[int, dict[str, object]]:
+        """An operator, at a node's own address; status 0 where nobody answers. With a key a request takes effect once."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.variables['FOREWARN_TOKEN']}", "Content-Type": "application/json"}
+        headers |= {"Idempotency-Key": key} if key else {}
         request = Request(f"https://{node}:8170{path}", data, headers, method=method)
         trust = ssl.create_default_context(cafile=str(self.folder / "our-authority.pem"))
         try:
