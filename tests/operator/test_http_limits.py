@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from forewarn.operator.http_limits import LimitedProtocol, LimitedServer
+from forewarn.operator.http_limits import LimitedProtocol, LimitedServer, unsent_bytes
 from forewarn.operator.open_connections import (
     RESERVED,
     RESERVED_PER_ADDRESS,
@@ -183,6 +183,25 @@ def test_a_tls_handshake_counts_as_part_of_the_head(pair: tuple[Path, Path]) -> 
         clock.now_s += 10.1
         assert not receive(silent)
         assert connections.count == 1
+
+
+def test_a_tls_connection_that_is_closed_twice_has_nothing_unsent(pair: tuple[Path, Path]) -> None:
+    """The caller hangs up, and the response to a request with `Connection: close` closes the connection once more."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*pair)
+
+    async def close_twice(address: Address) -> int:
+        _, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=str(pair[0])))
+        writer.transport.close()
+        writer.transport.close()
+        with pytest.raises(AttributeError):
+            writer.transport.get_write_buffer_size()
+        unsent = unsent_bytes(writer.transport)
+        await writer.wait_closed()
+        return unsent
+
+    with listening(tls=server) as address:
+        assert asyncio.run(close_twice(address)) == 0
 
 
 def test_a_body_has_no_deadline_of_the_head() -> None:

@@ -105,7 +105,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # -- called by uvicorn and the event loop
 
     def pause_writing(self) -> None:
-        self._open_connections.wait_for_reader(self._peer, self.transport.get_write_buffer_size)
+        self._open_connections.wait_for_reader(self._peer, partial(unsent_bytes, self.transport))
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -120,10 +120,18 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if more:
             return
-        if self.transport.get_write_buffer_size():
-            self._open_connections.wait_for_reader(self._peer, self.transport.get_write_buffer_size)
+        if unsent_bytes(self.transport):
+            self._open_connections.wait_for_reader(self._peer, partial(unsent_bytes, self.transport))
         else:
             self._open_connections.end_request(self._peer)
+
+
+def unsent_bytes(transport: asyncio.WriteTransport) -> int:
+    """Return how many bytes the caller has not received yet; 0 if the connection is lost."""
+    try:
+        return transport.get_write_buffer_size()
+    except AttributeError:  # of asyncio's TLS transport, which forgets its connection when it is closed twice
+        return 0
 
 
 class LimitedServer(uvicorn.Server):

@@ -72,7 +72,7 @@ def test_the_balancer_serves_guests_and_operators(site: Site) -> None:
 
 def test_the_loss_of_the_primarys_server_is_survived(site: Site) -> None:
     """Guests are answered from memory, the standby is promoted by hand, and the old primary returns as a standby."""
-    _schedule(site, "the first key")
+    _schedule(site, "the-first-key")
     for machine in (WEB_0, *MORE):  # of one scope, and so many that every node answers some of them
         until(lambda machine=machine: REBOOT in site.guest(machine)[1])  # type: ignore[misc]
     site.stop("postgres-1")
@@ -86,7 +86,7 @@ def test_the_loss_of_the_primarys_server_is_survived(site: Site) -> None:
     _copy(site, 1, STANDBY)
     _confirm(site, primary=2)
     until(lambda: "warnings" not in site.ask(NODES[2], "/readyz")[1])
-    _schedule(site, "the second key")
+    _schedule(site, "the-second-key")
 
 
 def _schedule(site: Site, key: str) -> None:
