@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import suppress
 from typing import Any, List, Optional, Tuple
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -58,8 +57,7 @@ def _resolve(host: str, port: int, deadline: Deadline) -> List[Tuple[int, Any]]:
 
     thread = threading.Thread(target=resolve, daemon=True)
     thread.start()
-    with suppress(socket.timeout):  # the start of the thread may have taken the rest of the time
-        thread.join(deadline.left_s())
+    thread.join(deadline.left_s())
     if failures:
         raise failures[0]
     if not addresses:
