@@ -609,6 +609,22 @@ def test_the_same_change_succeeds_once_its_fault_is_mended(store: Store) -> None
 # -- a clock that jumped
 
 
+def test_a_maintenance_that_exists_is_not_created_again(store: Store) -> None:
+    """It is a conflict, also if what belongs to the maintenance is there already: the request decides again."""
+    created = replace(maintenance(), targets=Targets(scope="shop"))
+    store.apply(change(scopes=[scope()], maintenances=[created], events=[event()]))
+    refused(store, change(maintenances=[created], audit=[entry()]), Conflict)
+    stale = replace(saved_maintenance(store), version=7)
+    refused(store, change(maintenances=[stale], events=[event("E2")], audit=[entry()]), Conflict)
+
+
+def test_the_reason_of_a_hold_comes_back_as_given(store: Store) -> None:
+    """Also with characters that a database cannot hold, or that stand for them."""
+    odd = replace(HELD, detail="a\0b\x1ac")
+    store.apply(replace(change(), store_hold=odd))
+    assert store.snapshot(Focus()).store_hold == odd
+
+
 def test_of_two_holds_the_earlier_counts(store: Store) -> None:
     """A hold is in every snapshot a decision reads, and a later one does not replace it."""
     first = ClockHold(trusted=at(60), noticed=at(3_700), jumped_s=3_600, node="one")

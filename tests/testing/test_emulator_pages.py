@@ -104,8 +104,9 @@ def test_approves(events, my_service, ok):
     assert ok
 """
     (tmp_path / "test_app.py").write_text(code_block("python", "reset()") + tests)
+    unused = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:anyio")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_app.py"],
+        [sys.executable, "-m", "pytest", "-q", *unused, "test_app.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
