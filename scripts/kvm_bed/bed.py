@@ -243,18 +243,18 @@ class Bed:
         return True
 
     def _serve_disk(self, guest: Guest) -> None:
-        address, serves = guest.disk.with_suffix(".socket"), guest.disk.with_suffix(".pid")
+        address, pid_file = guest.disk.with_suffix(".socket"), guest.disk.with_suffix(".pid")
         server = subprocess.Popen(
             [
                 *self._enter(), "qemu-storage-daemon",
                 "--blockdev", f"file,node-name=disk,filename={guest.disk}",
                 "--nbd-server", f"addr.type=unix,addr.path={address},max-connections=0",
-                "--export", "nbd,id=disk,node-name=disk,name=disk,writable=on", "--pidfile", str(serves),
+                "--export", "nbd,id=disk,node-name=disk,name=disk,writable=on", "--pidfile", str(pid_file),
             ],
             stdin=subprocess.DEVNULL, start_new_session=True, env=_environment(),
         )  # fmt: skip
         self.disk_servers.append(server)
-        _until(serves.exists)  # it writes the file when it listens; the socket exists a moment before that
+        _until(pid_file.exists)  # it writes the file when it listens; the socket exists a moment before that
 
     def _enter(self) -> list[str]:
         return ["nsenter", "--target", str(self.first_process), "--net", "--mount", "--pid"]
