@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from forewarn.core import lifecycle
+from forewarn.core import advance, lifecycle, waiting
+from forewarn.core.draft import Draft
 from forewarn.core.model import (
+    Event,
     EventType,
     Maintenance,
     MaintenanceStatus,
@@ -358,6 +360,24 @@ def test_a_wave_has_one_position_in_the_queue() -> None:
     world.tick_at(31)
     assert statuses(world, born_approved.id, scheduled.id) == ["Started", "Started"]
     assert statuses(world, *(e.id for e in blocked)) == ["Scheduled", "Scheduled"]
+
+
+def test_a_tick_examines_each_wave_of_a_long_queue_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one wave starts and blocks the others, the cost of a tick does not grow with the square of the queue."""
+    world, examined = shop(domains=30), list[str]()
+
+    def noted(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> bool:
+        examined.append(maintenance.id)
+        return waiting_due(draft, maintenance, wave)
+
+    waves = [world.submit(f"shop/web-{i}") for i in range(30)]
+    world.tick()
+    waiting_due = waiting.due
+    for module in (advance, waiting):
+        monkeypatch.setattr(module, "due", noted)
+    world.tick_at(20)
+    assert [world.status(event.id) for (event,) in waves] == [Status.STARTED, *[Status.SCHEDULED] * 29]
+    assert len(examined) == len(set(examined)) == 30
 
 
 # -- the order of the document

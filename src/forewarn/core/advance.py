@@ -74,7 +74,7 @@ def advance(draft: Draft, maintenance_ids: list[str], order_timeout_s: int, new_
         if wave and due(draft, maintenance, wave):
             waves.append((queue_key(maintenance, wave), maintenance, wave))
     for _, maintenance, wave in sorted(waves, key=lambda row: row[0]):
-        if not obstacles(draft, maintenance, wave):
+        if not any(obstacles(draft, maintenance, wave)):
             for event in wave:
                 _start(draft, event, order_timeout_s)
     for maintenance_id in maintenance_ids:
@@ -88,7 +88,7 @@ def wake_if_startable(draft: Draft, maintenance_id: str) -> None:
     """
     maintenance = draft.maintenances[maintenance_id]
     wave = current_wave(draft, maintenance)
-    if wave and due(draft, maintenance, wave) and not obstacles(draft, maintenance, wave):
+    if wave and due(draft, maintenance, wave) and not any(obstacles(draft, maintenance, wave)):
         draft.wake(maintenance_id)
 
 

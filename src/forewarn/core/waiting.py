@@ -296,14 +296,15 @@ def queue_key(maintenance: Maintenance, wave: Iterable[Event]) -> tuple[datetime
     return min(e.not_before or maintenance.created for e in wave), maintenance.id
 
 
-def obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
-    """Return what holds back a due wave: a held store, started events with its machines or domains, or a wave ahead."""
-    reasons = store_held(draft)
-    reasons += _failures_first(_blocked_by_started(draft, wave))
-    ahead = _due_wave_ahead(draft, maintenance, wave)
-    if ahead:
-        reasons.append(_queued(draft, ahead))
-    return reasons
+def obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> Iterator[Waiting]:
+    """Yield what holds back a due wave: a held store, started events with its machines or domains, or a wave ahead.
+
+    The wave ahead comes last: to find it takes as long as the queue of the scope is, and one obstacle is enough to wait.
+    """
+    yield from store_held(draft)
+    yield from _failures_first(_blocked_by_started(draft, wave))
+    if ahead := _due_wave_ahead(draft, maintenance, wave):
+        yield _queued(draft, ahead)
 
 
 def _failures_first(reasons: Iterable[Waiting]) -> list[Waiting]:
@@ -380,12 +381,10 @@ def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
         for other in draft.events_in(event.scope)
         if other.status in UNSTARTED and other.maintenance_id != maintenance.id
     }
-    ahead = []
-    for rival in (draft.maintenances[i] for i in rivals):
-        rival_wave = current_wave(draft, rival)
-        if due(draft, rival, rival_wave) and queue_key(rival, rival_wave) < key and _share_scope(wave, rival_wave):
-            ahead.append((queue_key(rival, rival_wave), rival_wave))
-    return min(ahead, key=lambda row: row[0])[1] if ahead else []
+    waves = [(rival, current_wave(draft, rival)) for rival in (draft.maintenances[i] for i in rivals)]
+    ahead = [row for row in waves if queue_key(*row) < key and _share_scope(wave, row[1])]
+    ahead.sort(key=lambda row: queue_key(*row))
+    return next((rival_wave for rival, rival_wave in ahead if due(draft, rival, rival_wave)), [])
 
 
 def _share_scope(wave: Iterable[Event], other: Iterable[Event]) -> bool:
