@@ -26,7 +26,7 @@ from forewarn.store.postgres.schema import COMMIT_LOCK
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import queries
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
-from tests.support.records import approval, at, change, entry, event, machine, maintenance, scope, session
+from tests.support.records import approval, at, change, entry, event, machine, maintenance, saved_scope, scope, session
 from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
@@ -215,7 +215,7 @@ def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str) -> No
 
     def be_slow() -> None:
         with store._writing() as writer:
-            assert list(writer.query("lock_maintenances", ids=["M1"])) == []
+            assert list(writer.query("lock_maintenances", ids=["M1"], waiting_for_budget=False)) == []
             until_ended(writer._connection.info.backend_pid)
             writer.execute("forget_leases")
 
@@ -379,7 +379,14 @@ def test_to_recognise_the_server_costs_no_trip(store: PostgresStore, monkeypatch
     assert len(trips) == 1
     trips.clear()
     store.snapshot(Focus(scopes=("shop",), whole_maintenances=False))
+    assert len(trips) == 1  # nothing belongs to events that are not there
+    store.apply(change(maintenances=[maintenance("M1")], events=[event("E1")]))
+    trips.clear()
+    store.snapshot(Focus(scopes=("shop",), whole_maintenances=False))
     assert len(trips) == 2  # the events, then what belongs to them
+    trips.clear()
+    store.snapshot(Focus(events=("E1",), whole_maintenances=False, open_events=False))
+    assert len(trips) == 2  # the event with what belongs to it, then its scope and its maintenance
 
 
 def test_when_another_server_is_agreed_on_no_idle_connection_is_kept(store: PostgresStore) -> None:
@@ -416,6 +423,30 @@ def test_agreeing_on_a_server_locks_scopes_as_changes_do(address: str, store: Po
         other.execute("SELECT FROM forewarn.scopes WHERE name = 'b' FOR NO KEY UPDATE NOWAIT")
     thread.join()
     assert adopted == [True]
+
+
+@pytest.mark.parametrize("how", ["written", "woken", "both"])
+def test_a_change_locks_maintenances_before_scopes(address: str, store: PostgresStore, how: str) -> None:
+    """Whether it writes them, wakes them or both: it waits for the first of them, and has no other and no scope yet."""
+    with_limits(store, address, PATIENT)
+    store.apply(change(scopes=[scope()], maintenances=[maintenance(i) for i in ("M2", "M1")], events=[event("E1")]))
+    both = [replace(maintenance(i), version=1) for i in ("M2", "M1")]
+    changed = change(
+        at(1),
+        expect=[("shop", 1)],
+        scopes=[saved_scope(store)],
+        maintenances=both if how == "written" else both[:1] if how == "both" else [],
+        wakes=("M2", "M1") if how == "woken" else ("M1",) if how == "both" else (),
+    )
+    with watching() as ask, psycopg.connect(address) as other:
+        other.execute("SELECT FROM forewarn.maintenances WHERE id = 'M1' FOR NO KEY UPDATE")
+        thread = threading.Thread(target=store.apply, args=[changed])
+        thread.start()
+        until(lambda: ask(WAITING) == [(1,)])
+        other.execute("SELECT FROM forewarn.maintenances WHERE id = 'M2' FOR NO KEY UPDATE NOWAIT")
+        other.execute("SELECT FROM forewarn.scopes FOR NO KEY UPDATE NOWAIT")
+    thread.join()
+    assert saved_scope(store).version == 2
 
 
 def test_forgetting_changes_waits_for_agreeing_on_a_server(address: str, store: PostgresStore) -> None:
