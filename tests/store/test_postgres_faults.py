@@ -425,6 +425,29 @@ def test_agreeing_on_a_server_locks_scopes_as_changes_do(address: str, store: Po
     assert adopted == [True]
 
 
+def test_a_change_that_comes_too_late_waits_for_the_one_before(address: str, store: PostgresStore) -> None:
+    """It has no event yet that the other may still write. If it had, the database would end one of them, maybe the other."""
+    with_limits(store, address, PATIENT)
+    store.apply(change(scopes=[scope()], maintenances=[maintenance("M1")], events=[event("E1")]))
+    late = change(at(1), expect=[("shop", 7)], scopes=[replace(scope(), version=7)], events=[event("E1")])
+    refusals: list[Exception] = []
+
+    def apply() -> None:
+        try:
+            store.apply(late)
+        except Conflict as refusal:
+            refusals.append(refusal)
+
+    with watching() as ask, psycopg.connect(address) as other:
+        other.execute("SELECT FROM forewarn.scopes FOR NO KEY UPDATE")
+        thread = threading.Thread(target=apply)
+        thread.start()
+        until(lambda: ask(WAITING) == [(1,)])
+        other.execute("SELECT FROM forewarn.events FOR NO KEY UPDATE NOWAIT")
+    thread.join()
+    assert len(refusals) == 1
+
+
 @pytest.mark.parametrize("how", ["written", "woken", "both"])
 def test_a_change_locks_maintenances_before_scopes(address: str, store: PostgresStore, how: str) -> None:
     """Whether it writes them, wakes them or both: it waits for the first of them, and has no other and no scope yet."""

@@ -163,6 +163,9 @@ class PostgresSession:
         with suppress(psycopg.Error):  # its rows may never have arrived
             while self._checks:
                 self._checks.pop(0)()
+        for cursor, count, error_if_unchanged in self._unchecked:
+            if count == 1 and cursor.rowcount == 0:  # of several statements some may not have been executed
+                raise error_if_unchanged
 
     def _touch(self) -> None:
         """Restart the time limit; called before every statement."""

@@ -142,7 +142,7 @@ def update_hooks(writer: SqlSession, hooks: Iterable[Hook]) -> None:
 
 def write_hold(writer: SqlSession, change: Change) -> None:
     if change.hold is not None:
-        writer.execute("hold_clock", **writer.rows.hold.encode(change.hold))
+        writer.execute_many("hold_clock", [writer.rows.hold.encode(change.hold)])
     if change.releases_hold is not None:
         hold = writer.rows.hold.encode(change.releases_hold)
         released = {"at": writer.rows.time(change.at), "trusted": hold["trusted"], "noticed": hold["noticed"]}
@@ -156,7 +156,7 @@ def write_hold(writer: SqlSession, change: Change) -> None:
 
 def write_store_hold(writer: SqlSession, change: Change) -> None:
     if change.store_hold is not None:
-        writer.execute("hold_store", **writer.rows.store_hold.encode(change.store_hold))
+        writer.execute_many("hold_store", [writer.rows.store_hold.encode(change.store_hold)])
     if change.resumes_store is not None:
         # Maintenances before the hold: changes that begin work lock them in this order.
         writer.execute("wake_everything", at=writer.rows.time(change.at))
