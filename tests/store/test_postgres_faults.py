@@ -552,6 +552,23 @@ def test_options_of_an_address_come_before_ours(address: str) -> None:
         assert shown == ["off", "forewarn", "5s", "5s"]
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+def test_no_statement_is_compiled(address: str, pooled: bool) -> None:
+    """A server that compiles every statement it runs, however few rows it reads, compiles none of a node's."""
+    address += "?options=-c%20jit_above_cost%3D0"
+    with psycopg.connect(address) as connection:
+        assert "JIT" in explained(connection)
+    with closing(PostgresStore(address, direct=address if pooled else "")) as store:
+        with store._pool.transaction(READ) as connection:
+            assert "JIT" not in explained(connection)
+        with closing(connect(store._direct)) as connection:  # as the feed does
+            assert "JIT" not in explained(connection)
+
+
+def explained(connection: Connection | psycopg.Connection) -> str:
+    return str(connection.execute("EXPLAIN ANALYZE SELECT count(*) FROM forewarn.scopes").fetchall())
+
+
 def test_a_server_elsewhere_should_be_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server elsewhere whose identity is not verified is warned of; a socket, loopback and verified servers are not."""
     monkeypatch.delenv("PGSSLMODE", raising=False)
