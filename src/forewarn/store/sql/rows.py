@@ -31,7 +31,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
-from forewarn.store.texts import time_text, with_nul, without_nul
+from forewarn.store.texts import array_text, time_text, with_nul, without_nul
 
 T = TypeVar("T")
 Values = dict[str, object]
@@ -155,8 +155,9 @@ def _with_times(values: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()} | times
 
 
-def _in_utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
+def _in_utc(moment: datetime | str) -> datetime:
+    """Return a time from the driver, or from a row that the database returned as JSON."""
+    return _time(moment) if isinstance(moment, str) else moment.astimezone(UTC)
 
 
 Coders = Mapping[object, tuple[Coder | None, Coder | None]]
@@ -177,7 +178,7 @@ _NATIVE: Coders = {
     int: (None, None),
     bool: (None, None),
     datetime: (None, _in_utc),
-    tuple[str, ...]: (list, tuple),
+    tuple[str, ...]: (array_text, tuple),
     Mapping[EventType, int]: (_notices_text, _notices),
     Mapping[str, str]: (_labels_text, read_labels),
     Mapping[str, Window]: (_windows_text, _windows),
