@@ -181,9 +181,8 @@ def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> 
 
 def spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
     """Warn of hosts that span update domains of a scope: this is allowed, but maintenance of them takes several waves."""
-    first: dict[str, dict[str, int]] = defaultdict(
-        dict
-    )  # by scope and host: no pair is made for each of very many machines
+    # By scope and host: no pair is made for each of very many machines.
+    first: dict[str, dict[str, int]] = defaultdict(dict)
     several: dict[tuple[str, str], set[int]] = defaultdict(set)
     for machine in machines:
         host, update_domain = machine.host, machine.update_domain
