@@ -162,6 +162,19 @@ def test_a_reader_is_not_blocked_by_a_writer(tmp_path: Path) -> None:
         assert store.next_wakeup() == at(5)
 
 
+def test_a_brief_read_uses_the_writing_connection_unless_a_write_is_under_way(tmp_path: Path) -> None:
+    """The reads of a tick share the page cache of the writer; during a write they wait for nothing and read what was saved."""
+    focus = Focus(maintenances=("M1",), current_waves=True)
+    with opened(tmp_path / "x.db") as store:
+        store.apply(one_maintenance())
+        assert store.snapshot(focus).maintenances["M1"].wake_at is None
+        assert not store._readers
+        with store._writing() as writer:
+            writer.execute("wake_everything", at=time_text(at(5)))
+            assert store.snapshot(focus).maintenances["M1"].wake_at is None
+        assert store.snapshot(focus).maintenances["M1"].wake_at == at(5)
+
+
 def test_a_writer_that_is_locked_out_says_who_is_to_blame(tmp_path: Path) -> None:
     """A lock held too long by another process is an error in our words."""
     with opened(tmp_path / "x.db") as store, opened(tmp_path / "x.db") as other, other._writing():

@@ -1,7 +1,7 @@
 """The SQLite store: one file, WAL, synchronous=FULL. An acknowledged change survives kill -9 and power loss.
 
 One connection writes, in short immediate transactions under a lock. Each read has a connection to itself, and no write
-blocks it.
+blocks it. A read of few rows uses the writing connection while that is idle.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from json.encoder import encode_basestring_ascii as encode_text
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 from forewarn.core.change import Change
 from forewarn.core.errors import ForewarnError
 from forewarn.core.model import AuditEntry, Machine
+from forewarn.store import Focus
 from forewarn.store.sql.rows import TEXT_ROWS, Row, Values
 from forewarn.store.sql.scripts import queries
 from forewarn.store.sql.session import SqlSession
@@ -127,10 +128,18 @@ class SqliteStore(SqlStore):
         with self._writing():
             begin_anew(self._writer, change)
 
+    def _reading_snapshot(self, focus: Focus) -> AbstractContextManager[SqliteSession]:
+        return self._reading(brief=focus.current_waves or not (focus.whole_maintenances or focus.open_events))
+
     @contextmanager
-    def _reading(self) -> Iterator[SqliteSession]:
+    def _reading(self, *, brief: bool = False) -> Iterator[SqliteSession]:
+        """Open a read transaction; a brief one on the writing connection, unless a write is under way.
+
+        A write empties the page caches of all other connections. Row of the bench: one event per commit.
+        """
         with translated_errors(self.path):
-            connection = self._reader()
+            on_writer = brief and self._write_lock.acquire(blocking=False)
+            connection = self._writer if on_writer else self._reader()
             try:
                 connection.execute("BEGIN")
                 try:
@@ -139,7 +148,10 @@ class SqliteStore(SqlStore):
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
             finally:
-                self._idle_readers.append(connection)
+                if on_writer:
+                    self._write_lock.release()
+                else:
+                    self._idle_readers.append(connection)
 
     def _reader(self) -> sqlite3.Connection:
         """Return an idle connection or open one. The number of connections is that of simultaneous reads, not of threads."""
