@@ -19,7 +19,7 @@ from forewarn.executors import Executor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
-from forewarn.service.counts import Counts
+from forewarn.service.cycle_counts import CycleCounts
 from forewarn.service.host_orders import HostCheck, HostOrders
 from forewarn.service.leases import UNREADY_AFTER_S, NodeLeases
 from forewarn.service.logs import TroubleLog
@@ -209,7 +209,7 @@ class Ticker:
             self._clock.now()
             self._control.watch_clock()
             renewed = self.leases.renew()
-            done = Counts()
+            done = CycleCounts()
             for orders in self._all_orders:
                 orders.recover_if_resumed()
                 if renewed:
@@ -286,7 +286,7 @@ class Ticker:
             due[self._batch - self._batch // 2 :] = [i for i in latest if i not in self._retry_at_s]
         return list(dict.fromkeys(due))[: self._batch]
 
-    def _tick(self, due: list[str]) -> Counts:
+    def _tick(self, due: list[str]) -> CycleCounts:
         try:
             done = _counted(self._control.tick(due, self._actor))
         except Conflict:
@@ -301,8 +301,8 @@ class Ticker:
         self._batch = min(self._max_batch, 2 * self._batch)
         return done
 
-    def _tick_one_by_one(self, due: list[str]) -> Counts:
-        done = Counts()
+    def _tick_one_by_one(self, due: list[str]) -> CycleCounts:
+        done = CycleCounts()
         for maintenance_id in due:
             try:
                 done.add(_counted(self._control.tick([maintenance_id], self._actor)))
@@ -353,9 +353,9 @@ class Ticker:
         self._trouble.clear("the ticker works again")
 
 
-def _counted(change: Change) -> Counts:
+def _counted(change: Change) -> CycleCounts:
     """Count what a tick did."""
-    done = Counts()
+    done = CycleCounts()
     published_or_started = {Status.SCHEDULED: "published {} event(s)", Status.STARTED: "started {} event(s)"}
     for event in change.events:
         done[published_or_started.get(event.status, "ended {} event(s)")] += 1
