@@ -635,10 +635,16 @@ ON CONFLICT DO NOTHING;
 -- Delete a scope.
 DELETE FROM scopes WHERE name = %(name)s;
 
--- name: put_machine
--- Add or replace a machine.
-INSERT INTO machines VALUES (%(scope)s, %(name)s, %(update_domain)s, %(fault_domain)s, %(host)s, %(interface)s,
-    %(instance_id)s, %(labels)s)
+-- name: put_machines
+-- Add or replace machines. Each value is a JSON list with an item for each machine.
+INSERT INTO machines
+SELECT scope, name, update_domain::integer, fault_domain::integer, host, interface, instance_id, labels
+FROM ROWS FROM (
+    json_array_elements_text(%(scope)s), json_array_elements_text(%(name)s),
+    json_array_elements_text(%(update_domain)s), json_array_elements_text(%(fault_domain)s),
+    json_array_elements_text(%(host)s), json_array_elements_text(%(interface)s),
+    json_array_elements_text(%(instance_id)s), json_array_elements_text(%(labels)s)
+) AS given (scope, name, update_domain, fault_domain, host, interface, instance_id, labels)
 ON CONFLICT (scope, name) DO UPDATE SET update_domain = excluded.update_domain, fault_domain = excluded.fault_domain,
     host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id,
     labels = excluded.labels;
@@ -651,9 +657,13 @@ UPDATE machines SET instance_id = '' WHERE scope = %(scope)s AND name = %(name)s
 -- Delete the addresses of a machine.
 DELETE FROM machine_addresses WHERE scope = %(scope)s AND name = %(name)s;
 
--- name: put_address
--- Add an address of a machine.
-INSERT INTO machine_addresses VALUES (%(interface)s, %(address)s, %(scope)s, %(name)s);
+-- name: put_addresses
+-- Add addresses of machines. Each value is a JSON list with an item for each address.
+INSERT INTO machine_addresses
+SELECT * FROM ROWS FROM (
+    json_array_elements_text(%(interface)s), json_array_elements_text(%(address)s),
+    json_array_elements_text(%(scope)s), json_array_elements_text(%(name)s)
+) AS given;
 
 -- name: remove_machine
 -- Delete a machine.

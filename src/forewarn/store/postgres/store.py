@@ -21,7 +21,7 @@ from psycopg.rows import tuple_row
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, StoreUnavailable
-from forewarn.core.model import AuditEntry, HoldCause, StoreHold
+from forewarn.core.model import AuditEntry, HoldCause, Machine, StoreHold
 from forewarn.store import Connections, Focus
 from forewarn.store.postgres.combining import read_combined, send_combined
 from forewarn.store.postgres.dsn import READ, WRITE, Dsn, TimeLimits
@@ -333,6 +333,18 @@ class PostgresStore(SqlStore):
             audit=_audit_text(writer, change.audit[:BATCH]),
         )
 
+    def _write_machines(self, writer: SqlSession, machines: Sequence[Machine]) -> None:
+        """Send many machines with each statement. Row of the bench: seconds to apply a fleet file."""
+        codec = writer.rows.machine
+        # `execute` waits: the time limit applies to a batch and not to a fleet.
+        send = writer.execute if len(machines) > BATCH else writer.query
+        for start in range(0, len(machines), BATCH):
+            batch = machines[start : start + BATCH]
+            send("put_machines", **_lists(codec.columns, map(codec.encode_row, batch)))
+            addresses = [(*identity, each.scope, each.name) for each in batch for identity in each.identities]
+            if addresses:
+                send("put_addresses", **_lists(("interface", "address", "scope", "name"), addresses))
+
     def _add_audit(self, writer: SqlSession, entries: Sequence[AuditEntry]) -> None:
         """Add the entries that `_announce` did not add with the change, a batch in each statement. A trigger chains them."""
         rest = range(BATCH, len(entries), BATCH)
@@ -461,6 +473,11 @@ class PostgresStore(SqlStore):
 def _audit_text(writer: SqlSession, entries: Iterable[AuditEntry]) -> str:
     values = [writer.rows.audit.encode(entry) for entry in entries]
     return json.dumps([{**each, "at": time_text(each["at"])} for each in values])
+
+
+def _lists(columns: Sequence[str], rows: Iterable[tuple[object, ...]]) -> Values:
+    """Return the values of each column as a JSON list."""
+    return {name: json.dumps(values) for name, values in zip(columns, zip(*rows, strict=True), strict=True)}
 
 
 def _steps_after_restore(now: datetime) -> int:
