@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from tests.support.postgres_servers import Server
@@ -33,8 +33,8 @@ from forewarn.endpoint.documents import Documents
 from forewarn.service.clock import KeptClock, ManualClock
 from forewarn.service.follower import Follower
 from forewarn.service.ticker import BATCH
-from forewarn.store.postgres.dsn import WRITE
-from forewarn.store.postgres.pool import Connection, Pool
+from forewarn.store.postgres.dsn import Dsn
+from forewarn.store.postgres.pool import Connection, connect
 from forewarn.store.postgres.store import PostgresSession, PostgresStore
 
 NOTICE = timedelta(seconds=EVENT_TYPES[EventType.REBOOT].minimum_notice_s)
@@ -42,12 +42,12 @@ BATCHED, SINGLE = "in batches, as the ticker does", "one event per commit"
 # By the number of writers.
 LEAST_RATIO = {BATCHED: {1: 0.7, 3: 0.6}, SINGLE: {1: 0.25, 3: 0.25}}
 BARE, PUBLISH, START, COMPLETE, ALL = "bare", "publish", "start", "complete", "all transitions"
-FLOOR = "as many bare statements"
+FLOOR = "the same statements in a bare loop"
+WAIT = "wait"
 STATUS = {PUBLISH: Status.SCHEDULED, START: Status.STARTED, COMPLETE: Status.COMPLETED}
 MAX_STALE_S = 3_600.0
 MAKE_BARE = "CREATE TABLE bare (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, writer int, status text)"
 INSERT_BARE = "INSERT INTO bare (writer, status) VALUES (%s, 'Scheduled') RETURNING number"
-SELECT_BARE = "SELECT status FROM bare WHERE number = %s"
 UPDATE_BARE = "UPDATE bare SET status = 'Started' WHERE number = %s"
 
 
@@ -71,53 +71,67 @@ class Bare:
 
 
 class Statements:
-    """Counts what this thread sends, to send as many of the cheapest statements in transactions of the same shape.
+    """Records what this thread sends to the store's database, to execute it again on a copy with the same values.
 
-    A transaction is whether it writes, and how many statements it sends before each wait for the server.
+    What is sent before the thread waits for the server is sent so again. What the service costs beyond that is its own work.
     """
 
-    def __init__(self, address: str, writer: int) -> None:
-        self._transactions: list[tuple[bool, list[int]]] = []
-        self._connection = psycopg.connect(address, autocommit=True, prepare_threshold=0)
-        self._writer = writer
-        thread = threading.get_ident()
-        take, touch, wait = Pool._connection, PostgresSession._touch, PostgresSession._wait
+    def __init__(self, copy: str) -> None:
+        self._sent: list[tuple[str, Any, Any]] = []
+        self._connection = connect(Dsn(copy))
 
-        def noted_take(pool: Pool, how: str, within_s: float, **later: bool) -> tuple[Connection, str]:
-            if threading.get_ident() == thread:
-                self._transactions.append((how == WRITE, [0]))
-            return take(pool, how, within_s, **later)
+    def record(self, store: PostgresStore) -> None:
+        sent, thread = self._sent, threading.get_ident()
 
-        def noted_touch(session: PostgresSession) -> None:
-            if threading.get_ident() == thread:
-                self._transactions[-1][1][-1] += 1
-            touch(session)
+        class RecordingCursor(psycopg.Cursor[Any]):
+            def execute(self, query: Any, params: Any = None, **how: Any) -> Self:
+                if threading.get_ident() == thread:
+                    sent.append(("execute", query, params))
+                return super().execute(query, params, **how)
+
+            def executemany(self, query: Any, params_seq: Any, **how: Any) -> None:
+                if threading.get_ident() == thread:
+                    sent.append(("executemany", query, params_seq))
+                super().executemany(query, params_seq, **how)
+
+        def connect_recorded(dsn: Dsn) -> Connection:
+            connection = connect(dsn)
+            connection.cursor_factory = RecordingCursor
+            return connection
 
         def noted_wait(session: PostgresSession) -> None:
             if threading.get_ident() == thread and session._unanswered:
-                self._transactions[-1][1].append(0)
+                sent.append((WAIT, None, None))
             wait(session)
 
-        Pool._connection = noted_take  # type: ignore[assignment,method-assign]
-        PostgresSession._touch = noted_touch  # type: ignore[assignment,method-assign]
+        wait = PostgresSession._wait
         PostgresSession._wait = noted_wait  # type: ignore[assignment,method-assign]
-
-    def forget(self) -> None:
-        self._transactions.clear()
+        store._pool.connect = connect_recorded
+        store._pool.close_idle()
 
     def send_again(self) -> None:
-        """Send as many bare statements as were counted since `forget`."""
-        for writes, groups in self._transactions:
-            with self._connection.pipeline() as pipeline:
-                self._connection.execute("BEGIN")
-                for count in groups:
-                    cursors = [self._connection.execute(SELECT_BARE, [1]) for _ in range(count - writes)]
-                    if writes and count:
-                        cursors.append(self._connection.execute(INSERT_BARE, [self._writer]))
+        """Execute what was recorded since the last call, on the copy."""
+        transaction: list[tuple[str, Any, Any]] = []
+        for statement in self._sent:
+            transaction.append(statement)
+            if statement[1] == "COMMIT":
+                self._send_transaction(transaction)
+                transaction = []
+        self._sent.clear()
+
+    def _send_transaction(self, statements: Sequence[tuple[str, Any, Any]]) -> None:
+        with self._connection.pipeline() as pipeline:
+            cursors: list[psycopg.Cursor[Any]] = []
+            for how, query, values in statements:
+                if how == WAIT:
                     pipeline.sync()
                     for cursor in cursors:
-                        cursor.fetchall()
-                self._connection.execute("COMMIT")
+                        if cursor.description:
+                            cursor.fetchall()
+                    cursors.clear()
+                else:
+                    cursors.append(self._connection.cursor())
+                    getattr(cursors[-1], how)(query, values)
 
     def close(self) -> None:
         self._connection.close()
@@ -150,7 +164,7 @@ class Writer:
             self._clock.move_to(self._clock.now() + NOTICE)
         work = {START: self._tick, PUBLISH: self._publish, COMPLETE: self._finish}[what]
         self._moves.take(STATUS[what])
-        self._statements.forget()
+        self._statements.send_again()  # what is not counted
         cost = cost_of(lambda: work(count))
         moved = self._moves.take(STATUS[what])
         self._moved = len(moved)
@@ -186,16 +200,17 @@ def _following(store: PostgresStore, documents: Documents) -> Iterator[None]:
         thread.join()
 
 
-def serve_steps(address: str, folder: Path, writer: int, scopes: int) -> None:
+def serve_steps(address: str, copy: str, folder: Path, writer: int, scopes: int) -> None:
     logging.disable(logging.WARNING)
     clock = ManualClock(BEGINNING)
     with (
         closing(Bare(address, writer)) as bare,
-        closing(Statements(address, writer)) as statements,
+        closing(Statements(copy)) as statements,
         service_at(address, folder, clock) as (service, documents),
     ):
         if not isinstance(service.store, PostgresStore):
             raise RuntimeError(f"{address} is no PostgreSQL")
+        statements.record(service.store)
         with _following(service.store, documents):
             own = Writer(service, clock, bare, statements, range(writer * scopes, (writer + 1) * scopes))
             print("ready", flush=True)
@@ -233,11 +248,12 @@ def _line(process: "subprocess.Popen[str]") -> str:
 
 
 @contextmanager
-def _writers(address: str, folder: Path, count: int, scopes: int) -> Iterator[Writers]:
+def _writers(address: str, copy: str, folder: Path, count: int, scopes: int) -> Iterator[Writers]:
     with ExitStack() as stack:
         processes = []
         for writer in range(count):
-            command = [sys.executable, "-m", "bench.node_commits", address, str(folder), str(writer), str(scopes)]
+            arguments = [address, copy, str(folder), str(writer), str(scopes)]
+            command = [sys.executable, "-m", "bench.node_commits", *arguments]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             processes.append(stack.enter_context(process))  # the end of its input is the end of it
         yield Writers(processes)
@@ -272,9 +288,11 @@ def measure_commits(server: Server, folder: Path, size: Size) -> list[Verdict]:
         address = server.address(server.database())
         with closing(PostgresStore(address)) as store:
             fill(store, count * size.transition_scopes * MACHINES_PER_SCOPE)
-        server.execute(MAKE_BARE, address.rpartition("/")[2])
+        name = address.rpartition("/")[2]
+        server.execute(MAKE_BARE, name)
+        copy = server.address(server.database(template=name))
         rounds: dict[str, list[Round]] = {BATCHED: [], SINGLE: []}
-        with _writers(address, folder, count, size.transition_scopes) as writers:
+        with _writers(address, copy, folder, count, size.transition_scopes) as writers:
             for turn in range(-size.judged, size.transition_rounds):
                 for name, at_once in zip(rounds, (BATCH, 1), strict=True):
                     found = _round(writers, at_once, size.bare_commits)
@@ -318,4 +336,4 @@ def _figures(rounds: Sequence[Mapping[str, tuple[float, float]]], kind: str) -> 
 
 
 if __name__ == "__main__":
-    serve_steps(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    serve_steps(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

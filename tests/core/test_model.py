@@ -12,11 +12,13 @@ from forewarn.core.errors import Invalid
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.model import (
     ENDED,
+    MAX_CHECKED_NAMES,
     MAX_DURATION_S,
     MAX_NOTICE_S,
     OPEN,
     UNSTARTED,
     VISIBLE,
+    CheckedNames,
     EventType,
     Host,
     HostMode,
@@ -420,3 +422,14 @@ def test_a_description_may_be_in_any_language() -> None:
     assert request("shop/web-0", description="R\u00e9paration\u00a0: \u4fdd\u5b88\u3000\u4f5c\u696d").description
     with pytest.raises(Invalid, match="control characters"):
         request("shop/web-0", description="one line\u2028another")
+
+
+def test_checked_names_are_bounded() -> None:
+    """A new name is checked, and replaces all names when there are as many as may be kept."""
+    names = CheckedNames("machine")
+    names.update((str(number), "") for number in range(MAX_CHECKED_NAMES))
+    with pytest.raises(Invalid):
+        names["no name"]
+    assert len(names) == MAX_CHECKED_NAMES
+    assert names["web-0"] == "web-0"
+    assert names == {"web-0": "web-0"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.plain_toml import MAX_SHAPES, Make, NotPlain, PlainTables, filled
+from forewarn.core.plain_toml import CHUNK_CHARS, MAX_SHAPES, Make, NotPlain, PlainTables, filled
 
 
 def read(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -34,6 +34,20 @@ def test_plain_text_is_read_as_tomllib_reads_it(text: str) -> None:
     """The tables have the same names, keys and values, in the same order."""
     tables = [(name, table) for name, found in tomllib.loads(text).items() for table in found]
     assert read(text) == tables
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_long_text_is_read_as_tomllib_reads_it(line_end: str) -> None:
+    """A text is read in chunks, and no table is lost, cut or doubled between two of them."""
+    text = "".join(f'[[a]]\nx = "{number}"\n# comment\n' for number in range(CHUNK_CHARS // 10)).replace("\n", line_end)
+    assert [table for _, table in read(text)] == tomllib.loads(text)["a"]
+
+
+@pytest.mark.parametrize("end", ['[[a]]\nx = """1"""\n', "[[a]]\nx = '1'\n", '[[a]]\nx = "1\ny = "\n'])
+def test_a_long_text_with_an_end_that_is_not_plain_is_not_plain(end: str) -> None:
+    """Each chunk is checked."""
+    with pytest.raises(NotPlain):
+        read('[[a]]\nx = "1"\n' * (CHUNK_CHARS // 10) + end)
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,13 @@ def user(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def _environment(folder: Path, *installed: str) -> Path:
-    """Create an environment and return its programs. It has no pip, which would take longest to install."""
+    """Create an environment and return its programs.
+
+    It has no pip, which would take longest to install. What is used of the packages is compiled at its first import.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     programs = folder / "venv" / "bin"
-    subprocess.run([*_pip(programs), "install", "-q", *installed], check=True)
+    subprocess.run([*_pip(programs), "install", "-q", "--no-compile", *installed], check=True)
     return programs
 
 

@@ -1,10 +1,12 @@
 """Sockets: unsent bytes, half-closed connections, resets, errors of handlers, and a lack of file descriptors."""
 
 import errno
+import gc
 import logging
 import os
 import socket
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
@@ -239,6 +241,24 @@ def test_bytes_sent_during_a_pause_are_received_after_it(pair: Pair) -> None:
     assert pair.handler.data == b""
     pair.handler.transport.resume_reading()
     pair.turn_until(lambda: pair.handler.data == b"early")
+
+
+@pytest.mark.parametrize("unsent", [b"", MUCH])
+def test_a_closed_connection_is_freed_at_once(pair: Pair, unsent: bytes) -> None:
+    """A closed connection leaves nothing to the garbage collector, also if bytes were still to be sent."""
+    client = pair.connect()
+    pair.handler.transport.write(unsent)
+    pair.handler.transport.close()
+    client.close()
+    pair.turn_until(lambda: "lost" in pair.handler.calls)
+    pair.open.pop_all()
+    freed = weakref.ref(pair.handler)
+    gc.disable()
+    try:
+        pair.handler = RecordingHandler()
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_a_refused_connection_is_closed(pair: Pair) -> None:

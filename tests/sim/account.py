@@ -25,7 +25,7 @@ from forewarn.core.model import (
     Source,
     Status,
 )
-from tests.sim.universe import MAX_STEP_MS, START
+from tests.sim.universe import MAX_STEP_MS, wall_at
 
 Stage = tuple[int, int]
 Content = frozenset[tuple[str, str]]
@@ -57,6 +57,7 @@ class Account:
         self.arrived_ms: dict[tuple[str, str], int] = {}  # when each machine came to its host
         self.hosts: dict[str, Host] = {}
         self._closed_ms: dict[str, int] = {}  # when a host was last known to be closed
+        self._closed: set[str] = set()
         self._commit_ms = 0
         self.approvals: dict[str, set[str]] = defaultdict(set)
         self._approved_at: dict[tuple[str, str], datetime] = {}  # by event and machine: the wall clock at the commit
@@ -100,6 +101,9 @@ class Account:
 
     def closed_hosts(self) -> set[str]:
         """Return the hosts to which no machine may be sent."""
+        return self._closed
+
+    def _find_closed_hosts(self) -> set[str]:
         return {name for name, host in self.hosts.items() if host.cordoned is not None} | self.in_maintenance().keys()
 
     def targets(self, event: Event) -> set[str]:
@@ -127,7 +131,7 @@ class Account:
         self._check_versions(change)
         before = dict(self.events)
         known = dict(self.maintenances)
-        closed = self.closed_hosts()
+        closed = self._closed
         for event in change.events:
             self._check_step(before.get(event.id), event)
             self.events[event.id] = event
@@ -136,7 +140,9 @@ class Account:
         self.orders |= {order.id: order for order in change.orders}
         self.hosts |= {host.name: host for host in change.hosts}
         self._commit_ms = at_ms
-        self._closed_ms |= dict.fromkeys(closed | self.closed_hosts(), at_ms)
+        if change.orders or change.hosts:
+            self._closed = self._find_closed_hosts()
+        self._closed_ms |= dict.fromkeys(closed | self._closed, at_ms)
         for machine in change.machines:
             if self.machines.get(machine.key) != machine.host:
                 self.machines[machine.key], self.arrived_ms[machine.key] = machine.host, at_ms
@@ -200,6 +206,7 @@ class Account:
         self._holds, self._confirmed_ms = again._holds, again._confirmed_ms
         self._approved_at = again._approved_at
         self.machines, self.arrived_ms, self.hosts = again.machines, again.arrived_ms, again.hosts
+        self._closed = again._closed
 
     def adopted(self, at_ms: int, steps: int) -> None:
         self.failover_open = False
@@ -223,7 +230,7 @@ class Account:
         return sum(by_ms for at_ms, by_ms in self._jumps if at_ms >= since_ms and by_ms > 0)
 
     def _wall(self, at_ms: int) -> datetime:
-        return START + timedelta(milliseconds=at_ms + sum(by_ms for _, by_ms in self._jumps))
+        return wall_at(at_ms + sum(by_ms for _, by_ms in self._jumps))
 
     # -- versions: a decision is based on the last commit
 
@@ -246,9 +253,10 @@ class Account:
             known = self.maintenances.get(maintenance_id)
             if known is not None and known.ended is None:
                 self.maintenances[maintenance_id] = replace(known, version=known.version + 1)
-        for known in [m for m in self.maintenances.values() if m.ended is None]:
-            woken = change.releases_hold or change.fleet_rules or (change.frees_budget and known.waits_for_budget)
-            self.maintenances[known.id] = replace(known, version=known.version + 1) if woken else known
+        everything, budget = change.releases_hold or change.fleet_rules, change.frees_budget
+        for known in [m for m in self.maintenances.values() if m.ended is None] if everything or budget else ():
+            if everything or known.waits_for_budget:
+                self.maintenances[known.id] = replace(known, version=known.version + 1)
 
     # -- events
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from forewarn.core.change import Change
 from forewarn.core.fleet_rules import FleetRules
 from forewarn.core.model import Event, OrderState, Source, Status
 from tests.sim.account import ROLLING, VISIBLE, Account
@@ -11,7 +12,10 @@ OVER = (OrderState.DONE, OrderState.CANCELLED, OrderState.ABANDONED)
 
 
 class BudgetChecks:
-    """Call `before_commit` before the account has the commit, and `committed` after that."""
+    """Call `before_commit` before the account has the commit, and `committed` after that.
+
+    A commit without events, orders and rules of the fleet takes nothing down.
+    """
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -19,11 +23,15 @@ class BudgetChecks:
         self._visible: set[str] = set()
         self._hosts: set[tuple[str, str]] = set()
 
-    def before_commit(self) -> None:
+    def before_commit(self, change: Change) -> None:
+        if not _concerns_budgets(change):
+            return
         self._visible = {event.id for event in self._account.events.values() if event.status in VISIBLE}
         self._hosts = self._hosts_down() if self._rules.max_hosts_down else set()
 
     def committed(self, entry: Committed) -> None:
+        if not _concerns_budgets(entry.change):
+            return
         self._rules = entry.change.fleet_rules or self._rules
         visible = [event for event in self._account.events.values() if event.status in VISIBLE]
         bound = [event for event in visible if event.id not in self._visible and _waits(event)]
@@ -63,6 +71,10 @@ class BudgetChecks:
             if order.host and order.state not in OVER and (order.state is not OrderState.PLANNED or key in begun):
                 down.add(key)
         return down
+
+
+def _concerns_budgets(change: Change) -> bool:
+    return bool(change.events or change.orders or change.fleet_rules)
 
 
 def _waits(event: Event) -> bool:

@@ -93,22 +93,24 @@ class Database:
         cluster = ("simulated", self.agreed)
         everything = since is None or since.cluster != cluster or since.horizon <= self._forgotten
         rows = [] if since is None or everything else self._since(since.horizon, at_ms)
-        new = [row for row in rows if since is None or row.number not in since.handled]
         scopes: dict[str, int] = {}
         removed: set[str] = set()
         machines: list[tuple[str, str]] = []
-        for row in new:
-            scopes |= row.scopes
-            removed |= {name for name, version in row.scopes.items() if not version}
-            machines += row.machines
-            everything = everything or row.everything
+        changed = False
+        for row in rows:
+            if since is not None and row.number not in since.handled:
+                scopes |= row.scopes
+                removed |= {name for name, version in row.scopes.items() if not version}
+                machines += row.machines
+                everything = everything or row.everything
+                changed = True
         return FeedUpdate(
             position=FeedPosition(cluster, horizon, frozenset([row.number for row in rows if row.xid >= horizon])),
             everything=everything,
-            scopes={name: version for name, version in scopes.items() if version},
+            scopes={name: version for name, version in scopes.items() if version} if scopes else scopes,
             removed=frozenset(removed),
             machines=tuple(machines),
-            changed=bool(new) or everything,
+            changed=changed or everything,
             now=self._universe.wall(at_ms),
             sent_s=at_ms / 1_000,
             received_s=at_ms / 1_000,
@@ -129,20 +131,20 @@ class Database:
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
         now = self._universe.wall()
-        self._shorten_leases(now + timedelta(seconds=seconds))
+        most = now + timedelta(seconds=seconds)
+        self._shorten_leases(most)
         holder, until = self._leases.get(name, (node, now))
         if holder != node and now <= until:
             return False
-        self._leases[name] = (node, now + timedelta(seconds=seconds))
+        self._leases[name] = (node, most)
         self._log.append((self._universe.now_ms, "lease", (name, self._leases[name])))
         return True
 
     def _shorten_leases(self, most: datetime) -> None:
         """Shorten leases granted before the clock moved back."""
-        for name, (node, until) in list(self._leases.items()):
-            if until > most:
-                self._leases[name] = (node, most)
-                self._log.append((self._universe.now_ms, "lease", (name, self._leases[name])))
+        for name in [name for name, (_, until) in self._leases.items() if until > most]:
+            self._leases[name] = (self._leases[name][0], most)
+            self._log.append((self._universe.now_ms, "lease", (name, self._leases[name])))
 
     def drop_lease(self, name: str, node: str) -> None:
         if self._leases.get(name, ("", None))[0] == node:

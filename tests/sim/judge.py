@@ -52,7 +52,7 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
                 orders_before = {
                     order.id: account.orders[order.id] for order in entry.change.orders if order.id in account.orders
                 }
-                budgets.before_commit()
+                budgets.before_commit(entry.change)
                 events_before = {
                     event.id: account.events[event.id] for event in entry.change.events if event.id in account.events
                 }

@@ -4,7 +4,6 @@ The core's own check of every change is switched off, so that only the judge can
 complaint it must cause: a mutation that merely crashes the code proves nothing.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -33,6 +32,7 @@ from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.last_seen import LastSeen
 from forewarn.service import clock, follower
 from forewarn.service.control import Control
+from forewarn.service.cycle_counts import CycleCounts
 from forewarn.service.follower import Follower
 from forewarn.service.orders import Orders
 from forewarn.store.memory import MemoryStore
@@ -236,7 +236,7 @@ def begins_what_may_have_begun(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_takes_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Orders, "take_over", lambda orders: Counter())
+    patch.setattr(Orders, "take_over", lambda orders: CycleCounts())
 
 
 def a_jump_is_not_held(patch: pytest.MonkeyPatch) -> None:

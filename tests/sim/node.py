@@ -9,7 +9,6 @@ moment within the last second, or when a notification arrives.
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -107,7 +106,7 @@ class Node:
         shared, universe = self._shared, self._universe
         store = NodeStore(shared.database, universe, self, shared.record)
         self.feed = NodeFeed(store, universe)
-        times = Times(self._seconds, self._seconds)
+        times = Times(universe.seconds, universe.seconds)
         sharing = cast(SharedStore, store)
         follower, clock = follow(sharing, times, self._saved_reading)
         self._read_ms = universe.now_ms
@@ -143,9 +142,6 @@ class Node:
         self._up = True
         universe.log(f"{self.name} is up")
         return True
-
-    def _seconds(self) -> float:
-        return self._universe.now_ms / 1_000
 
     def _new_id(self) -> str:
         """Return a new id; the node may hang here, in the middle of a decision."""
@@ -349,18 +345,36 @@ class StateFolder:
 class Inline:
     """Stands for the writer thread and the guests' loop: runs each call at once in the only thread."""
 
-    def submit(self, call: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> "Written":
         try:
-            future.set_result(call(*arguments))
+            call(*arguments)
         except ForewarnError as error:
             if isinstance(error, InvariantBroken):
                 raise
-            future.set_exception(error)
-        return future
+            return Written(error)
+        return Written(None)
 
     def call_from_thread(self, call: Callable[[], Any]) -> None:
         call()
+
+
+class Written:
+    """The part of a future that is used of a write that has ended."""
+
+    def __init__(self, error: ForewarnError | None) -> None:
+        self._error = error
+
+    def cancelled(self) -> bool:
+        return False
+
+    def done(self) -> bool:
+        return True
+
+    def exception(self) -> ForewarnError | None:
+        return self._error
+
+    def add_done_callback(self, call: Callable[["Written"], None]) -> None:
+        call(self)
 
 
 class Connection:

@@ -116,10 +116,10 @@ class NodeStore:
             self._database.end(xid)
 
     def record_last_seen(self, seen: Collection[MachineLastSeen]) -> None:
-        self._called("record_last_seen", lambda: self._database.write("record_last_seen", seen))
+        self._called("record_last_seen", self._database.write, "record_last_seen", seen)
 
     def record_first_seen(self, sightings: Collection[EventFirstSeen]) -> None:
-        self._called("record_first_seen", lambda: self._database.write("record_first_seen", sightings))
+        self._called("record_first_seen", self._database.write, "record_first_seen", sightings)
 
     # -- shared
 
@@ -150,38 +150,39 @@ class NodeStore:
         lasts_s = seconds * LEASE_TIMES
         if name == TICKER_LEASE and self._universe.faults.all_tick:
             lasts_s = 0.0
-        return bool(self._called("take_lease", lambda: self._database.take_lease(name, node, lasts_s)))
+        return bool(self._called("take_lease", self._database.take_lease, name, node, lasts_s))
 
     def drop_lease(self, name: str, node: str) -> None:
-        self._called("drop_lease", lambda: self._database.drop_lease(name, node))
+        self._called("drop_lease", self._database.drop_lease, name, node)
 
     def live_nodes(self, past_s: float = 0.0, *, kind: str = "node") -> set[str]:
         lasts_s = past_s * LEASE_TIMES
-        return cast(set[str], self._called("live_nodes", lambda: self._database.live_nodes(lasts_s, kind)))
+        return cast(set[str], self._called("live_nodes", self._database.live_nodes, lasts_s, kind))
 
     def forget_changes(self, limit: int) -> int:
         del limit
         return int(self._called("forget_changes", self._database.forget_changes))
 
-    def _called(self, name: str, call: Callable[[], Any]) -> Any:
+    def _called(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         self._before(name)
-        answer = call()
+        answer = call(*arguments)
         self._after(name)
         return answer
 
     def _before(self, call: str) -> None:
-        universe = self._universe
-        if universe.faults.on:
+        universe, faults = self._universe, self._universe.faults
+        if faults.on and (faults.slow or faults.crash):
             disturb(universe, self._life, call)
-        if universe.now_ms < self._life.away_until_ms or universe.chance(universe.faults.fail_before):
+        if universe.now_ms < self._life.away_until_ms or (faults.fail_before and universe.chance(faults.fail_before)):
             raise StoreUnavailable(f"the store was away at {call}")
 
     def _after(self, call: str) -> None:
-        universe = self._universe
-        if not universe.faults.on:
+        universe, faults = self._universe, self._universe.faults
+        if not faults.on:
             return
-        disturb(universe, self._life, call)
-        if universe.chance(universe.faults.fail_after):
+        if faults.slow or faults.crash:
+            disturb(universe, self._life, call)
+        if faults.fail_after and universe.chance(faults.fail_after):
             universe.log(f"{self._life.name} gets no answer to {call}")
             raise StoreUnavailable(f"the store did not answer {call}: it may have happened or not")
 

@@ -34,8 +34,8 @@ DECISION_MS = int(MAX_DECISION_AGE_S * 1_000) + CALL_WITHIN_MS
 # The greatest age of a reading of the clock.
 READING_MS = int(MAX_READING_S * 1_000)
 OPEN = (MaintenanceStatus.PLANNED, MaintenanceStatus.RUNNING, MaintenanceStatus.PAUSED)
-# A run keeps its whole history, so collecting garbage during a run finds little: collect once in several runs.
-gc.set_threshold(50_000)
+# A run keeps its whole history, so collecting garbage during a run finds little. Each run first collects its predecessor.
+gc.set_threshold(1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ class Budget:
 
 def run_seed(seed: int) -> Run:
     """Run a seed. An error that ends the run is a complaint, so that the seeds after it are run too."""
+    gc.collect(0)
     simulation = Simulation(seed)
     try:
         return simulation.run()

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_TURNS = 20_000
@@ -16,6 +17,12 @@ MAX_TURNS = 20_000
 MAX_STEP_MS = 30_000
 # The most calls that hang at once: the first to hang is the last to go on, and must not wait for ever.
 MAX_HANGING = 2
+
+
+@lru_cache(maxsize=1_000)
+def wall_at(milliseconds: int) -> datetime:
+    """Return the moment this long after the start of the run, by a wall clock that is not set."""
+    return START + timedelta(milliseconds=milliseconds)
 
 
 class Crash(BaseException):
@@ -119,6 +126,10 @@ class Universe:
         self._ids += 1
         return f"{self._ids:08X}-0000-4000-8000-000000000000"
 
+    def seconds(self) -> float:
+        """Return the monotonic clock's time."""
+        return self.now_ms / 1_000
+
     def wall(self, at_ms: int | None = None) -> datetime:
         """Return the wall clock's time, now or at an earlier moment."""
         if at_ms is None:
@@ -126,7 +137,7 @@ class Universe:
         off_ms = self._off_ms
         if self._moves and at_ms < self._moves[-1][0]:
             off_ms = sum(by_ms for moved_ms, by_ms in self._moves if moved_ms <= at_ms)
-        return START + timedelta(milliseconds=at_ms + off_ms)
+        return wall_at(at_ms + off_ms)
 
     def set_wall(self, by_ms: int) -> None:
         self._moves.append((self.now_ms, by_ms))

@@ -59,6 +59,20 @@ def test_what_is_saved_is_a_chain(store: Store) -> None:
     assert (chain.head.id, chain.head.hash) == (saved[-1].id, previous)
 
 
+def test_the_entries_of_a_large_change_are_chained_in_their_order(store: Store) -> None:
+    """Entries that are written in several batches keep their order."""
+    details = [str(number) for number in range(2_345)]
+    store.apply(change(audit=[replace(entry(), detail=detail) for detail in details]))
+    found: list[AuditEntry] = []
+    while page := store.audit(AuditQuery(after=found[-1].id if found else BEFORE_ALL_IDS, limit=500)):
+        found += page
+    assert [each.detail for each in found] == details
+    checking = ChainCheck(store.audit_chain(), "")
+    for each in found:
+        checking.add(each)
+    assert checking.finish() == ""
+
+
 def test_the_hash_of_an_entry_is_fixed() -> None:
     """Exported chains are checked by later versions: the hash of an entry never changes."""
     known = AuditEntry(at=at(0), who="alice", action="order taken", scope="shop", detail="attempt 1")

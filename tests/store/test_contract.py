@@ -227,6 +227,20 @@ def test_a_scope_that_moved_on_is_a_conflict(store: Store) -> None:
     assert saved_scope(store, "blog").incarnation == 2
 
 
+def test_the_one_scope_that_a_change_relies_on_and_writes_is_checked(store: Store) -> None:
+    """It is refused whole if the scope has another version or was removed; else every field of the scope is written."""
+    store.apply(change(scopes=[scope()]))
+    known = saved_scope(store)
+    changed = replace(
+        scope(approval=ApprovalMode.ALL), version=1, enabled=True, epoch=2, incarnation=3, max_unavailable="2"
+    )
+    store.apply(change(expect=[("shop", 1)], scopes=[changed], maintenances=[maintenance()], events=[event()]))
+    assert saved_scope(store) == replace(changed, version=2)
+    refused(store, change(expect=[("shop", 1)], scopes=[known], audit=[entry()]), Conflict)
+    gone = change(expect=[("blog", 1)], scopes=[replace(scope("blog"), version=1)], audit=[entry()])
+    refused(store, gone, Conflict)
+
+
 def test_relying_on_a_scope_does_not_change_it(store: Store) -> None:
     """Only a scope that is written gets a new version."""
     store.apply(change(scopes=[scope()]))

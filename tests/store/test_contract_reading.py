@@ -678,3 +678,12 @@ def test_what_a_document_shows_is_all_that_is_read_for_it(store: Store) -> None:
     shown = store.snapshot(Focus(scopes=("shop",), whole_maintenances=False, document_only=True))
     assert (list(shown.scopes), list(shown.events)) == (["shop"], ["E1"])
     assert (shown.maintenances, shown.orders, shown.events["E1"].approvals) == ({}, {}, ())
+
+
+def test_ids_with_any_character_are_found(store: Store) -> None:
+    """Characters that mean something in the notation of a list are ordinary ones in an id or in the name of a machine."""
+    odd = ('a"b', "a\\b", "a,b", "{a}", "NULL", "'", "a b", "größe")
+    events = [event(id_, position=number, resources=(f"{id_}-0",)) for number, id_ in enumerate(odd)]
+    store.apply(change(scopes=[scope()], maintenances=[maintenance("M1")], events=events))
+    found = store.snapshot(Focus(events=(*odd, "a\0b", "a\x1ab"), whole_maintenances=False, open_events=False)).events
+    assert {i: each.resources for i, each in found.items()} == {each.id: each.resources for each in events}

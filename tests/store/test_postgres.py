@@ -15,6 +15,7 @@ from forewarn.core.model import Event, OrderState, Status, Targets
 from forewarn.core.operator_model import Role
 from forewarn.store import AuditQuery, Focus, OrderQuery
 from forewarn.store.postgres import dsn, schema
+from forewarn.store.postgres import store as postgres_store
 from forewarn.store.postgres.dsn import READ, Dsn, TimeLimits
 from forewarn.store.postgres.pool import Connection, Deadlines, Pool, connect, cut
 from forewarn.store.postgres.store import PostgresStore
@@ -122,6 +123,33 @@ def test_a_refusal_of_sql_is_ours_to_report(store: PostgresStore) -> None:
     with pytest.raises(InvariantBroken, match="nothing was saved"):
         store.apply(twice)
     assert store.maintenance("M2") is None
+
+
+@pytest.mark.parametrize("batch", [2, 1_000])
+def test_a_fleet_is_saved_whole(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    """Each machine is saved with its addresses, ids and labels, and replaced as a whole, however many a statement takes."""
+    monkeypatch.setattr(postgres_store, "BATCH", batch)
+    fleet = [
+        machine("without-address"),
+        machine("by-address", addresses=("10.0.0.1", "fd00::1"), update_domain=3, fault_domain=1, host="host-1"),
+        machine("by-interface", interface="tap0", labels={"rack": 'b"4\\ \N{SNOWMAN}'}),
+        machine("by-id", instance_id="i-1"),
+        machine("other", addresses=("10.0.0.2",)),
+    ]
+    store.apply(change(expect=[("shop", 0)], scopes=[scope()], machines=fleet))
+    assert store.inventory().machines == {each.key: each for each in fleet}
+    swapped = [replace(fleet[3], addresses=("10.0.0.2",)), replace(fleet[4], addresses=("10.0.0.1",)), fleet[0]]
+    moved = [replace(fleet[1], addresses=("10.0.0.3",), host=""), *swapped]
+    store.apply(change(expect=[("shop", 1)], scopes=[replace(scope(), version=1)], machines=moved))
+    assert store.inventory().machines == {each.key: each for each in (*fleet, *moved)}
+
+
+def test_one_address_of_two_machines_is_a_conflict(store: PostgresStore) -> None:
+    """Nothing of a fleet is saved if two of its machines have the same address."""
+    fleet = [machine("a", addresses=("10.0.0.1",)), machine("b", addresses=("10.0.0.1",))]
+    with pytest.raises(Conflict, match="another machine has the same address or instance id"):
+        store.apply(change(expect=[("shop", 0)], scopes=[scope()], machines=fleet))
+    assert not store.inventory().machines
 
 
 def test_the_time_to_commit_grows_with_the_events_up_to_two_minutes(address: str) -> None:

@@ -26,7 +26,7 @@ from forewarn.store.postgres.schema import COMMIT_LOCK
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import queries
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
-from tests.support.records import approval, at, change, entry, event, machine, maintenance, scope, session
+from tests.support.records import approval, at, change, entry, event, machine, maintenance, saved_scope, scope, session
 from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
@@ -215,7 +215,7 @@ def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str) -> No
 
     def be_slow() -> None:
         with store._writing() as writer:
-            assert list(writer.query("lock_maintenances", ids=["M1"])) == []
+            assert list(writer.query("lock_maintenances", ids=["M1"], waiting_for_budget=False)) == []
             until_ended(writer._connection.info.backend_pid)
             writer.execute("forget_leases")
 
@@ -379,7 +379,14 @@ def test_to_recognise_the_server_costs_no_trip(store: PostgresStore, monkeypatch
     assert len(trips) == 1
     trips.clear()
     store.snapshot(Focus(scopes=("shop",), whole_maintenances=False))
+    assert len(trips) == 1  # nothing belongs to events that are not there
+    store.apply(change(maintenances=[maintenance("M1")], events=[event("E1")]))
+    trips.clear()
+    store.snapshot(Focus(scopes=("shop",), whole_maintenances=False))
     assert len(trips) == 2  # the events, then what belongs to them
+    trips.clear()
+    store.snapshot(Focus(events=("E1",), whole_maintenances=False, open_events=False))
+    assert len(trips) == 2  # the event with what belongs to it, then its scope and its maintenance
 
 
 def test_when_another_server_is_agreed_on_no_idle_connection_is_kept(store: PostgresStore) -> None:
@@ -416,6 +423,53 @@ def test_agreeing_on_a_server_locks_scopes_as_changes_do(address: str, store: Po
         other.execute("SELECT FROM forewarn.scopes WHERE name = 'b' FOR NO KEY UPDATE NOWAIT")
     thread.join()
     assert adopted == [True]
+
+
+def test_a_change_that_comes_too_late_waits_for_the_one_before(address: str, store: PostgresStore) -> None:
+    """It has no event yet that the other may still write. If it had, the database would end one of them, maybe the other."""
+    with_limits(store, address, PATIENT)
+    store.apply(change(scopes=[scope()], maintenances=[maintenance("M1")], events=[event("E1")]))
+    late = change(at(1), expect=[("shop", 7)], scopes=[replace(scope(), version=7)], events=[event("E1")])
+    refusals: list[Exception] = []
+
+    def apply() -> None:
+        try:
+            store.apply(late)
+        except Conflict as refusal:
+            refusals.append(refusal)
+
+    with watching() as ask, psycopg.connect(address) as other:
+        other.execute("SELECT FROM forewarn.scopes FOR NO KEY UPDATE")
+        thread = threading.Thread(target=apply)
+        thread.start()
+        until(lambda: ask(WAITING) == [(1,)])
+        other.execute("SELECT FROM forewarn.events FOR NO KEY UPDATE NOWAIT")
+    thread.join()
+    assert len(refusals) == 1
+
+
+@pytest.mark.parametrize("how", ["written", "woken", "both"])
+def test_a_change_locks_maintenances_before_scopes(address: str, store: PostgresStore, how: str) -> None:
+    """Whether it writes them, wakes them or both: it waits for the first of them, and has no other and no scope yet."""
+    with_limits(store, address, PATIENT)
+    store.apply(change(scopes=[scope()], maintenances=[maintenance(i) for i in ("M2", "M1")], events=[event("E1")]))
+    both = [replace(maintenance(i), version=1) for i in ("M2", "M1")]
+    changed = change(
+        at(1),
+        expect=[("shop", 1)],
+        scopes=[saved_scope(store)],
+        maintenances=both if how == "written" else both[:1] if how == "both" else [],
+        wakes=("M2", "M1") if how == "woken" else ("M1",) if how == "both" else (),
+    )
+    with watching() as ask, psycopg.connect(address) as other:
+        other.execute("SELECT FROM forewarn.maintenances WHERE id = 'M1' FOR NO KEY UPDATE")
+        thread = threading.Thread(target=store.apply, args=[changed])
+        thread.start()
+        until(lambda: ask(WAITING) == [(1,)])
+        other.execute("SELECT FROM forewarn.maintenances WHERE id = 'M2' FOR NO KEY UPDATE NOWAIT")
+        other.execute("SELECT FROM forewarn.scopes FOR NO KEY UPDATE NOWAIT")
+    thread.join()
+    assert saved_scope(store).version == 2
 
 
 def test_forgetting_changes_waits_for_agreeing_on_a_server(address: str, store: PostgresStore) -> None:
@@ -496,6 +550,23 @@ def test_options_of_an_address_come_before_ours(address: str) -> None:
                 for name in ("geqo", "search_path", "statement_timeout", "idle_in_transaction_session_timeout")
             ]
         assert shown == ["off", "forewarn", "5s", "5s"]
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_no_statement_is_compiled(address: str, pooled: bool) -> None:
+    """A server that compiles every statement it runs, however few rows it reads, compiles none of a node's."""
+    address += "?options=-c%20jit_above_cost%3D0"
+    with psycopg.connect(address) as connection:
+        assert "JIT" in explained(connection)
+    with closing(PostgresStore(address, direct=address if pooled else "")) as store:
+        with store._pool.transaction(READ) as connection:
+            assert "JIT" not in explained(connection)
+        with closing(connect(store._direct)) as connection:  # as the feed does
+            assert "JIT" not in explained(connection)
+
+
+def explained(connection: Connection | psycopg.Connection) -> str:
+    return str(connection.execute("EXPLAIN ANALYZE SELECT count(*) FROM forewarn.scopes").fetchall())
 
 
 def test_a_server_elsewhere_should_be_verified(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,9 @@ def test_a_reader_is_not_blocked_by_a_writer(tmp_path: Path) -> None:
     with opened(tmp_path / "x.db") as store, opened(tmp_path / "x.db") as other:
         store.apply(one_maintenance())
         with other._writing() as writer:
-            writer.execute("wake_maintenance", id="M1", at=time_text(at(5)))
+            writer.execute(
+                "wake_maintenances", ids=writer.as_list(["M1"]), waiting_for_budget=False, at=time_text(at(5))
+            )
             assert store.next_wakeup() is None
         assert store.next_wakeup() == at(5)
 

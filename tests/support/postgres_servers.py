@@ -33,7 +33,6 @@ FAST = {
     "max_connections": "200",
     "shared_buffers": "16MB",
     "autovacuum": "off",
-    "jit": "off",
 }
 
 

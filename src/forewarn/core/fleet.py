@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 from enum import StrEnum
-from itertools import repeat
-from operator import itemgetter
+from itertools import chain, repeat
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 from forewarn.core.durations import duration_text, parse_duration
@@ -23,6 +23,7 @@ from forewarn.core.model import (
     MAX_MACHINES_PER_SCOPE,
     NO_LABELS,
     ApprovalMode,
+    CheckedNames,
     EventType,
     Host,
     Machine,
@@ -113,13 +114,14 @@ def parse_fleet(text: str, source: str) -> Fleet:
 def _read_plain_fleet(text: str, source: str) -> Fleet:
     """Return the fleet of a plain file, with a tenth of the work; raise NotPlain or Invalid for every other file."""
     found: dict[str, list[Any]] = {"scopes": [], "machines": [], "hosts": []}
+    names = {what: CheckedNames(what) for what in ("scope", "machine", "host")}
 
     def learn(name: str, marked: dict[str, Any]) -> Callable[[list[str]], None]:
         if name not in TABLES:
             raise NotPlain
         add, make = found[name].append, TABLES[name][0]
         if name == "machines":
-            make_machine = _machine_maker(marked)
+            make_machine = _machine_maker(marked, names)
             return lambda parts: add(make_machine(parts))
         return lambda parts: add(make(filled(marked, parts)))
 
@@ -129,12 +131,12 @@ def _read_plain_fleet(text: str, source: str) -> Fleet:
     return _checked_fleet(scopes, machines, hosts, source, _Problems())
 
 
-def _machine_maker(marked: Mapping[str, Any]) -> Callable[[list[str]], Machine]:
+def _machine_maker(marked: Mapping[str, Any], names: Mapping[str, CheckedNames]) -> Callable[[list[str]], Machine]:
     """Return what makes a machine of the strings of a table; the keys and types of the table are checked here, once."""
     settings = _machine_settings(marked)
     addresses, labels = settings["addresses"], settings["labels"]
     if len(addresses) <= 1 and not (settings["interface"] or settings["instance_id"] or labels):
-        return _simple_machine_maker(settings)
+        return _simple_machine_maker(settings, names)
     fixed: dict[str, Any] = {key: value for key, value in settings.items() if isinstance(value, int)}
     strings = {key: int(value[1:]) for key, value in settings.items() if isinstance(value, str) and value}
     pick = itemgetter(*strings.values())
@@ -150,8 +152,10 @@ def _machine_maker(marked: Mapping[str, Any]) -> Callable[[list[str]], Machine]:
     return make
 
 
-def _simple_machine_maker(settings: Mapping[str, Any]) -> Callable[[list[str]], Machine]:
-    make = machine_maker(settings["update_domain"], settings["fault_domain"])
+def _simple_machine_maker(
+    settings: Mapping[str, Any], names: Mapping[str, CheckedNames]
+) -> Callable[[list[str]], Machine]:
+    make = machine_maker(settings["update_domain"], settings["fault_domain"], names)
     marks = settings["scope"], settings["name"], settings["host"], *(settings["addresses"] or ("",))
     scope, name, host, address = (int(mark[1:]) if mark else 0 for mark in marks)  # parts[0] is no string of the table
     return lambda parts: make(
@@ -213,7 +217,7 @@ def _checked_fleet(
         if host.name in hosts:
             problems.texts.append(f"{where}: name: there are two hosts {host.name!r}; give one of them another name")
         hosts[host.name] = host
-    members = Counter(machine.scope for machine in machines.values())
+    members = Counter(map(attrgetter("scope"), machines.values()))
     for name, scope in scopes.items():
         if scope.kind is ScopeKind.STANDALONE and members[name] != 1 and problems.knows_all_of(name):
             problems.texts.append(
@@ -407,7 +411,7 @@ def check_identities(machines: Collection[Machine], location: Callable[[Machine]
 
 def _have_distinct_addresses(machines: Collection[Machine]) -> bool:
     """Whether the machines have no identities but addresses, and no address twice; a fast look at a fleet file."""
-    addresses = [address for machine in machines for address in machine.addresses]
+    addresses = list(chain.from_iterable(map(attrgetter("addresses"), machines)))
     others = any(machine.interface or machine.instance_id for machine in machines)
     return not others and len(set(addresses)) == len(addresses)
 

@@ -6,6 +6,7 @@ Owns the difference as data and as lines to print, and the refusals that depend 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from operator import attrgetter
 
 from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot
@@ -71,7 +72,10 @@ def difference(current: Fleet, wanted: Fleet, *, prune: bool = False) -> Differe
     machines = []
     for key, machine in wanted.machines.items():
         present = current.machines.get(key)
-        if present is None or machine != present:
+        if present is None:
+            machines.append(machine)
+            lines.append(f"+ machine {machine.scope}/{machine.name}")
+        elif machine != present:
             machines.append(machine)
             lines.append(_line(f"machine {machine}", "", present, machine, MACHINE_SETTINGS))
     hosts = []
@@ -165,7 +169,7 @@ def _value_text(key: str, value: object) -> str:
 
 
 def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> None:
-    members = Counter(machine.scope for machine in machines)
+    members = Counter(map(attrgetter("scope"), machines))
     for name, number in members.items():
         if scopes[name].kind is ScopeKind.STANDALONE and number > 1:
             raise InvalidFleet(
@@ -177,13 +181,13 @@ def _check_members(machines: Iterable[Machine], scopes: Mapping[str, Scope]) -> 
 
 def spanning_hosts(machines: Iterable[Machine]) -> tuple[str, ...]:
     """Warn of hosts that span update domains of a scope: this is allowed, but maintenance of them takes several waves."""
-    first: dict[tuple[str, str], int] = {}
+    # By scope and host: no pair is made for each of very many machines.
+    first: dict[str, dict[str, int]] = defaultdict(dict)
     several: dict[tuple[str, str], set[int]] = defaultdict(set)
     for machine in machines:
-        if machine.host:
-            place = (machine.host, machine.scope)
-            if first.setdefault(place, machine.update_domain) != machine.update_domain:
-                several[place] |= {first[place], machine.update_domain}
+        host, update_domain = machine.host, machine.update_domain
+        if host and (known := first[machine.scope].setdefault(host, update_domain)) != update_domain:
+            several[host, machine.scope] |= {known, update_domain}
     return tuple(
         f"host {host} carries update domains {', '.join(map(str, sorted(numbers)))} of scope {scope}:"
         f" maintenance of the host takes {len(numbers)} waves"

@@ -13,6 +13,7 @@ from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from itertools import repeat
 
 from forewarn.core.amounts import parse_amount
 from forewarn.core.errors import Invalid
@@ -32,6 +33,7 @@ _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
 NO_LABELS: Mapping[str, str] = {}
 MAX_ADDRESSES_PER_MACHINE = 16
+MAX_CHECKED_NAMES = 100_000
 MAX_DOMAIN = 999
 MAX_LABELS = 32
 MAX_LABEL_CHARS = 128
@@ -250,7 +252,7 @@ class Machine:
         """The (interface, address) pairs that identify a caller as this machine; address "" means every address."""
         if self.interface and not self.addresses:
             return ((self.interface, ""),)
-        return tuple([(self.interface, address) for address in self.addresses])
+        return tuple(zip(repeat(self.interface), self.addresses))
 
     def __str__(self) -> str:
         return f"{self.scope}/{self.name}"
@@ -265,21 +267,38 @@ def _address(text: str) -> str:
         raise Invalid(f"addresses: {text!r} is not an IP address: write it like 10.0.0.4 or fd00::4") from None
 
 
-def machine_maker(update_domain: int, fault_domain: int) -> Callable[[str, str, str, str | None], Machine]:
+class CheckedNames(dict[str, str]):
+    """The names of one kind in a fleet file: each is checked when it is looked up first, and machines share its object."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __missing__(self, name: str) -> str:
+        check_name(self._what, name)
+        if len(self) >= MAX_CHECKED_NAMES:
+            self.clear()
+        self[name] = name
+        return name
+
+
+def machine_maker(
+    update_domain: int, fault_domain: int, names: Mapping[str, CheckedNames]
+) -> Callable[[str, str, str, str | None], Machine]:
     """Return a function that checks a scope, a name, a host and an address, and makes a machine in these domains.
 
     It takes a third of the time of `Machine`, for very many machines. Row of the bench: seconds to apply a fleet file.
     """
     Machine(scope="x", name="x", update_domain=update_domain, fault_domain=fault_domain)  # checks the domains
     new = maker_of_checked(Machine)
+    scopes, machines, hosts = names["scope"], names["machine"], names["host"]
 
     def make(scope: str, name: str, host: str, address: str | None) -> Machine:
         return new(
-            _shared_name("scope", scope),
-            _shared_name("machine", name),
+            scopes[scope],
+            machines[name],
             update_domain,
             fault_domain,
-            _shared_name("host", host) if host else "",
+            hosts[host] if host else "",
             (_address(address),) if address is not None else (),
             "",
             "",

@@ -8,9 +8,11 @@ that are not TOML: the caller leaves them to `tomllib`, which takes ten times as
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 MAX_SHAPES = 4_096
+CHUNK_CHARS = 1 << 18
 # No text outside of strings contains it.
 MARK = "\ue000"
 COMMENT_LINES = re.compile(r"^[ \t]*#[^\n]*$", re.MULTILINE)
@@ -33,39 +35,26 @@ class PlainTables(Generic[T]):
 
     def __init__(self, learn: Callable[[str, dict[str, Any]], Make[T]]) -> None:
         self._learn = learn
-        self._shapes: dict[tuple[str, ...], Make[T]] = {}
+        # With the number of line feeds, none of which is in a string.
+        self._shapes: dict[tuple[str, ...], tuple[Make[T], int]] = {}
 
     def read(self, text: str) -> Iterator[T]:
         """Yield what each table makes; raise NotPlain at the first that is not plain."""
-        if '"""' in text:
-            raise NotPlain
+        shapes = self._shapes
         if "\r" in text:
             text = text.replace("\r\n", "\n")
-        if any(control in text for control in CONTROLS):
-            raise NotPlain
-        if "#" in text:
-            text = COMMENT_LINES.sub("", text)
-        if "'" in text or "\\" in text or MARK in text:
-            raise NotPlain
-        start = text.find("[[")
-        if (text[:start] if start >= 0 else text).strip(" \t\n"):
-            raise NotPlain
-        shapes, find = self._shapes, text.find
-        while start >= 0:
-            end = find("\n[[", start)
-            parts = text[start : end if end >= 0 else len(text)].split('"')
+        for table in chain.from_iterable(map(_tables, _chunks(text))):
+            parts = table.split('"')
             shape = tuple(parts[::2])
-            make = shapes.get(shape)
-            if make is None:
-                make = self._new_shape(shape)
+            known = shapes.get(shape)
+            make, line_feeds = known if known is not None else self._new_shape(shape)
             # A string without its end, or over several lines.
-            if not len(parts) % 2 or "\n" in "".join(parts[1::2]):
+            if not len(parts) % 2 or table.count("\n") != line_feeds:
                 raise NotPlain
             yield make(parts)
-            start = end + 1 if end >= 0 else -1
 
-    def _new_shape(self, shape: tuple[str, ...]) -> Make[T]:
-        marked = "".join(f'{part}"{MARK}{2 * index + 1}"' for index, part in enumerate(shape[:-1])) + shape[-1]
+    def _new_shape(self, shape: tuple[str, ...]) -> tuple[Make[T], int]:
+        marked = "[[" + "".join(f'{part}"{MARK}{2 * index + 1}"' for index, part in enumerate(shape[:-1])) + shape[-1]
         try:
             document = tomllib.loads(marked)
         except (ValueError, RecursionError):
@@ -77,8 +66,34 @@ class PlainTables(Generic[T]):
         # An indented header, a quoted name, or a table within the table.
         if document or MARK in name or not isinstance(tables, list) or HEADER.search(marked):
             raise NotPlain
-        make = self._shapes[shape] = self._learn(name, tables[0])
-        return make
+        known = self._shapes[shape] = self._learn(name, tables[0]), marked.count("\n")
+        return known
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """Yield the text in pieces of whole tables, so that no copy of the whole text is made."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n[[", start + CHUNK_CHARS)
+        end = end if end >= 0 else len(text)
+        yield text[start:end]
+        start = end + 1
+
+
+def _tables(chunk: str) -> list[str]:
+    """Return the texts of the tables, each without its first two brackets."""
+    if '"""' in chunk:
+        raise NotPlain
+    if any(control in chunk for control in CONTROLS):
+        raise NotPlain
+    if "#" in chunk:
+        chunk = COMMENT_LINES.sub("", chunk)
+    if "'" in chunk or "\\" in chunk or MARK in chunk:
+        raise NotPlain
+    before, *tables = f"\n{chunk}".split("\n[[")
+    if before.strip(" \t\n"):
+        raise NotPlain
+    return tables
 
 
 def filled(marked: Any, parts: list[str]) -> Any:

@@ -176,8 +176,9 @@ class GuestSocket:
         self._end(self.abort)
 
     def _end(self, how: Callable[[], None]) -> None:
-        self._when_sent = how
-        if not self._unsent:
+        if self._unsent:
+            self._when_sent = how
+        else:
             how()
 
     def _shut_down(self) -> None:
@@ -193,6 +194,8 @@ class GuestSocket:
             self._loop.forget(fd)
             self._socket.close()
             self._handler.connection_lost()
+            # Both refer back to this object: without them it is freed at once, and not by the garbage collector.
+            del self._handler, self._when_sent
 
     def reset(self) -> None:
         """Close at once with a TCP reset: the guest learns that what it was sent may be lost."""

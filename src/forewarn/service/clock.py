@@ -27,7 +27,7 @@ MAX_READINGS = 3
 # The clock stands still, and does not go back, where a reading took longer to arrive than the one before.
 MAX_STILL = timedelta(seconds=1)
 # A saved reading is replaced when the clock has moved against the boot clock by more than this.
-MAX_UNSAVED = timedelta(seconds=1)
+MAX_UNSAVED_S = 1.0
 
 
 def boot_clock_s() -> float:
@@ -58,9 +58,9 @@ class Reading(NamedTuple):
         """What the wall clock would have shown at boot: it moves only when the clock is set or drifts."""
         return self.at - timedelta(seconds=self.boot_s)
 
-    def is_behind(self, at: datetime, boot_s: float) -> bool:
-        """Whether a later reading may show a jump forward, up to rounding: the two clocks moved by different amounts."""
-        return (at - self.at).total_seconds() - (boot_s - self.boot_s) > MAX_JUMP_S / 2
+    def set_since_s(self, at: datetime, boot_s: float) -> float:
+        """Return by how much the wall clock was set or drifted until a later reading, up to rounding."""
+        return (at - self.at).total_seconds() - (boot_s - self.boot_s)
 
 
 class SavedReading(Protocol):
@@ -131,7 +131,7 @@ class _JumpDetector:
         with self._lock:
             if read_s is None:
                 read_s = self._boot_s()
-            if self._last is not None and self._last.is_behind(reading, read_s):
+            if self._last is not None and self._last.set_since_s(reading, read_s) > MAX_JUMP_S / 2:
                 expected = self._last.booted + timedelta(seconds=read_s)
                 ahead_s = (reading - expected).total_seconds()
                 if ahead_s > MAX_JUMP_S:
@@ -161,7 +161,7 @@ class _JumpDetector:
                 last = self._last if self._jump is None else None
             if self._saved is None or last is None:
                 return
-            if self._last_saved is not None and abs(last.booted - self._last_saved.booted) <= MAX_UNSAVED:
+            if self._last_saved is not None and abs(self._last_saved.set_since_s(*last)) <= MAX_UNSAVED_S:
                 return
             if self._saved.save(last):
                 self._last_saved = last

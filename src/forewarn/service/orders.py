@@ -9,7 +9,7 @@ Where it is not certain that an order was saved as ours, it is unconfirmed until
 
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -23,6 +23,7 @@ from forewarn.core.order_verbs import Outcome
 from forewarn.executors import Executor, HostWork, OrderReport, Progress, Unknown, Work
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
+from forewarn.service.cycle_counts import CycleCounts
 from forewarn.service.leases import NodeLeases
 from forewarn.service.placement import MAX_RUNNING_ORDERS, FleetHosts, closed, is_live, no_target
 from forewarn.store import Focus, Store
@@ -132,9 +133,9 @@ class Orders:
         if not self._recovered:
             self.recover()
 
-    def take_over(self) -> Counter[str]:
+    def take_over(self) -> CycleCounts:
         """Take over the orders of dead nodes; leave in doubt those whose work may have begun elsewhere."""
-        done: Counter[str] = Counter()
+        done = CycleCounts()
         if not self._executor.takes_orders:
             return done
         begun = [o for o in self._begun() if o.node.startswith(self._prefix)]
@@ -148,19 +149,19 @@ class Orders:
         dead = self._leases.dead({self._node_of(order) for order in (*running, *doubtful)})
         for order in running:
             if self._node_of(order) in dead:
-                done += self._take_over_running(order)
+                done.add(self._take_over_running(order))
         for order in doubtful:
             back = order.node == self._taker or self._node_of(order) in dead
             if back and (work := self._work_of(order)) is not None:
-                done += self._end_doubt(work)
+                done.add(self._end_doubt(work))
         return done
 
-    def _take_over_running(self, order: Order) -> Counter[str]:
+    def _take_over_running(self, order: Order) -> CycleCounts:
         if self._executor.repeatable or self._leases.is_here(self._node_of(order)):
             return self._take_over(order)
         work = self._work_of(order)
         if work is None:
-            return Counter()
+            return CycleCounts()
         status = self._executor.status(work)
         if isinstance(status, Outcome) or status is Progress.RUNNING:
             return self._take_over(order)  # the executor can tell, although another node took the order
@@ -168,12 +169,12 @@ class Orders:
             f"{self._node_of(order)} took it and is away: only a node with its state folder knows what became of it"
         )
         self._unsaved.append(OrderReport(order.id, order.attempt, Unknown(reason), order.node))
-        return Counter()
+        return CycleCounts()
 
-    def _take_over(self, order: Order, *, not_begun: bool = False) -> Counter[str]:
+    def _take_over(self, order: Order, *, not_begun: bool = False) -> CycleCounts:
         # If the store fails from here on, the order may be ours.
         self._unconfirmed[order.id] = not_begun
-        done: Counter[str] = Counter()
+        done = CycleCounts()
         try:
             taken = self._control.take_over_order(order.id, self._actor, node=self._taker, of=order.node)
             if (work := self._work_of(taken)) is not None:
@@ -185,18 +186,18 @@ class Orders:
         self._unconfirmed.pop(order.id, None)
         return done
 
-    def _end_doubt(self, work: AnyWork) -> Counter[str]:
+    def _end_doubt(self, work: AnyWork) -> CycleCounts:
         """Take over an order in doubt if this state folder shows what became of it; otherwise leave it to an operator."""
         if isinstance(self._executor.status(work), Unknown):
-            return Counter()
+            return CycleCounts()
         return self._take_over(work.order)
 
     def _node_of(self, order: Order) -> str:
         return order.node.removeprefix(self._prefix)
 
-    def hand_out(self) -> Counter[str]:
+    def hand_out(self) -> CycleCounts:
         """Take open orders; save each as running before the executor gets it."""
-        done: Counter[str] = Counter()
+        done = CycleCounts()
         self._hosts = FleetHosts(self._store)
         free = min(self._executor.free_slots(), BATCH)
         for order in self._store.orders({OrderState.OPEN}, free, of_hosts=self.of_hosts) if free > 0 else ():
@@ -256,9 +257,9 @@ class Orders:
         with self._counting:
             return self._executor.at_work() + len(self._unsaved)
 
-    def save_reports(self) -> Counter[str]:
+    def save_reports(self) -> CycleCounts:
         """Save the executor's reports, many at once; save a report by itself only if the batch cannot be saved."""
-        done: Counter[str] = Counter()
+        done = CycleCounts()
         self._repeat_lost_reports()
         with self._counting:
             reports = self._executor.reports(self._clock.now())
@@ -270,7 +271,7 @@ class Orders:
             except (Conflict, StoreUnavailable):
                 raise
             except Exception:
-                done += self._save_report(batch[0])
+                done.add(self._save_report(batch[0]))
                 self._unsaved.popleft()
                 continue
             for report in batch:
@@ -290,12 +291,12 @@ class Orders:
             self._unsaved.extend(report for key, report in self._kept.items() if begun.get(key) == report.node)
         self._known_timeline = timeline
 
-    def _save_report(self, report: OrderReport) -> Counter[str]:
+    def _save_report(self, report: OrderReport) -> CycleCounts:
         """Save a report unless it came too late: after another attempt, or after an operator resolved the event.
 
         Drop a report that cannot be saved for another reason: it must not hold up the other reports for ever.
         """
-        done: Counter[str] = Counter()
+        done = CycleCounts()
         try:
             self._control.report_orders([report], self._actor)
             done[_ended(report)] += 1

@@ -7,7 +7,6 @@ executor gets it. No thread sleeps on behalf of an event: a wait is a moment in 
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from forewarn.executors import Executor
 from forewarn.executors.external import ExternalExecutor
 from forewarn.service.clock import Clock
 from forewarn.service.control import Control
+from forewarn.service.cycle_counts import CycleCounts
 from forewarn.service.host_orders import HostCheck, HostOrders
 from forewarn.service.leases import UNREADY_AFTER_S, NodeLeases
 from forewarn.service.logs import TroubleLog
@@ -209,20 +209,20 @@ class Ticker:
             self._clock.now()
             self._control.watch_clock()
             renewed = self.leases.renew()
-            done: Counter[str] = Counter()
+            done = CycleCounts()
             for orders in self._all_orders:
                 orders.recover_if_resumed()
                 if renewed:
-                    done.update(orders.take_over())
+                    done.add(orders.take_over())
                 # A report counts before a time limit: work that has ended has not timed out.
-                done.update(orders.save_reports())
+                done.add(orders.save_reports())
             due = self._due() if self.leads else []
             if due:
-                done.update(self._tick(due))
+                done.add(self._tick(due))
             for orders in self._all_orders:
                 orders.resume_unconfirmed()
                 if self.leads:
-                    done.update(orders.hand_out())
+                    done.add(orders.hand_out())
             for call in self._periodic_calls:
                 if count := call.do(self._clock.now()):
                     done["did {} other thing(s)"] += count
@@ -286,7 +286,7 @@ class Ticker:
             due[self._batch - self._batch // 2 :] = [i for i in latest if i not in self._retry_at_s]
         return list(dict.fromkeys(due))[: self._batch]
 
-    def _tick(self, due: list[str]) -> Counter[str]:
+    def _tick(self, due: list[str]) -> CycleCounts:
         try:
             done = _counted(self._control.tick(due, self._actor))
         except Conflict:
@@ -301,11 +301,11 @@ class Ticker:
         self._batch = min(self._max_batch, 2 * self._batch)
         return done
 
-    def _tick_one_by_one(self, due: list[str]) -> Counter[str]:
-        done: Counter[str] = Counter()
+    def _tick_one_by_one(self, due: list[str]) -> CycleCounts:
+        done = CycleCounts()
         for maintenance_id in due:
             try:
-                done += _counted(self._control.tick([maintenance_id], self._actor))
+                done.add(_counted(self._control.tick([maintenance_id], self._actor)))
             except (Conflict, StoreUnavailable):
                 raise
             except Exception:
@@ -353,9 +353,9 @@ class Ticker:
         self._trouble.clear("the ticker works again")
 
 
-def _counted(change: Change) -> Counter[str]:
+def _counted(change: Change) -> CycleCounts:
     """Count what a tick did."""
-    done: Counter[str] = Counter()
+    done = CycleCounts()
     published_or_started = {Status.SCHEDULED: "published {} event(s)", Status.STARTED: "started {} event(s)"}
     for event in change.events:
         done[published_or_started.get(event.status, "ended {} event(s)")] += 1

@@ -84,6 +84,12 @@ class Focus:
     current_waves: bool = False
 
     @property
+    def names_nothing(self) -> bool:
+        """Whether the snapshot covers no scope."""
+        named = self.scopes or self.machines or self.identities or self.instance_ids
+        return not (named or self.hosts or self.maintenances or self.events)
+
+    @property
     def reads_rules(self) -> bool:
         """Whether the snapshot has what can hold back whole maintenances: the rules of the fleet, and what budgets count."""
         return self.whole_maintenances and not self.document_only

@@ -1,8 +1,9 @@
 """What a node hears of the others: nothing is missed, whatever commits when; the bell is only a hint."""
 
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import psycopg
@@ -16,6 +17,7 @@ from forewarn.store import AuditQuery, Feed, FeedPosition, FeedUpdate
 from forewarn.store.postgres.store import MAX_NAMED, PostgresStore
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
 from tests.support.records import at, change, entry, event, machine, maintenance, saved_scope, scope
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -81,14 +83,39 @@ def test_a_late_commit_is_not_missed(address: str, store: PostgresStore, feed: F
     assert not feed.poll(late.position, 0.0).changed
 
 
-def test_the_bell_rings_at_the_commit(store: PostgresStore, feed: Feed) -> None:
-    """A waiting poll returns when a change is saved, long before its time ends."""
+def test_the_bell_rings_at_the_commit(address: str, feed: Feed) -> None:
+    """A waiting poll returns when another node saves a change, long before its time ends."""
     position = feed.poll(None, 0.0).position
-    timer = threading.Timer(0.2, lambda: store.apply(change(scopes=[scope()])))
-    timer.start()
-    news = feed.poll(position, 30.0)
-    timer.join()
+    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as other:
+        timer = threading.Timer(0.2, lambda: other.apply(change(scopes=[scope()])))
+        timer.start()
+        news = feed.poll(position, 30.0)
+        timer.join()
     assert news.scopes == {"shop": 1}
+
+
+def test_the_bell_of_a_node_itself_wakes_nobody(store: PostgresStore, feed: Feed) -> None:
+    """A poll goes on waiting after a change of its own node, which shows that change already, and reads it at its end."""
+    position = feed.poll(None, 0.0).position
+    store.apply(change(scopes=[scope()]))
+    begun_s = time.monotonic()
+    news = feed.poll(position, 0.3)
+    assert news.sent_s - begun_s >= 0.3
+    assert news.scopes == {"shop": 1}
+
+
+def test_the_bells_of_two_nodes_are_told_apart(address: str, store: PostgresStore, feed: Feed) -> None:
+    """Each node is woken by the changes of the other, also by one that has a feed itself."""
+    position = feed.poll(None, 0.0).position
+    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as other, closing(other.feed()) as other_feed:
+        other_position = other_feed.poll(None, 0.0).position
+        other.apply(change(scopes=[scope("blog")]))
+        store.apply(change(scopes=[scope("shop")]))
+        for each, since in ((feed, position), (other_feed, other_position)):
+            begun_s = time.monotonic()
+            news = each.poll(since, PATIENCE_S)
+            assert news.sent_s - begun_s < PATIENCE_S
+            assert news.scopes == {"blog": 1, "shop": 1}
 
 
 def test_what_was_forgotten_means_everything(address: str, store: PostgresStore, feed: Feed) -> None:

@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from datetime import datetime
 from itertools import takewhile
+from typing import Any
 
 from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot, UnreadEvents
@@ -47,6 +48,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
 
     @locked
     def snapshot(self, focus: Focus) -> Snapshot:
+        if focus.names_nothing and not focus.whole_maintenances and not focus.document_only:
+            return Snapshot(**self._holds())
         machines = self._machines_for(focus)
         events_of = self._current_events_of if focus.current_waves else self._events_of_maintenance
         names = self._scopes_for(focus, machines, events_of)
@@ -64,7 +67,6 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
                 scopes=scopes, machines=machines, hosts=hosts, events=shown, read_hosts=frozenset(focus.hosts)
             )
         partly = [i for i in maintenance_ids if self._is_read_in_part(i)] if focus.current_waves else ()
-        clock_hold, store_hold = self._hold, self._store_hold
         without_rules = Snapshot(
             scopes=scopes,
             machines=machines,
@@ -74,12 +76,18 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             orders=self._orders_for(focus, events, maintenance_ids),
             read_hosts=frozenset(focus.hosts),
             unread={i: self._unread(i) for i in partly},
-            hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
-            confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
-            store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
-            resumed=store_hold if store_hold is not None and store_hold.resumed is not None else None,
+            **self._holds(),
         )
         return self._with_rules(without_rules) if focus.reads_rules else without_rules
+
+    def _holds(self) -> dict[str, Any]:
+        """Return the fields of a snapshot that show the last hold of the clock and of the store."""
+        holds: dict[str, Any] = {}
+        if self._hold is not None:
+            holds["hold" if self._hold.confirmed is None else "confirmed"] = self._hold
+        if self._store_hold is not None:
+            holds["store_hold" if self._store_hold.resumed is None else "resumed"] = self._store_hold
+        return holds
 
     def _scopes_for(
         self,
@@ -88,10 +96,11 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         events_of: Callable[[str], Iterable[Event]],
     ) -> list[str]:
         """Return the names of the scopes that a snapshot covers, in their order."""
-        names = {*focus.scopes, *(scope for scope, _ in machines), *(scope for scope, _ in focus.machines)}
+        names = {*focus.scopes, *[scope for scope, _ in (*machines, *focus.machines)]}
         for maintenance_id in focus.maintenances:
             names |= {e.scope for e in events_of(maintenance_id) if e.status in OPEN}
-        names |= {self._events[i].scope for i in focus.events if i in self._events}
+        if focus.events:
+            names |= {self._events[i].scope for i in focus.events if i in self._events}
         return sorted(names)
 
     def _events_for(self, focus: Focus, names: Iterable[str]) -> dict[str, Event]:
@@ -103,7 +112,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
         elif focus.next_events:
             for name in names:
                 events |= {e.id: e for e in self._next_events_in(name, focus)}
-        events |= {i: self._events[i] for i in focus.events if i in self._events}
+        if focus.events:
+            events |= {i: self._events[i] for i in focus.events if i in self._events}
         return events
 
     def _with_rules(self, snapshot: Snapshot) -> Snapshot:

@@ -96,6 +96,8 @@ class Dsn:
             "idle_in_transaction_session_timeout": f"{self.limits.silent_s}s",
             # An acknowledged commit is on disk and on the synchronous standby, if there is one, whatever the server's default.
             "synchronous_commit": "on",
+            # Tables without statistics look large to the server: it would compile a statement for seconds to read a few rows.
+            "jit": "off",
         }
 
 

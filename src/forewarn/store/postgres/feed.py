@@ -3,7 +3,8 @@
 A notification only says that there is a change; if one is lost, the node reads the change a second later. Each row of `changes`
 says what to read again, and which transaction wrote it. A node continues from its horizon, the oldest transaction that was
 open at its last poll: every change of an older transaction was visible then, and every later commit has a transaction number
-from the horizon on.
+from the horizon on. A node shows its own changes already, so it does not read because of its own notifications: each node
+notifies with the number of the server process that serves its feed.
 """
 
 import time
@@ -14,18 +15,19 @@ import psycopg
 
 from forewarn.core.errors import StoreUnavailable
 from forewarn.store import FeedPosition, FeedUpdate
-from forewarn.store.postgres.dsn import READ, Dsn
+from forewarn.store.postgres.combining import read_combined, send_combined
+from forewarn.store.postgres.dsn import Dsn
 from forewarn.store.postgres.errors import translated_errors
 from forewarn.store.postgres.pool import Connection, Pool, connect
-from forewarn.store.sql.rows import NATIVE_ROWS
-from forewarn.store.sql.scripts import queries
+from forewarn.store.sql.rows import NATIVE_ROWS, Values
 
-SQL = {name: text.encode() for name, text in queries("postgres").items()}
 CHANNEL = "forewarn"
 
 
 class AgreedServer(Protocol):
-    """The part of the store that knows which server the nodes agreed on."""
+    """The part of the store that knows which server the nodes agreed on. It notifies other nodes as `notifies_as`."""
+
+    notifies_as: str
 
     def recognise(self, server: Any) -> bool: ...
 
@@ -62,6 +64,7 @@ class PostgresFeed:
             with suppress(psycopg.Error):
                 self._connection.close()
             self._connection = None
+            self._store.notifies_as = ""
 
     def _poll(self, since: FeedPosition | None, wait_s: float) -> tuple[FeedUpdate, bool]:
         """Return what changed, and whether the server is the one the nodes agreed on."""
@@ -81,31 +84,32 @@ class PostgresFeed:
             self._connection = connect(self._dsn)
             self._pool.touch(self._connection)
             self._connection.execute(f"LISTEN {CHANNEL}")
+            self._store.notifies_as = str(self._connection.info.backend_pid)
         return self._connection
 
     def _listen(self, connection: Connection, wait_s: float) -> None:
+        """Wait until another node notifies, at most `wait_s`."""
         self._pool.touch(connection, self._dsn.limits.statement_s + wait_s)
-        if wait_s and any(True for _ in connection.notifies(timeout=wait_s, stop_after=1)):
+        own = self._store.notifies_as
+        if wait_s and any(each.payload != own for each in connection.notifies(timeout=wait_s)):
             for _ in connection.notifies(timeout=0):
                 pass  # one read covers every notification so far
 
     def _read(self, connection: Connection, since: FeedPosition | None) -> tuple[FeedUpdate, bool]:
         self._pool.touch(connection)
+        named: list[tuple[str, Values]] = [("where_we_are", {}), ("server", {}), ("standbys", {})]
+        if since is not None:
+            named.append(("changes_since", {"xid": str(since.horizon)}))
         sent_s = time.monotonic()
-        with connection.pipeline():  # one round trip
-            connection.execute(self._dsn.begin(READ, self._dsn.limits.statement_s))
-            cursors = [connection.execute(SQL[name]) for name in ("where_we_are", "server", "standbys")]
-            changes = None if since is None else connection.execute(SQL["changes_since"], {"xid": str(since.horizon)})
-            connection.execute("COMMIT")
-            (state,) = cursors[0].fetchall()
-            received_s = time.monotonic()
+        cursor = send_combined(connection, named)
+        received_s = time.monotonic()
         self._pool.deadlines.clear(connection)
-        (server,), (standbys,) = cursors[1].fetchall(), cursors[2].fetchall()
+        (state,), (server,), (standbys,), *changes = read_combined(cursor, len(named))
         same = self._store.recognise(server)
         known = since is not None and since.cluster == (state["identity"], state["timeline"])
         # Changes that were deleted before the last poll do not matter: this node has read them, or has read everything.
         everything = since is None or not known or since.horizon <= state["forgotten"] != since.forgotten
-        rows = [] if everything or changes is None else changes.fetchall()
+        rows = [] if everything else changes[0]
         new = [row for row in rows if since is None or row["number"] not in since.handled]
         horizon: int = state["horizon"]
         scopes: dict[str, int] = {}

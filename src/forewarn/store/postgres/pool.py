@@ -24,6 +24,7 @@ from forewarn.store.postgres.errors import does_not_commit, is_read_only, transl
 
 Connection = psycopg.Connection[dict[str, Any]]
 Cursor = psycopg.Cursor[dict[str, Any]]
+TupleCursor = psycopg.Cursor[tuple[Any, ...]]
 
 MAX_CONNECTIONS = 8
 FLEET_WITHIN_S = 60

@@ -601,6 +601,17 @@ SELECT * FROM receipts WHERE token_id = %(token_id)s AND key = %(key)s;
 -- Lock the named scopes in the order of their names, so that two changes cannot deadlock, and return their versions.
 SELECT name, version FROM scopes WHERE name = ANY(%(names)s::text[]) ORDER BY name FOR NO KEY UPDATE;
 
+-- name: update_scope
+-- Update a scope that has this version, and return the version. If it has another, this changes and returns no row; it is locked
+-- all the same, so that a change that will be refused waits here for the one that came first.
+WITH locked AS MATERIALIZED (SELECT name, version FROM scopes WHERE name = %(name)s FOR NO KEY UPDATE)
+UPDATE scopes s SET kind = %(kind)s, approval = %(approval)s, approve_user_events = %(approve_user_events)s,
+    max_user_operations = %(max_user_operations)s, terminate_notice_s = %(terminate_notice_s)s,
+    minimum_notice_s = %(minimum_notice_s)s, enabled = %(enabled)s, epoch = %(epoch)s, incarnation = %(incarnation)s,
+    changed = %(changed)s, windows = %(windows)s, max_unavailable = %(max_unavailable)s,
+    approval_opens_window = %(approval_opens_window)s, version = %(version)s + 1
+FROM locked WHERE s.name = locked.name AND locked.version = %(version)s RETURNING s.name, s.version - 1 AS version;
+
 -- name: put_scope
 -- Add or replace a scope.
 INSERT INTO scopes VALUES (%(name)s, %(kind)s, %(approval)s, %(approve_user_events)s, %(max_user_operations)s,
@@ -624,10 +635,16 @@ ON CONFLICT DO NOTHING;
 -- Delete a scope.
 DELETE FROM scopes WHERE name = %(name)s;
 
--- name: put_machine
--- Add or replace a machine.
-INSERT INTO machines VALUES (%(scope)s, %(name)s, %(update_domain)s, %(fault_domain)s, %(host)s, %(interface)s,
-    %(instance_id)s, %(labels)s)
+-- name: put_machines
+-- Add or replace machines. Each value is a JSON list with an item for each machine.
+INSERT INTO machines
+SELECT scope, name, update_domain::integer, fault_domain::integer, host, interface, instance_id, labels
+FROM ROWS FROM (
+    json_array_elements_text(%(scope)s), json_array_elements_text(%(name)s),
+    json_array_elements_text(%(update_domain)s), json_array_elements_text(%(fault_domain)s),
+    json_array_elements_text(%(host)s), json_array_elements_text(%(interface)s),
+    json_array_elements_text(%(instance_id)s), json_array_elements_text(%(labels)s)
+) AS given (scope, name, update_domain, fault_domain, host, interface, instance_id, labels)
 ON CONFLICT (scope, name) DO UPDATE SET update_domain = excluded.update_domain, fault_domain = excluded.fault_domain,
     host = excluded.host, interface = excluded.interface, instance_id = excluded.instance_id,
     labels = excluded.labels;
@@ -640,9 +657,13 @@ UPDATE machines SET instance_id = '' WHERE scope = %(scope)s AND name = %(name)s
 -- Delete the addresses of a machine.
 DELETE FROM machine_addresses WHERE scope = %(scope)s AND name = %(name)s;
 
--- name: put_address
--- Add an address of a machine.
-INSERT INTO machine_addresses VALUES (%(interface)s, %(address)s, %(scope)s, %(name)s);
+-- name: put_addresses
+-- Add addresses of machines. Each value is a JSON list with an item for each address.
+INSERT INTO machine_addresses
+SELECT * FROM ROWS FROM (
+    json_array_elements_text(%(interface)s), json_array_elements_text(%(address)s),
+    json_array_elements_text(%(scope)s), json_array_elements_text(%(name)s)
+) AS given;
 
 -- name: remove_machine
 -- Delete a machine.
@@ -668,9 +689,14 @@ UPDATE maintenances SET paused = %(paused)s, cancelled = %(cancelled)s, status =
     continued_after = %(continued_after)s, waits_for_budget = %(waits_for_budget)s
 WHERE id = %(id)s AND version = %(version)s;
 
--- name: wake_maintenance
--- Let the ticker work on an unfinished maintenance now.
-UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE id = %(id)s AND ended IS NULL;
+-- name: wake_maintenances
+-- Let the ticker work on these maintenances now, and on those that wait for the budget of the fleet if requested, unless they have
+-- ended. Locks them in the order of their ids.
+UPDATE maintenances m SET wake_at = %(at)s, version = m.version + 1
+FROM (SELECT id FROM maintenances WHERE id IN (
+    SELECT unnest(%(ids)s::text[]) UNION SELECT id FROM maintenances WHERE waits_for_budget AND %(waiting_for_budget)s)
+    ORDER BY id FOR NO KEY UPDATE) woken
+WHERE m.id = woken.id AND m.ended IS NULL;
 
 -- name: put_event
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
@@ -706,9 +732,11 @@ ON CONFLICT (id) DO UPDATE SET issued = excluded.issued, deadline = excluded.dea
     reschedules = excluded.reschedules, requested_not_before = excluded.requested_not_before;
 
 -- name: add_audit
--- Add an audit entry; a trigger chains it to the entry before.
+-- Add audit entries, a JSON array; a trigger chains each to the entry before.
 INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)
-VALUES (%(at)s, %(who)s, %(action)s, %(origin)s, %(scope)s, %(maintenance_id)s, %(event_id)s, %(detail)s);
+SELECT at, who, action, origin, scope, maintenance_id, event_id, detail FROM ROWS FROM (json_to_recordset(%(audit)s)
+    AS (at timestamptz, who text, action text, origin text, scope text, maintenance_id text, event_id text, detail text))
+    WITH ORDINALITY ORDER BY ordinality;
 
 -- name: audit_start
 -- Return where the chain of the audit begins.
@@ -936,10 +964,6 @@ SELECT id FROM events WHERE status IN ('Scheduled', 'Started') ORDER BY number L
 -- Record that something is up again, or is down that waits for no budget, if the fleet has a budget.
 UPDATE fleet_rules SET reservations = reservations + 1 WHERE one AND (max_hosts_down > 0 OR max_machines_down > 0);
 
--- name: wake_waiting_for_budget
--- Let the ticker work on the maintenances that wait for the budget of the fleet.
-UPDATE maintenances SET wake_at = %(at)s, version = version + 1 WHERE waits_for_budget AND ended IS NULL;
-
 -- name: update_fleet_rules
 -- Change the rules of the fleet. If their version changed, this changes no row, and the store raises Conflict.
 UPDATE fleet_rules SET windows = %(windows)s, no_go_times = %(no_go_times)s, max_hosts_down = %(max_hosts_down)s,
@@ -997,26 +1021,24 @@ FROM (SELECT system_identifier || '/' || 'cluster'::regclass::oid AS identity,
 -- The remaining queries coordinate several nodes.
 
 -- name: lock_maintenances
--- Lock the maintenances in the order of their ids, and return their versions.
-SELECT id, version FROM maintenances WHERE id = ANY(%(ids)s::text[]) ORDER BY id FOR NO KEY UPDATE;
-
--- name: lock_maintenances_and_waiting
--- Lock these maintenances and those that wait for the budget of the fleet, as lock_maintenances does.
-SELECT id, version FROM maintenances WHERE id IN (
-    SELECT unnest(%(ids)s::text[]) UNION SELECT id FROM maintenances WHERE waits_for_budget)
+-- Lock these maintenances, and those that wait for the budget of the fleet if requested, in the order of their ids.
+SELECT id FROM maintenances WHERE id IN (
+    SELECT unnest(%(ids)s::text[]) UNION SELECT id FROM maintenances WHERE waits_for_budget AND %(waiting_for_budget)s)
 ORDER BY id FOR NO KEY UPDATE;
 
--- name: lock_budget
--- Lock the rules of the fleet, if it has a budget: before anything else, so that changes that rely on what is down wait here.
-SELECT reservations FROM fleet_rules WHERE one AND (max_hosts_down > 0 OR max_machines_down > 0) FOR NO KEY UPDATE;
-
 -- name: add_change
--- Announce a change. From here to the commit, one change at a time holds the lock: NOTIFY needs that anyway, and it keeps the
--- ids of the audit in order. A change whose time limit has passed by now, however long it waited, is refused.
-WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(%(lock)s))
-INSERT INTO changes (everything, scopes, machines)
-SELECT %(everything)s, %(scopes)s::jsonb, %(machines)s::jsonb FROM locked
-RETURNING pg_notify('forewarn', number::text), CASE WHEN clock_timestamp() > %(until)s::timestamptz THEN refuse_late() END;
+-- Announce a change, and add its audit entries. From here to the commit, one change at a time holds the lock: NOTIFY needs that
+-- anyway, and it keeps the ids of the audit in order. A change whose time limit has passed by now, however long it waited, is
+-- refused.
+WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(%(lock)s)), announced AS (
+    INSERT INTO changes (everything, scopes, machines)
+    SELECT %(everything)s, %(scopes)s::jsonb, %(machines)s::jsonb FROM locked
+    RETURNING pg_notify('forewarn', %(node)s),
+        CASE WHEN clock_timestamp() > %(until)s::timestamptz THEN refuse_late() END)
+INSERT INTO audit (at, who, action, origin, scope, maintenance_id, event_id, detail)
+SELECT at, who, action, origin, scope, maintenance_id, event_id, detail FROM announced, ROWS FROM (json_to_recordset(%(audit)s)
+    AS (at timestamptz, who text, action text, origin text, scope text, maintenance_id text, event_id text, detail text))
+    WITH ORDINALITY ORDER BY ordinality;
 
 -- name: changes_since
 -- Return the changes of transactions from this one on.

@@ -21,8 +21,9 @@ from psycopg.rows import tuple_row
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, ForewarnError, StoreUnavailable
-from forewarn.core.model import AuditEntry, HoldCause, StoreHold
+from forewarn.core.model import AuditEntry, HoldCause, Machine, StoreHold
 from forewarn.store import Connections, Focus
+from forewarn.store.postgres.combining import read_combined, send_combined
 from forewarn.store.postgres.dsn import READ, WRITE, Dsn, TimeLimits
 from forewarn.store.postgres.feed import PostgresFeed
 from forewarn.store.postgres.pool import FLEET_WITHIN_S, MAX_CONNECTIONS, Connection, Cursor, Pool
@@ -31,14 +32,8 @@ from forewarn.store.sql.rows import NATIVE_ROWS, Row, Values
 from forewarn.store.sql.scripts import queries
 from forewarn.store.sql.session import SqlSession
 from forewarn.store.sql.store import SqlStore
-from forewarn.store.sql.writing import (
-    check_not_held,
-    check_versions,
-    query_held,
-    query_versions,
-    write_store_hold,
-)
-from forewarn.store.texts import without_nul
+from forewarn.store.sql.writing import write_store_hold
+from forewarn.store.texts import array_text, time_text, without_nul
 
 SQL = {name: query.encode() for name, query in queries("postgres").items()}
 BATCH = 1_000
@@ -72,6 +67,20 @@ class _PendingRows:
         return iter(self._rows)
 
 
+class _CombinedRows:
+    """The rows of a query that is sent, with others, when the rows of one of them are read."""
+
+    def __init__(self, name: str, values: Values, send: Callable[[], None]) -> None:
+        self.name, self.values = name, values
+        self.rows: list[Any] | None = None
+        self._send = send
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.rows is None:
+            self._send()
+        return iter(self.rows or ())
+
+
 class PostgresSession:
     """An open transaction that runs named queries on one connection, each with a time limit."""
 
@@ -101,14 +110,14 @@ class PostgresSession:
     def stream(self, name: str, /, **values: object) -> Iterable[Any]:
         with self._connection.cursor(name, row_factory=tuple_row) as cursor:
             self._touch()
-            cursor.execute(SQL[name], values)
+            cursor.execute(SQL[name], _escaped(values))
             while rows := cursor.fetchmany(WALKED_AT_ONCE):
                 yield from rows
                 self._touch()
 
     def execute(self, name: str, /, **values: object) -> int:
         self._touch()
-        cursor = self._connection.execute(SQL[name], values)
+        cursor = self._connection.execute(SQL[name], _escaped(values))
         self._wait()
         return cursor.rowcount
 
@@ -154,6 +163,9 @@ class PostgresSession:
         with suppress(psycopg.Error):  # its rows may never have arrived
             while self._checks:
                 self._checks.pop(0)()
+        for cursor, count, error_if_unchanged in self._unchecked:
+            if count == 1 and cursor.rowcount == 0:  # of several statements some may not have been executed
+                raise error_if_unchanged
 
     def _touch(self) -> None:
         """Restart the time limit; called before every statement."""
@@ -167,11 +179,35 @@ class PostgresSession:
             self._pipeline.sync()
             self._unanswered = False
 
-    def as_list(self, values: Iterable[object], /) -> list[object]:
-        return [without_nul(each) if isinstance(each, str) else each for each in values]
+    def as_list(self, values: Iterable[object], /) -> str:
+        return array_text(values)  # `query` and `execute` escape it
 
     def as_pairs(self, keys: Iterable[tuple[str, str]], /) -> str:
         return json.dumps([[without_nul(scope), without_nul(name)] for scope, name in keys])
+
+
+class CombiningSession(PostgresSession):
+    """A read transaction that sends its queries as late as possible, those that wait by then in one statement."""
+
+    def __init__(self, pool: Pool, connection: Connection, pipeline: Pipeline) -> None:
+        super().__init__(pool, connection, pipeline)
+        self._unsent: list[_CombinedRows] = []
+        if not pool.dsn.pooled:
+            # Its queries find rows by key: planning them anew for the values takes longer than executing them.
+            connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+
+    def query(self, name: str, /, **values: object) -> Iterable[Row]:
+        rows = _CombinedRows(name, _escaped(values), self._send)
+        self._unsent.append(rows)
+        return rows
+
+    def _send(self) -> None:
+        queries, self._unsent = self._unsent, []
+        self._touch()
+        cursor = send_combined(self._connection, [(each.name, each.values) for each in queries])
+        self._wait()
+        for each, rows in zip(queries, read_combined(cursor, len(queries)), strict=True):
+            each.rows = rows
 
 
 def _escaped(values: Values) -> Values:
@@ -203,6 +239,8 @@ class PostgresStore(SqlStore):
         self._pool = Pool(self.dsn, size)
         # The latest timeline of each database that the nodes agreed on, as far as this node knows.
         self._agreed: dict[str, int] = {}
+        # The feed sets it: it needs no notification of what this node saves.
+        self.notifies_as = ""
 
     def feed(self) -> PostgresFeed:
         return PostgresFeed(self._direct, self._pool, self)
@@ -222,6 +260,14 @@ class PostgresStore(SqlStore):
     def _reading(self) -> Iterator[PostgresSession]:
         with self._pool.pipeline(READ) as (connection, pipeline):
             yield PostgresSession(self._pool, connection, pipeline)
+
+    @contextmanager
+    def _reading_snapshot(self, focus: Focus) -> Iterator[PostgresSession]:
+        # Many rows take longer as JSON, and a plan for any values may be wrong for many names.
+        many = focus.inventory or focus.hosts or focus.whole_maintenances or focus.document_only
+        session = PostgresSession if many and not focus.current_waves else CombiningSession
+        with self._pool.pipeline(READ) as (connection, pipeline):
+            yield session(self._pool, connection, pipeline)
 
     @contextmanager
     def _reading_fleet(self) -> Iterator[PostgresSession]:
@@ -264,30 +310,11 @@ class PostgresStore(SqlStore):
         if not self.recognise(next(iter(server))):
             raise _AnotherServer
 
-    def _prepare(self, writer: SqlSession, change: Change) -> None:
-        """Lock the budget, maintenances, then scopes. Their versions are checked when the writes are answered, too.
-
-        A change that relied on other versions is rolled back.
-        """
-        known = {m.id: m.version for m in change.maintenances}
-        ids = sorted({*known, *change.wakes})
-        server = writer.query("server")
-        if change.reservations is not None or change.frees_budget or change.takes_budget_unasked:
-            writer.query("lock_budget")
-        lock = "lock_maintenances_and_waiting" if change.frees_budget else "lock_maintenances"
-        maintenances = writer.query(lock, ids=writer.as_list(ids)) if ids or change.frees_budget else ()
-        scopes = query_versions(writer, change)
-        held = query_held(writer, change)
-
-        def check() -> None:
-            self._recognise(server)
-            check_versions(change, scopes)
-            check_not_held(held)
-            for row in maintenances:
-                if known.get(row["id"], row["version"]) != row["version"]:
-                    raise Conflict(f"maintenance {row['id']} was changed by another request or node")
-
-        writer.check_later(check)
+    def _lock_maintenances(self, writer: SqlSession, change: Change) -> None:
+        """Lock in one statement what two would lock: the maintenances to write, and those to wake."""
+        if change.maintenances and (change.wakes or change.frees_budget):
+            ids = writer.as_list({*change.wakes, *(maintenance.id for maintenance in change.maintenances)})
+            writer.query("lock_maintenances", ids=ids, waiting_for_budget=change.frees_budget)
 
     def _announce(self, writer: SqlSession, change: Change) -> None:
         versions = {scope.name: scope.version + 1 for scope in change.scopes} | dict.fromkeys(change.removed_scopes, 0)
@@ -298,15 +325,30 @@ class PostgresStore(SqlStore):
         writer.query(
             "add_change",
             lock=COMMIT_LOCK,
+            node=self.notifies_as,
             until=self._not_later_than(change),
             everything=everything,
             scopes=json.dumps({} if everything else versions),
             machines=json.dumps([] if everything else machines),
+            audit=_audit_text(writer, change.audit[:BATCH]),
         )
 
+    def _write_machines(self, writer: SqlSession, machines: Sequence[Machine]) -> None:
+        """Send many machines with each statement. Row of the bench: seconds to apply a fleet file."""
+        codec = writer.rows.machine
+        # `execute` waits: the time limit applies to a batch and not to a fleet.
+        send = writer.execute if len(machines) > BATCH else writer.query
+        for start in range(0, len(machines), BATCH):
+            batch = machines[start : start + BATCH]
+            send("put_machines", **_lists(codec.columns, map(codec.encode_row, batch)))
+            addresses = [(*identity, each.scope, each.name) for each in batch for identity in each.identities]
+            if addresses:
+                send("put_addresses", **_lists(("interface", "address", "scope", "name"), addresses))
+
     def _add_audit(self, writer: SqlSession, entries: Sequence[AuditEntry]) -> None:
-        # A trigger chains them: reading the head here would take a round trip while this change holds the commit lock.
-        writer.execute_many("add_audit", (writer.rows.audit.encode(entry) for entry in entries))
+        """Add the entries that `_announce` did not add with the change, a batch in each statement. A trigger chains them."""
+        rest = range(BATCH, len(entries), BATCH)
+        writer.execute_many("add_audit", ({"audit": _audit_text(writer, entries[i : i + BATCH])} for i in rest))
 
     def _not_later_than(self, change: Change) -> datetime | None:
         """Return the latest time to commit, or None for a change without events, which may be of any age."""
@@ -385,8 +427,17 @@ class PostgresStore(SqlStore):
 
     def _save_anew(self, writer: PostgresSession, change: Change) -> None:
         write_store_hold(writer, change)
-        writer.query("add_change", lock=COMMIT_LOCK, until=None, everything=True, scopes="{}", machines="[]")
-        self._add_audit(writer, change.audit)
+        audit = _audit_text(writer, change.audit)
+        writer.query(
+            "add_change",
+            lock=COMMIT_LOCK,
+            node="",
+            until=None,
+            everything=True,
+            scopes="{}",
+            machines="[]",
+            audit=audit,
+        )
 
     def forget_changes(self, limit: int) -> int:
         """Delete changes that every node has long read; a node that was away for longer reads everything."""
@@ -417,6 +468,16 @@ class PostgresStore(SqlStore):
     def now(self) -> datetime:
         with self._reading() as reader:
             return reader.rows.read_time(next(iter(reader.query("now")))["now"])  # type: ignore[no-any-return]
+
+
+def _audit_text(writer: SqlSession, entries: Iterable[AuditEntry]) -> str:
+    values = [writer.rows.audit.encode(entry) for entry in entries]
+    return json.dumps([{**each, "at": time_text(each["at"])} for each in values])
+
+
+def _lists(columns: Sequence[str], rows: Iterable[tuple[object, ...]]) -> Values:
+    """Return the values of each column as a JSON list."""
+    return {name: json.dumps(values) for name, values in zip(columns, zip(*rows, strict=True), strict=True)}
 
 
 def _steps_after_restore(now: datetime) -> int:

@@ -31,7 +31,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.operator_model import Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
-from forewarn.store.texts import time_text, with_nul, without_nul
+from forewarn.store.texts import array_text, time_text, with_nul, without_nul
 
 T = TypeVar("T")
 Values = dict[str, object]
@@ -155,8 +155,9 @@ def _with_times(values: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()} | times
 
 
-def _in_utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
+def _in_utc(moment: datetime | str) -> datetime:
+    """Return a time from the driver, or from a row that the database returned as JSON."""
+    return _time(moment) if isinstance(moment, str) else moment.astimezone(UTC)
 
 
 Coders = Mapping[object, tuple[Coder | None, Coder | None]]
@@ -177,7 +178,7 @@ _NATIVE: Coders = {
     int: (None, None),
     bool: (None, None),
     datetime: (None, _in_utc),
-    tuple[str, ...]: (list, tuple),
+    tuple[str, ...]: (array_text, tuple),
     Mapping[EventType, int]: (_notices_text, _notices),
     Mapping[str, str]: (_labels_text, read_labels),
     Mapping[str, Window]: (_windows_text, _windows),
@@ -200,7 +201,7 @@ class Codec(Generic[T]):
         hints = get_type_hints(cls)
         self._cls = cls
         self._names = tuple(f.name for f in fields(cls) if f.name not in apart)  # type: ignore[arg-type]
-        self._columns = tuple(_COLUMN_OF_FIELD.get(name, name) for name in self._names)
+        self.columns = tuple(_COLUMN_OF_FIELD.get(name, name) for name in self._names)
         self._coders = [_coders(coders, hints[name]) for name in self._names]
         self._by_name = by_name
         self._width = 0
@@ -208,10 +209,13 @@ class Codec(Generic[T]):
         self._last: tuple[Row | None, T | None] = (None, None)
         known: dict[str, Coder] = {}
         values = [
-            f"{column!r}: {_call(known, to_sql, f'instance.{name}', optional=optional)}"
-            for name, column, (to_sql, _, optional) in zip(self._names, self._columns, self._coders, strict=True)
+            _call(known, to_sql, f"instance.{name}", optional=optional)
+            for name, (to_sql, _, optional) in zip(self._names, self._coders, strict=True)
         ]
-        self.encode: Callable[[T], Values] = eval(f"lambda instance: {{{', '.join(values)}}}", known)  # noqa: S307
+        named = [f"{column!r}: {value}" for column, value in zip(self.columns, values, strict=True)]
+        self.encode: Callable[[T], Values] = eval(f"lambda instance: {{{', '.join(named)}}}", known)  # noqa: S307
+        # The same values in the order of `columns`, for very many rows.
+        self.encode_row: Callable[[T], tuple[object, ...]] = eval(f"lambda instance: ({', '.join(values)},)", known)  # noqa: S307
 
     def decode(self, row: Row, **apart: object) -> T:
         if len(row) != self._width:
@@ -232,7 +236,7 @@ class Codec(Generic[T]):
     def _compiled_decode(self, columns: list[str]) -> Callable[..., T]:
         known: dict[str, Any] = {"cls": self._cls}
         values = []
-        for name, column, (_, from_sql, optional) in zip(self._names, self._columns, self._coders, strict=True):
+        for name, column, (_, from_sql, optional) in zip(self._names, self.columns, self._coders, strict=True):
             position = repr(column) if self._by_name else columns.index(column)
             values.append(f"{name}={_call(known, from_sql, f'row[{position}]', optional=optional)}")
         compiled: Callable[..., T] = eval(f"lambda row, **apart: cls({', '.join(values)}, **apart)", known)  # noqa: S307

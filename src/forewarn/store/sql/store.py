@@ -90,11 +90,8 @@ class SqlStore:
         """Open a write transaction: at its end all of it is durable, or nothing happened."""
         raise NotImplementedError
 
-    def _prepare(self, writer: SqlSession, change: Change) -> None:
-        """Check that what the change relied on still holds, and lock it, in order, if other processes can write."""
-        held = writing.query_held(writer, change)
-        writing.check_versions(change, writing.query_versions(writer, change))
-        writing.check_not_held(held)
+    def _lock_maintenances(self, writer: SqlSession, change: Change) -> None:
+        """Lock the maintenances of the change in the order of their ids, if other processes can write."""
 
     def _write_machines(self, writer: SqlSession, machines: Sequence[Machine]) -> None:
         """Add or replace machines that have no addresses in the store."""
@@ -152,7 +149,9 @@ class SqlStore:
                 scopes={row["name"]: reader.rows.scope.decode(row) for row in scopes},
                 machines=machines,
                 hosts=_hosts(reader, hosts),
-                maintenances=known or {row["id"]: _maintenance(reader, row) for row in maintenances},
+                maintenances=dict(
+                    sorted([*known.items(), *((row["id"], _maintenance(reader, row)) for row in maintenances)])
+                ),
                 events=events,
                 orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
                 read_hosts=frozenset(focus.hosts),
@@ -239,14 +238,22 @@ class SqlStore:
 
     def apply(self, change: Change) -> None:
         with self._writing() as writer:
-            self._prepare(writer, change)
+            if self._servers_change:
+                server = writer.query("server")
+                writer.check_later(lambda: self._recognise(server))
+            # The order in which every change locks: the budget, maintenances, scopes, the hold of the store.
+            writing.write_reservations(writer, change)
+            self._lock_maintenances(writer, change)
+            if change.maintenances:
+                writing.write_maintenances(writer, change)
+            if change.wakes or change.frees_budget:
+                writing.wake_maintenances(writer, change)
+            writing.check_premises(writer, change)
             if change.scopes or change.removed_scopes or change.machines or change.removed_machines:
                 writing.write_inventory(writer, change)
                 self._write_machines(writer, change.machines)
             if change.hosts or change.removed_hosts:
                 writing.write_hosts(writer, change)
-            if change.maintenances:
-                writing.write_maintenances(writer, change)
             if change.events:
                 used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
                 writer.execute_many(
@@ -258,9 +265,6 @@ class SqlStore:
                 writer.execute_many("add_approval", approvals, error_if_unchanged=recorded)
             if change.orders:
                 writer.execute_many("put_order", map(writer.rows.order.encode, change.orders))
-            if change.wakes:
-                at = writer.rows.time(change.at)
-                writer.execute_many("wake_maintenance", ({"id": i, "at": at} for i in change.wakes))
             if change.tokens or change.removed_tokens or change.receipts:
                 writing.write_tokens(writer, change)
             if change.hooks or change.removed_hooks:
@@ -585,16 +589,20 @@ _EventRows = tuple[
 ]
 
 
-def _details(reader: SqlSession, focus: Focus, found: Iterable[Row], others: Iterable[str] = ()) -> _Details:
-    """Send the queries for what belongs to these events, and for the orders with these other ids."""
+def _details(reader: SqlSession, focus: Focus, found: Iterable[Row]) -> _Details:
+    """Send the queries for what belongs to these events. An event has no order before it starts: a tick reads none for it."""
     rows = {row["id"]: row for row in found}
+    return _details_of(reader, focus, rows, [i for i, row in rows.items() if row["status"] not in UNSTARTED])
+
+
+def _details_of(reader: SqlSession, focus: Focus, events: Collection[str], orders: Collection[str]) -> _Details:
+    """Send the queries for the approvals of the events with these ids, and for the orders with these ids."""
     if focus.document_only:
         return (), ()
-    approvals = reader.query("approvals_of_events", ids=reader.as_list(rows))
-    # An event has no order before it starts: a tick reads none for it.
-    with_order = [i for i, row in rows.items() if not focus.current_waves or row["status"] not in UNSTARTED]
-    with_order += [i for i in others if i not in rows]
-    return approvals, reader.query("orders_of_events", ids=reader.as_list(with_order)) if with_order else ()
+    return (
+        reader.query("approvals_of_events", ids=reader.as_list(events)) if events else (),
+        reader.query("orders_of_events", ids=reader.as_list(orders)) if orders else (),
+    )
 
 
 def _current_events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
@@ -607,7 +615,7 @@ def _current_events(reader: SqlSession, focus: Focus, names: set[str]) -> _Event
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
     in_scopes = reader.query("maintenances_in_scopes", names=listed)
-    details = [_details(reader, focus, found, focus.events)]
+    details = [_details(reader, focus, found)]
     known = {row["maintenance_id"] for row in in_scopes}
     others = sorted(known.difference(focus.maintenances))
     if others:
@@ -642,8 +650,10 @@ def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
 
 
 def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
-    """Return the events by id, the ids of their maintenances, and the rows of every scope concerned."""
-    named = list(reader.query("events_by_id", ids=reader.as_list(focus.events))) if focus.events else []
+    """Return the events by id, the ids of their maintenances, the rows of every scope concerned, and some maintenances."""
+    named: Iterable[Row] = reader.query("events_by_id", ids=reader.as_list(focus.events)) if focus.events else ()
+    details = [_details_of(reader, focus, focus.events, focus.events)]
+    named = list(named)
     names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
     if focus.maintenances:
         names |= {
@@ -651,13 +661,17 @@ def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
         }
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
+    known = {row["maintenance_id"] for row in named} if not focus.document_only else ()
+    maintenances = reader.query("maintenances_by_id", ids=reader.as_list(sorted(known))) if known else ()
     found = [*_others(reader, focus, listed), *named]
     maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
     if focus.whole_maintenances:
         read = listed if focus.open_events else reader.as_list([])
         found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
-    details = _details(reader, focus, found, focus.events)
-    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}, {}, [details]
+    others = [row["id"] for row in found if row["id"] not in focus.events]
+    details.append(_details_of(reader, focus, others, others))
+    by_id = {row["id"]: _maintenance(reader, row) for row in maintenances}
+    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}, by_id, details
 
 
 def _others(reader: SqlSession, focus: Focus, names: object) -> Iterable[Row]:

@@ -11,24 +11,31 @@ from forewarn.store.sql.rows import Row, Values, strategy_text, targets_text
 from forewarn.store.sql.session import SqlSession
 
 
-def query_versions(writer: SqlSession, change: Change) -> Iterable[Row]:
-    return writer.query("versions", names=writer.as_list(name for name, _ in change.expect)) if change.expect else ()
+def check_premises(writer: SqlSession, change: Change) -> None:
+    """Check that the scopes have the versions the decision relied on, and that the store is not held if work begins."""
+    scopes: Iterable[Row] = ()
+    if _writes_all_it_relies_on(change):
+        scopes = writer.query("update_scope", **writer.rows.scope.encode(change.scopes[0]))
+    elif change.expect:
+        scopes = writer.query("versions", names=writer.as_list(name for name, _ in change.expect))
+    holds = writer.query("lock_store_hold") if change.begins_work else ()
+
+    def check() -> None:
+        versions = {row["name"]: row["version"] for row in scopes}
+        for name, version in change.expect:
+            if versions.get(name, 0) != version:
+                raise Conflict(f"scope {name} was changed by another request or node")
+        if any(row["held"] for row in holds):
+            raise Conflict("the store has been held meanwhile")
+
+    writer.check_later(check)
 
 
-def check_versions(change: Change, found: Iterable[Row]) -> None:
-    known = {row["name"]: row["version"] for row in found}
-    for name, version in change.expect:
-        if known.get(name, 0) != version:
-            raise Conflict(f"scope {name} was changed by another request or node")
-
-
-def query_held(writer: SqlSession, change: Change) -> Iterable[Row]:
-    return writer.query("lock_store_hold") if change.begins_work else ()
-
-
-def check_not_held(found: Iterable[Row]) -> None:
-    if any(row["held"] for row in found):
-        raise Conflict("the store has been held meanwhile")
+def _writes_all_it_relies_on(change: Change) -> bool:
+    """Whether this is one known scope, as in most changes: then one statement checks its version and updates it."""
+    return (
+        len(change.expect) == 1 and change.expect[0][1] > 0 and [s.name for s in change.scopes] == [change.expect[0][0]]
+    )
 
 
 def write_inventory(writer: SqlSession, change: Change) -> None:
@@ -42,7 +49,8 @@ def write_inventory(writer: SqlSession, change: Change) -> None:
         exists = Conflict("a scope that the change creates exists already")
         added = [writer.rows.scope.encode(s) for s in change.scopes if s.name in new]
         writer.execute_many("add_scope", added, error_if_unchanged=exists)
-    writer.execute_many("put_scope", (writer.rows.scope.encode(s) for s in change.scopes if s.name not in new))
+    if not _writes_all_it_relies_on(change):
+        writer.execute_many("put_scope", (writer.rows.scope.encode(s) for s in change.scopes if s.name not in new))
     # A new scope has no machines yet.
     keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines if m.scope not in new]
     if keys:
@@ -97,6 +105,16 @@ def write_maintenances(writer: SqlSession, change: Change) -> None:
     )
 
 
+def wake_maintenances(writer: SqlSession, change: Change) -> None:
+    """Wake the maintenances that the change names, and those that wait for the budget if it frees some."""
+    woken = {
+        "ids": writer.as_list(change.wakes),
+        "waiting_for_budget": change.frees_budget,
+        "at": writer.rows.time(change.at),
+    }
+    writer.execute_many("wake_maintenances", [woken])
+
+
 def write_tokens(writer: SqlSession, change: Change) -> None:
     writer.execute_many("end_sessions_of_token", ({"token_id": token_id} for token_id in change.removed_tokens))
     writer.execute_many("remove_token", ({"id": token_id} for token_id in change.removed_tokens))
@@ -124,7 +142,7 @@ def update_hooks(writer: SqlSession, hooks: Iterable[Hook]) -> None:
 
 def write_hold(writer: SqlSession, change: Change) -> None:
     if change.hold is not None:
-        writer.execute("hold_clock", **writer.rows.hold.encode(change.hold))
+        writer.execute_many("hold_clock", [writer.rows.hold.encode(change.hold)])
     if change.releases_hold is not None:
         hold = writer.rows.hold.encode(change.releases_hold)
         released = {"at": writer.rows.time(change.at), "trusted": hold["trusted"], "noticed": hold["noticed"]}
@@ -138,7 +156,7 @@ def write_hold(writer: SqlSession, change: Change) -> None:
 
 def write_store_hold(writer: SqlSession, change: Change) -> None:
     if change.store_hold is not None:
-        writer.execute("hold_store", **writer.rows.store_hold.encode(change.store_hold))
+        writer.execute_many("hold_store", [writer.rows.store_hold.encode(change.store_hold)])
     if change.resumes_store is not None:
         # Maintenances before the hold: changes that begin work lock them in this order.
         writer.execute("wake_everything", at=writer.rows.time(change.at))
@@ -156,10 +174,12 @@ def write_fleet_rules(writer: SqlSession, change: Change) -> None:
         changed = Conflict("the rules of the fleet were changed by another request or node")
         writer.execute_many("update_fleet_rules", rules, error_if_unchanged=changed)
         writer.execute("wake_everything", at=writer.rows.time(change.at))
+
+
+def write_reservations(writer: SqlSession, change: Change) -> None:
+    """Count what the change takes from the budget of the fleet or frees. Before anything else: this locks the budget."""
     if change.reservations is not None:
         reserved = Conflict("another wave was published meanwhile")
         writer.execute_many("reserve", [{"reservations": change.reservations}], error_if_unchanged=reserved)
     if change.frees_budget or change.takes_budget_unasked:
         writer.execute_many("count_use", [{}])
-    if change.frees_budget:
-        writer.execute_many("wake_waiting_for_budget", [{"at": writer.rows.time(change.at)}])

@@ -6,9 +6,10 @@ This takes half the time of one statement per machine. Row of the bench: seconds
 import sqlite3
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
+from operator import attrgetter
 
 from forewarn.core.model import Machine
-from forewarn.store.sql.rows import TEXT_ROWS, Values
+from forewarn.store.sql.rows import TEXT_ROWS
 
 # Fewer machines than this are added one by one.
 MANY_MACHINES = 10_000
@@ -24,27 +25,28 @@ def can_fill(connection: sqlite3.Connection, machines: Sequence[Machine]) -> boo
 
 
 def fill_machines(connection: sqlite3.Connection, machines: Sequence[Machine]) -> None:
-    """Add the machines and their addresses in the open transaction."""
+    """Add the machines and their addresses in the open transaction.
+
+    They are added in the order of their primary keys, or nearly so: each page of the file is then filled and written once.
+    """
     indexes = connection.execute(INDEXES).fetchall()
     for name, _ in indexes:
         connection.execute(f"DROP INDEX {name}")
-    _insert(connection, "machines", (TEXT_ROWS.machine.encode(machine) for machine in machines))
-    _insert(
-        connection,
-        "machine_addresses",
-        (
-            {"interface": interface, "address": address, "scope": machine.scope, "name": machine.name}
-            for machine in machines
-            for interface, address in machine.identities
-        ),
+    by_scope = sorted(machines, key=attrgetter("scope"))
+    _insert(connection, "machines", TEXT_ROWS.machine.columns, map(TEXT_ROWS.machine.encode_row, by_scope))
+    addresses = sorted(
+        (*identity, machine.scope, machine.name) for machine in machines for identity in machine.identities
     )
+    _insert(connection, "machine_addresses", ("interface", "address", "scope", "name"), addresses)
     for _, statement in indexes:
         connection.execute(statement)
 
 
-def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[Values]) -> None:
+def _insert(
+    connection: sqlite3.Connection, table: str, columns: Sequence[str], rows: Iterable[Iterable[object]]
+) -> None:
     remaining = iter(rows)
+    row = f"({', '.join('?' * len(columns))})"
     while batch := list(islice(remaining, ROWS_PER_STATEMENT)):
-        row = f"({', '.join('?' * len(batch[0]))})"
-        statement = f"INSERT INTO {table} ({', '.join(batch[0])}) VALUES {', '.join([row] * len(batch))}"  # noqa: S608
-        connection.execute(statement, list(chain.from_iterable(values.values() for values in batch)))
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * len(batch))}"  # noqa: S608
+        connection.execute(statement, list(chain.from_iterable(batch)))

@@ -607,6 +607,15 @@ SELECT * FROM receipts WHERE token_id = :token_id AND key = :key;
 -- Return the versions of the named scopes.
 SELECT s.name, s.version FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value;
 
+-- name: update_scope
+-- Update a scope that has this version, and return the version. If it has another, this changes and returns no row.
+UPDATE scopes SET kind = :kind, approval = :approval, approve_user_events = :approve_user_events,
+    max_user_operations = :max_user_operations, terminate_notice_s = :terminate_notice_s,
+    minimum_notice_s = :minimum_notice_s, enabled = :enabled, epoch = :epoch, incarnation = :incarnation,
+    changed = :changed, windows = :windows, max_unavailable = :max_unavailable,
+    approval_opens_window = :approval_opens_window, version = :version + 1
+WHERE name = :name AND version = :version RETURNING name, version - 1 AS version;
+
 -- name: put_scope
 -- Add or replace a scope.
 INSERT INTO scopes VALUES (:name, :kind, :approval, :approve_user_events, :max_user_operations, :terminate_notice_s,
@@ -672,9 +681,12 @@ UPDATE maintenances SET paused = :paused, cancelled = :cancelled, status = :stat
     continued_after = :continued_after, waits_for_budget = :waits_for_budget
 WHERE id = :id AND version = :version;
 
--- name: wake_maintenance
--- Let the ticker work on an unfinished maintenance now.
-UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE id = :id AND ended IS NULL;
+-- name: wake_maintenances
+-- Let the ticker work on these maintenances now, and on those that wait for the budget of the fleet if requested, unless they have
+-- ended.
+UPDATE maintenances SET wake_at = :at, version = version + 1
+WHERE ended IS NULL AND id IN (SELECT value FROM json_each(:ids)
+    UNION ALL SELECT id FROM maintenances WHERE waits_for_budget = 1 AND :waiting_for_budget);
 
 -- name: put_event
 -- Add or update an event. If its id belongs to another maintenance, this changes no row, and the store raises InvariantBroken.
@@ -929,10 +941,6 @@ SELECT id FROM events INDEXED BY events_visible WHERE status IN ('Scheduled', 'S
 -- name: count_use
 -- Record that something is up again, or is down that waits for no budget, if the fleet has a budget.
 UPDATE fleet_rules SET reservations = reservations + 1 WHERE one = 1 AND (max_hosts_down > 0 OR max_machines_down > 0);
-
--- name: wake_waiting_for_budget
--- Let the ticker work on the maintenances that wait for the budget of the fleet.
-UPDATE maintenances SET wake_at = :at, version = version + 1 WHERE waits_for_budget = 1 AND ended IS NULL;
 
 -- name: update_fleet_rules
 -- Change the rules of the fleet. If their version changed, this changes no row, and the store raises Conflict.
