@@ -3,8 +3,11 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 from scripts.kvm_bed.bed import Bed
+
+from tests.support.waiting import until
 
 PORT = 7000
 EVERY_S = 0.02
@@ -35,6 +38,11 @@ class TcpWatch:
         self._last_s = 0.0
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
+
+    def until_it_goes_on(self, detail: Callable[[], object] = lambda: "") -> None:
+        """Wait for ten receipts from now on: what came before this call tells nothing about the guest's state now."""
+        wanted = self.receipts + 10
+        until(lambda: self.receipts >= wanted, detail=detail)
 
     def restart(self) -> None:
         self._last_s = time.monotonic()

@@ -30,14 +30,14 @@ def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtE
     """One guest through its life: live migration, suspension, reboot, redeployment, preemption, termination."""
     watch = TcpWatch(bed)
     guest = bed.add_guest("web-0", "kvm-a", {"program.py": PROGRAM})
-    until(lambda: watch.receipts > 10)
+    watch.until_it_goes_on()
 
     watch.restart()
     outcome = done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-a"}, live=True))
     assert outcome.ok
     assert outcome.new_hosts == {("shop", "web-0"): "kvm-b"}
     assert re.fullmatch(r"web-0 moved to kvm-b with a pause of \d+ ms", outcome.output)
-    until(lambda: watch.receipts > 10, detail=guest.last_words)
+    watch.until_it_goes_on(detail=guest.last_words)
     assert watch.connections == 1, "the guest's connection broke"
     assert guest.boots() == 1
     assert executor.machines_on("kvm-a", bed.hosts["kvm-a"]) == ()
@@ -61,7 +61,7 @@ def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtE
     outcome = done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-b"}, duration_s=2))
     assert outcome.ok
     assert float(re.findall(r"paused for ([\d.]+) s", outcome.output)[0]) >= 2
-    until(lambda: watch.receipts > 10, detail=guest.last_words)
+    watch.until_it_goes_on(detail=guest.last_words)
     assert watch.longest_gap_s > 1.5, "the guest was not suspended"
     assert (watch.connections, guest.boots()) == (1, 1)
 
