@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.kvm_bed.guest_image import DISK_MIB, initrd, kernel
+from scripts.kvm_bed.guest_image import CACHE, DISK_MIB, cache_locked, initrd, kernel
 
 ROOT = Path(__file__).parent.parent.parent
 CLONE_NEWNET = 0x40000000
@@ -24,6 +24,8 @@ CHECK_EVERY_S = 0.02
 MIB = 1024 * 1024
 MEMORY_MIB = 128
 BLOCK_BYTES = 4096
+# What libvirt has found out about QEMU by starting it several times. libvirt itself checks whether it is still valid.
+CAPABILITIES = CACHE / "capabilities"
 MIGRATION_PORTS = 100
 
 QEMU_CONF = """\
@@ -46,7 +48,7 @@ unix_sock_rw_perms = "0700"
 # What a kernel need not do in an emulated guest. It computes for a second to have random numbers unless the processor has them.
 FAST_BOOT = (
     "panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check cryptomgr.notests ipv6.disable=1 apparmor=0 audit=0"
-    " init_on_alloc=0 random.trust_cpu=on"
+    " init_on_alloc=0 random.trust_cpu=on noreplace-smp lsm=capability"
 )
 DOMAIN = """\
 <domain type='qemu'>
@@ -272,6 +274,24 @@ class Bed:
 def start_bed(*names: str) -> Bed:
     """Start hosts with these names, by default `kvm-a` and `kvm-b`, and wait until their libvirt answers."""
     names = names or ("kvm-a", "kvm-b")
+    guest_initrd = initrd()
+    if not CAPABILITIES.exists():
+        with cache_locked():
+            if not CAPABILITIES.exists():
+                bed = _start_hosts(names, guest_initrd)
+                _keep_capabilities(bed.folder / names[0])
+                return bed
+    return _start_hosts(names, guest_initrd)
+
+
+def _keep_capabilities(home: Path) -> None:
+    """Put what the libvirt of a host knows about QEMU into the cache, as a whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        shutil.copytree(home / "cache/qemu/capabilities", Path(folder) / "copy")
+        (Path(folder) / "copy").rename(CAPABILITIES)
+
+
+def _start_hosts(names: tuple[str, ...], guest_initrd: Path) -> Bed:
     # Outside the checkout, which may be in a folder that only its owner can reach; and short, for the paths of sockets.
     folder = Path(tempfile.mkdtemp(prefix="kvm-", dir="/tmp"))
     folder.chmod(0o755)
@@ -286,7 +306,7 @@ def start_bed(*names: str) -> Bed:
     uris = {name: f"qemu+unix:///system?socket={folder / name / 'run/libvirt-sock'}" for name in names}
     bed = Bed(folder, keeper, first_process, uris, folder / "initrd")
     try:
-        shutil.copy(initrd(), bed.initrd)
+        shutil.copy(guest_initrd, bed.initrd)
         for name in names:
             bed.until_host_answers(name)
     except BaseException:
@@ -303,6 +323,8 @@ def _make_home(home: Path, number: int) -> None:
     conf = QEMU_CONF.format(address=address, port=port, last_port=port + MIGRATION_PORTS - 1)
     (home / "etc/qemu.conf").write_text(conf)
     (home / "etc/libvirtd.conf").write_text(LIBVIRTD_CONF.format(uuid=uuid.uuid4()))
+    if CAPABILITIES.exists():
+        shutil.copytree(CAPABILITIES, home / "cache/qemu/capabilities")
     (home / "libvirtd.log").touch()
     (home / "options").touch()
 

@@ -6,6 +6,7 @@ down when its power button is pressed. It runs the agent if its disk has the fil
 has that.
 """
 
+import fcntl
 import hashlib
 import os
 import py_compile
@@ -16,6 +17,8 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.build_agent import build, contents
@@ -117,15 +120,25 @@ def initrd() -> Path:
     made = CACHE / f"{digest[:32]}.cpio"
     if made.exists():
         return made
-    CACHE.mkdir(exist_ok=True)
-    for old in set(CACHE.glob("*.cpio")) - {made}:
-        old.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+    with cache_locked(), tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        if made.exists():
+            return made
+        for old in CACHE.glob("*.cpio"):
+            old.unlink()
         work = Path(folder) / "root"
         work.mkdir()
         _build_initrd(Path(folder) / "initrd", work)
-        (Path(folder) / "initrd").rename(made)  # another process may have made the same one meanwhile
+        (Path(folder) / "initrd").rename(made)
     return made
+
+
+@contextmanager
+def cache_locked() -> Iterator[None]:
+    """Let other processes wait for what this one puts into the cache, instead of computing the same."""
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _build_initrd(target: Path, work: Path) -> None:

@@ -32,10 +32,10 @@ with open("log", "w") as file:
 def test_a_guest_boots_counts_and_obeys_its_power_button(bed: Bed) -> None:
     """A guest counts its boots on its disk. It ends when libvirt asks it to shut down, and leaves its file system clean."""
     guest = bed.add_guest("web-0", "kvm-a", {"program.py": WRITES})
-    until(lambda: guest.read("log"))
-    assert guest.boots() == 1
+    until(lambda: guest.boots() == 1)
+    until(lambda: guest.read("log"), every_s=0.2)
     bed.virsh("kvm-a", "shutdown", "web-0")
-    until(lambda: bed.virsh("kvm-a", "domstate", "web-0") == "shut off")
+    until(lambda: bed.virsh("kvm-a", "domstate", "web-0") == "shut off", every_s=0.2)
     described = subprocess.run(["dumpe2fs", "-h", guest.disk], capture_output=True, text=True, check=True).stdout
     assert re.search(r"^Filesystem state: +clean$", described, re.MULTILINE), described
     bed.virsh("kvm-a", "start", "web-0")
