@@ -5,6 +5,7 @@ and without a flood alternate, and a ratio is the median of the rounds' own rati
 """
 
 import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ PER_SCOPE = 20
 FLOODER = 0  # the number of the known machine that floods
 FIRST_PROBED = PER_SCOPE  # of another scope than the flooder
 UNKNOWN = 100_000  # the number of no machine
+# A machine may send as many requests at once as in this time: after it, whatever it sent before does not count.
+RATE_FORGETS_S = 1.0
 KEPT, NEW = "open connection", "new connection"
 
 
@@ -82,8 +85,10 @@ def _measure(name: str, subject: Subject, amounts: Amounts, source: int) -> Floo
     during: list[Round] = []
     seen = {"answers": 0, "connections": 0}
     for _ in range(amounts.rounds):
+        time.sleep(RATE_FORGETS_S)
         without.append(_probed(subject, amounts))
         with load(task) as flooder:
+            time.sleep(RATE_FORGETS_S)
             flooder.begin()
             during.append(_probed(subject, amounts))
             flooder.end()
