@@ -60,7 +60,7 @@ FULL = Amounts(
     documents=10_000, changes=300,
 )  # fmt: skip
 TOY = Amounts(
-    scopes=5, connections=8, rounds=1, seconds=0.3, crowd=100, crowd_rounds=1, crowd_seconds=0.5, fan_outs=1,
+    scopes=5, connections=8, rounds=1, seconds=0.05, crowd=100, crowd_rounds=1, crowd_seconds=0.2, fan_outs=1,
     documents=50, changes=5,
 )  # fmt: skip
 

@@ -188,7 +188,7 @@ def test_a_migration_whose_process_was_killed_begins_again(victim: Victim, tmp_p
     watch = TcpWatch(victim.bed)
     victim.bed.virsh(victim.host, "start", "web-0")
     victim.boots += 1
-    watch.until_it_goes_on()
+    watch.until_it_goes_on(detail=victim.guest.last_words)
     victim.bed.virsh(victim.host, "migrate-setspeed", "web-0", "1")
     work = victim.work(EventType.FREEZE, live=True)
     with worker(victim, work, tmp_path, "never") as process:
@@ -201,7 +201,7 @@ def test_a_migration_whose_process_was_killed_begins_again(victim: Victim, tmp_p
     assert outcome.ok, outcome.reason
     assert outcome.new_hosts is not None
     victim.host = outcome.new_hosts["shop", "web-0"]
-    watch.until_it_goes_on()
+    watch.until_it_goes_on(detail=victim.guest.last_words)
     assert watch.connections == 1
     assert victim.where() == {victim.host: "running"}
     assert victim.guest.boots() == victim.boots
