@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from scripts.test_parts import BIN, LOGS, PARTS, ROOT, run
+from scripts.test_parts import BIN, LOGS, PARTS, ROOT, environment_of_a_run, run
 
 BUSY_LOOPS = 4
 MAX_PAUSE_MS = 400
@@ -66,8 +66,8 @@ def run_often(name: str, runs: int, max_pause_s: float) -> Counter[str]:
     LOGS.mkdir(exist_ok=True)
     for number in range(1, runs + 1):
         mark = f"{MARK}={uuid.uuid4()}"
-        with pauses(mark, max_pause_s):
-            result = run(name, in_parallel(PARTS[name]), {**os.environ, MARK: mark.partition("=")[2]})
+        with environment_of_a_run() as environment, pauses(mark, max_pause_s):
+            result = run(name, in_parallel(PARTS[name]), {**environment, MARK: mark.partition("=")[2]})
         print(
             f"{name} {number} of {runs}: {result.seconds:.0f} s, {'ok' if result.code == 0 else 'FAILED'}", flush=True
         )

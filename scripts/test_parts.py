@@ -13,14 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.folders import folder_for_every_user
+from tests.folders import folder_for_a_run
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -112,13 +113,8 @@ def main() -> int:
     commands = QUICK if arguments.quick else PARTS
     names = arguments.parts or (LONG if arguments.soak else tuple(commands))
     started_s = time.monotonic()
-    shared = folder_for_every_user("forewarn-tests-")
-    budget = str(SOAK_FACTOR if arguments.soak else 1)
-    environment = {**os.environ, "TEST_BUDGET": budget, "TEST_SHARED_FOLDER": str(shared)}
-    try:
+    with environment_of_a_run(SOAK_FACTOR if arguments.soak else 1) as environment:
         results = run_all({name: commands[name] for name in names}, environment, TOOLS if arguments.tools else ())
-    finally:
-        shutil.rmtree(shared, ignore_errors=True)
     failed = [result for result in results.values() if result.code != 0]
     for result in failed:
         print(f"== {result.name} failed: the end of test-logs/{result.name}.log")
@@ -134,6 +130,22 @@ def main() -> int:
     print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
     print_failures(failed)
     return 1 if failed else 0
+
+
+@contextmanager
+def environment_of_a_run(budget: int = 1) -> Iterator[dict[str, str]]:
+    """Yield the variables for the parts of a run, which write their files into one folder; remove it in the end."""
+    folder = folder_for_a_run("tests-")
+    try:
+        (folder / "shared").mkdir()
+        yield {
+            **os.environ,
+            "TEST_BUDGET": str(budget),
+            "TEST_SHARED_FOLDER": str(folder / "shared"),
+            "TMPDIR": str(folder),
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_all(

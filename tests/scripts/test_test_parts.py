@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 from scripts.flaky import PROCESSES, in_parallel, marked_processes, pauses
-from scripts.test_parts import BIN, PARTS, QUICK, WITHOUT_TOOLS, Result, print_failures, run_all
+from scripts.test_parts import (
+    BIN,
+    PARTS,
+    QUICK,
+    WITHOUT_TOOLS,
+    Result,
+    environment_of_a_run,
+    print_failures,
+    run_all,
+)
 
 from tests.support.waiting import PATIENCE_S, until
 
@@ -92,3 +101,15 @@ def test_pauses_stop_only_the_processes_of_a_run_and_let_them_go_on() -> None:
             until(lambda: " S " in stat.read_text())
         finally:
             process.kill()
+
+
+def test_a_run_has_one_folder_for_its_files(tmp_path: Path) -> None:
+    """Other users can write to it, and it is gone when the run has ended, with all that the parts left there."""
+    with environment_of_a_run(3) as environment:
+        folder = Path(environment["TMPDIR"])
+        assert folder.stat().st_mode & 0o7777 == 0o1777
+        assert Path(environment["TEST_SHARED_FOLDER"]).parent == folder
+        assert environment["TEST_BUDGET"] == "3"
+        run_all({"guest": ["sh", "-c", 'touch "$TMPDIR/left"']}, environment, (), tmp_path / "logs")
+        assert (folder / "left").exists()
+    assert not folder.exists()
