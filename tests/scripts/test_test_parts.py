@@ -1,6 +1,7 @@
 """`scripts/test_parts.py` and `scripts/flaky.py`: what is run, and what is printed when something fails."""
 
 import os
+import signal
 import subprocess
 import uuid
 from pathlib import Path
@@ -91,4 +92,21 @@ def test_pauses_stop_only_the_processes_of_a_run_and_let_them_go_on() -> None:
                 assert marked_processes(mark.encode()) == []
             until(lambda: " S " in stat.read_text())
         finally:
+            process.kill()
+
+
+def test_the_child_of_nsenter_is_never_stopped(tmp_path: Path) -> None:
+    """nsenter would stop itself too, and stay stopped; nsenter itself may be stopped."""
+    mark = f"FLAKY_RUN={uuid.uuid4()}"
+    environment = {**os.environ, "FLAKY_RUN": mark.partition("=")[2]}
+    program = tmp_path / "nsenter"
+    program.write_text("#!/bin/sh\nsleep 600 &\necho $!\nwait\n")
+    program.chmod(0o755)
+    with subprocess.Popen([program], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            assert marked_processes(mark.encode()) == [process.pid]
+        finally:
+            os.kill(child, signal.SIGKILL)
             process.kill()
