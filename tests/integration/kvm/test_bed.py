@@ -32,7 +32,7 @@ with open("log", "w") as file:
 
 
 def test_a_guest_boots_counts_and_obeys_its_power_button(bed: Bed) -> None:
-    """A guest counts its boots on its disk. It ends when libvirt asks it to shut down, and leaves its file system clean."""
+    """A guest counts its boot on its disk. It ends when libvirt asks it to shut down, and leaves its file system clean."""
     guest = bed.add_guest("web-0", "kvm-a", {"program.py": WRITES})
     # QEMU would lose writes of a guest with other memory in a live migration: see `QEMU_MEMORY_KIB`.
     answer = bed.virsh("kvm-a", "qemu-monitor-command", "web-0", '{"execute": "query-memory-size-summary"}')
@@ -43,9 +43,6 @@ def test_a_guest_boots_counts_and_obeys_its_power_button(bed: Bed) -> None:
     until(lambda: bed.virsh("kvm-a", "domstate", "web-0") == "shut off", every_s=0.2)
     described = subprocess.run(["dumpe2fs", "-h", guest.disk], capture_output=True, text=True, check=True).stdout
     assert re.search(r"^Filesystem state: +clean$", described, re.MULTILINE), described
-    bed.virsh("kvm-a", "start", "web-0")
-    until(lambda: guest.boots() == 2)
-    bed.virsh("kvm-a", "destroy", "web-0")  # it would compute for as long as the other tests run
 
 
 def test_a_connection_returns_with_its_libvirtd(bed: Bed) -> None:
