@@ -143,10 +143,14 @@ def marked_processes(mark: bytes) -> list[int]:
 
 
 def _may_be_stopped(folder: Path) -> bool:
-    """Whether the process runs or sleeps, and is not the job of a shell with job control, which would notice."""
+    """Whether the process runs or sleeps, and has no parent that would notice a stop.
+
+    A shell with job control notices it of its jobs. nsenter stops itself when its child is stopped, and nobody continues it.
+    """
     # The name of the program, in parentheses before this, may hold any character.
-    state, _, group, session, *_ = (folder / "stat").read_text("utf-8", "replace").rpartition(") ")[2].split()
-    return state in "RSD" and (group != folder.name or session == folder.name)
+    state, parent, group, session, *_ = (folder / "stat").read_text("utf-8", "replace").rpartition(") ")[2].split()
+    is_job = group == folder.name != session
+    return state in "RSD" and not is_job and (Path("/proc") / parent / "comm").read_text() != "nsenter\n"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`scripts/test_parts.py` and `scripts/flaky.py`: what is run, and what is printed when something fails."""
 
 import os
+import signal
 import subprocess
 import uuid
 from pathlib import Path
@@ -113,3 +114,20 @@ def test_a_run_has_one_folder_for_its_files(tmp_path: Path) -> None:
         run_all({"guest": ["sh", "-c", 'touch "$TMPDIR/left"']}, environment, (), tmp_path / "logs")
         assert (folder / "left").exists()
     assert not folder.exists()
+
+
+def test_the_child_of_nsenter_is_never_stopped(tmp_path: Path) -> None:
+    """nsenter would stop itself too, and stay stopped; nsenter itself may be stopped."""
+    mark = f"FLAKY_RUN={uuid.uuid4()}"
+    environment = {**os.environ, "FLAKY_RUN": mark.partition("=")[2]}
+    program = tmp_path / "nsenter"
+    program.write_text("#!/bin/sh\nsleep 600 &\necho $!\nwait\n")
+    program.chmod(0o755)
+    with subprocess.Popen([program], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            assert marked_processes(mark.encode()) == [process.pid]
+        finally:
+            os.kill(child, signal.SIGKILL)
+            process.kill()

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from scripts.kvm_bed.bed import Bed
 
@@ -50,7 +51,9 @@ class TcpWatch:
         self.receipts = 0
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
+        """Listen no more; a second call does nothing."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
 

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scripts.kvm_bed.bed import Bed, Guest
 
+import libvirt
 from forewarn.core.event_types import EventType
 from forewarn.core.order_verbs import Outcome
 from forewarn.libvirt.connections import HostConnections
@@ -26,13 +28,25 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibvirtExecut
     executor.close()
 
 
+@contextmanager
+def changes_of_state(bed: Bed, host: str) -> Iterator[list[int]]:
+    """Have libvirt report what happens to the domains of a host; the list grows until the block ends."""
+    changes: list[int] = []
+    connections = HostConnections()
+    connection = connections.get(bed.hosts[host])
+    connection.domainEventRegisterAny(
+        None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, lambda _, domain, event, *more: changes.append(event), None
+    )
+    yield changes
+    connections.close()
+
+
 def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtExecutor, tmp_path: Path) -> None:
     """One guest through its life: live migration, suspension, reboot, redeployment, preemption, termination."""
     watch = TcpWatch(bed)
     guest = bed.add_guest("web-0", "kvm-a", {"program.py": PROGRAM})
     watch.until_it_goes_on()
 
-    watch.restart()
     outcome = done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-a"}, live=True))
     assert outcome.ok
     assert outcome.new_hosts == {("shop", "web-0"): "kvm-b"}
@@ -40,8 +54,9 @@ def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtE
     watch.until_it_goes_on(detail=guest.last_words)
     assert watch.connections == 1, "the guest's connection broke"
     assert guest.boots() == 1
-    assert executor.machines_on("kvm-a", bed.hosts["kvm-a"]) == ()
-    assert executor.machines_on("kvm-b", bed.hosts["kvm-b"]) == ("web-0",)
+    # It is None while the host does not answer soon enough.
+    until(lambda: executor.machines_on("kvm-a", bed.hosts["kvm-a"]) == ())
+    until(lambda: executor.machines_on("kvm-b", bed.hosts["kvm-b"]) == ("web-0",))
 
     # A migration that takes too long is aborted, and retried when it is faster.
     hasty = executor_in(tmp_path, replace(QUICK, migration_time_limit_s=1))
@@ -57,12 +72,12 @@ def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtE
     assert done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-a"}, live=True)).ok
     hasty.close()
 
-    watch.restart()
-    outcome = done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-b"}, duration_s=2))
-    assert outcome.ok
-    assert float(re.findall(r"paused for ([\d.]+) s", outcome.output)[0]) >= 2
+    with changes_of_state(bed, "kvm-b") as changes:
+        outcome = done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-b"}, duration_s=2))
+        assert outcome.ok
+        assert float(re.findall(r"paused for ([\d.]+) s", outcome.output)[0]) >= 2
+        until(lambda: changes[-2:] == [libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_RESUMED])
     watch.until_it_goes_on(detail=guest.last_words)
-    assert watch.longest_gap_s > 1.5, "the guest was not suspended"
     assert (watch.connections, guest.boots()) == (1, 1)
 
     assert done(executor, work_on(bed, EventType.REBOOT, {"web-0": "kvm-b"})).ok
@@ -229,16 +244,20 @@ def test_a_host_that_hangs_holds_up_no_other(bed: Bed, executor: LibvirtExecutor
 
 
 def test_a_guest_that_ignores_its_power_button_is_destroyed(bed: Bed, tmp_path: Path) -> None:
-    """A paused machine cannot shut down: after the grace it is destroyed and started, and boots once. A retry must wait."""
-    guest = bed.add_guest("deaf-0", "kvm-a", start=False)
+    """A paused machine cannot shut down: after the grace it is destroyed and started, once. A retry must wait."""
+    bed.add_guest("deaf-0", "kvm-a", start=False)
     bed.virsh("kvm-a", "start", "deaf-0", "--paused")
     executor = executor_in(tmp_path, replace(QUICK, shutdown_grace_s=1))
     order = work_on(bed, EventType.REBOOT, {"deaf-0": "kvm-a"})
-    executor.take(order)
-    with pytest.raises(BlockingIOError, match="an earlier attempt is still at work"):
-        executor.take(replace(order, order=replace(order.order, attempt=2)))
-    outcome = ended(executor, order)
-    assert isinstance(outcome, Outcome)
-    assert outcome.ok
-    until(lambda: guest.boots() == 1)
+    with changes_of_state(bed, "kvm-a") as changes:
+        executor.take(order)
+        with pytest.raises(BlockingIOError, match="an earlier attempt is still at work"):
+            executor.take(replace(order, order=replace(order.order, attempt=2)))
+        outcome = ended(executor, order)
+        assert isinstance(outcome, Outcome)
+        assert outcome.ok
+        starts_and_stops = (libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_STOPPED)
+        until(lambda: libvirt.VIR_DOMAIN_EVENT_STARTED in changes)
+        assert [change for change in changes if change in starts_and_stops] == [*reversed(starts_and_stops)]
+    assert bed.virsh("kvm-a", "domstate", "deaf-0") == "running"
     executor.close()
