@@ -59,6 +59,9 @@ class Draft:
         # By maintenance, the open events of its current wave, as `waiting` computed it; forgotten when one of its events moves.
         self.current_waves: dict[str, list[Event]] = {}
         self.has_failures = False
+        # Whether windows of scopes or no-go times may limit when waves start; most fleets have neither.
+        scopes = (*snapshot.scopes.values(), *snapshot.other_scopes.values())
+        self.may_limit_starts = bool(snapshot.fleet_rules.no_go_times or [s for s in scopes if s.windows])
         self._ids_of_scope: dict[str, list[str]] = defaultdict(list)
         self._ids_of_maintenance: dict[str, list[str]] = defaultdict(list)
         for event in snapshot.events.values():
