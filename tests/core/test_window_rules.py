@@ -258,6 +258,15 @@ def test_scopes_without_a_common_window_do_not_share_a_wave() -> None:
     assert [(e.wave, e.scope) for e in events] == [(1, "a"), (1, "c"), (2, "b"), (2, "d")]
 
 
+def test_an_approval_lets_a_wave_start_outside_its_window_if_the_scope_says_so() -> None:
+    made = world(AFTERNOON, windows=("afternoon",), approval_opens_window=True)
+    (planned,) = made.submit("shop/web-0")
+    made.tick_at(45)
+    made.approve("shop/web-0", planned.id)
+    made.tick_at(50)
+    assert made.event(planned.id).status is Status.STARTED
+
+
 def test_a_no_go_time_that_begins_in_the_notice_cancels_a_wave_when_it_begins() -> None:
     made = world(FAIR)
     made.now = at(20)

@@ -101,6 +101,8 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
     maintenance = draft.maintenances[maintenance_id]
     resumed = draft.before.resumed.resumed if draft.before.resumed is not None else None
     orders = _orders_of(draft, maintenance_id)
+    if not orders:
+        return
     for order in orders:
         if order.state not in TIMED or order.deadline is None:
             continue
@@ -111,7 +113,7 @@ def _fail_late_orders(draft: Draft, maintenance_id: str, order_timeout_s: int) -
             draft.put_order(order)
         if order.deadline is not None and now >= order.deadline and draft.before.store_hold is None:
             _fail_late_order(draft, order, now, iso_seconds(order.deadline))
-    failed = [o for o in _orders_of(draft, maintenance_id) if o.state is OrderState.FAILED] if orders else []
+    failed = [o for o in _orders_of(draft, maintenance_id) if o.state is OrderState.FAILED]
     failed = [o for o in failed if o.host or draft.events[o.id].status is Status.STARTED]
     if failed and maintenance.on_failure is OnFailure.CANCEL and not maintenance.cancelled:
         first = f"host {failed[0].host}" if failed[0].host else f"event {failed[0].id}"
@@ -134,6 +136,8 @@ def _cancel_past_deadline(draft: Draft, maintenance_id: str) -> None:
 
 def _orders_of(draft: Draft, maintenance_id: str) -> list[Order]:
     """Return the orders of the events and of the hosts of a maintenance."""
+    if not draft.orders:
+        return []
     of_events = [draft.orders[e.id] for e in draft.events_of(maintenance_id) if e.id in draft.orders]
     return [*of_events, *draft.host_orders_of(maintenance_id)]
 
@@ -279,7 +283,7 @@ def refresh(draft: Draft, maintenance_id: str) -> None:
 
 def _waits_for_budget(draft: Draft, maintenance: Maintenance) -> bool:
     """Whether the maintenance waits until something in the fleet is up again."""
-    if stopped(draft, maintenance):
+    if not draft.before.fleet_rules.has_budget or stopped(draft, maintenance):
         return False
     order = current_host(draft, maintenance) if maintenance.host_mode is not None else None
     planned = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED and not e.born_approved]
@@ -337,31 +341,36 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
     ]
     moments += [draft.now for order in draft.host_orders_of(maintenance.id) if machines_to_start(draft, order)]
     moments += _drill_ends(draft, maintenance)
-    wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
-    closing = closing_time(draft, maintenance, wave) if any(e.published for e in wave) else None
-    moments += [closing] if closing is not None else []
     deadline = deadline_ahead(draft, maintenance)
     moments += [deadline] if deadline is not None else []
+    wave = [e for e in current_wave(draft, maintenance) if e.status in UNSTARTED]
+    closing = closing_time(draft, maintenance, wave)
+    moments += [closing] if closing is not None and any(e.published for e in wave) else []
     if not stopped(draft, maintenance):
-        unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]
-        moments += [notice_end(maintenance, e) or draft.now_in(e.scope) for e in unready]
-        if wave and maintenance.earliest is not None and maintenance.earliest > draft.now:
-            moments.append(maintenance.earliest)
-        planned = [e for e in wave if e.status is Status.PLANNED]
-        waits = []
-        if wave:
-            waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
-        if not waits and any(not e.born_approved for e in planned):
-            moments.append(draft.now)  # what held it back ended after it was examined
-        # A time that has passed by a held clock wakes nothing: the end of the hold does.
-        moments += [reason.until for reason in waits if reason.until is not None and reason.until > draft.now]
+        moments += _wake_for_wave(draft, maintenance, wave) if wave else []
         moments += _wake_for_host(draft, maintenance)
     return min(moments, default=None)
 
 
+def _wake_for_wave(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[datetime]:
+    """Return when the unstarted events of the current wave could be published or start."""
+    unready = [e for e in wave if e.not_before and not ready(maintenance, e, draft.now_in(e.scope))]
+    moments = [notice_end(maintenance, e) or draft.now_in(e.scope) for e in unready]
+    if maintenance.earliest is not None and maintenance.earliest > draft.now:
+        moments.append(maintenance.earliest)
+    planned = [e for e in wave if e.status is Status.PLANNED]
+    waits = publication_waits(draft, maintenance, planned) if planned else start_waits(draft, maintenance, wave)
+    if not waits and any(not e.born_approved for e in planned):
+        moments.append(draft.now)  # what held it back ended after it was examined
+    # A time that has passed by a held clock wakes nothing: the end of the hold does.
+    return moments + [reason.until for reason in waits if reason.until is not None and reason.until > draft.now]
+
+
 def _drill_ends(draft: Draft, maintenance: Maintenance) -> list[datetime]:
     """Return when the started events of a drill end, without ends that have passed: only a held clock delays those."""
-    started = [e for e in draft.events_of(maintenance.id) if maintenance.drill_hold_s and e.status is Status.STARTED]
+    if not maintenance.drill_hold_s:
+        return []
+    started = [e for e in draft.events_of(maintenance.id) if e.status is Status.STARTED]
     ends = [(event, drill_end(maintenance, event)) for event in started]
     return [end for event, end in ends if end is not None and end > draft.now_in(event.scope)]
 

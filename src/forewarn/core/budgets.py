@@ -60,8 +60,6 @@ def budgets_only_an_operator_frees(draft: Draft, maintenance: Maintenance, wave:
 
 def waits_for_fleet(draft: Draft, maintenance: Maintenance, wave: list[Event], order: Order | None) -> bool:
     """Whether a planned wave, or the work on a host, waits until something in the fleet is up again."""
-    if not draft.before.fleet_rules.has_budget:
-        return False
     if order is not None and host_budget_waits(draft, maintenance, order):
         return True
     return any(not shortage.is_too_large for shortage in _fleet_shortages(draft, maintenance, wave))
@@ -196,10 +194,12 @@ class _Shortage:
 
 
 def _shortages(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[_Shortage]:
-    of_fleet = _fleet_shortages(draft, maintenance, wave)
-    # Owners must not learn what is down in the fleet.
-    hidden = [replace(shortage, reason=replace(shortage.reason, rules_of=((),))) for shortage in of_fleet]
-    return [*_scope_shortages(draft, maintenance, wave), *hidden]
+    found = list(_scope_shortages(draft, maintenance, wave))
+    if draft.before.fleet_rules.has_budget:
+        of_fleet = _fleet_shortages(draft, maintenance, wave)
+        # Owners must not learn what is down in the fleet.
+        found += [replace(shortage, reason=replace(shortage.reason, rules_of=((),))) for shortage in of_fleet]
+    return found
 
 
 def _scope_shortages(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> Iterator[_Shortage]:

@@ -25,10 +25,12 @@ def is_past_deadline(draft: Draft, maintenance: Maintenance) -> bool:
 
 def deadline_ahead(draft: Draft, maintenance: Maintenance) -> datetime | None:
     """Return the deadline if a tick must examine the maintenance then, now if a tick must examine it at once, or None."""
+    deadline = maintenance.not_after
+    if deadline is None:
+        return None
     if is_past_deadline(draft, maintenance):
         return draft.now
-    deadline = maintenance.not_after
-    ahead = deadline is not None and deadline > draft.now and draft.before.store_hold is None
+    ahead = deadline > draft.now and draft.before.store_hold is None
     return deadline if ahead and _unstarted_in(draft, maintenance) else None
 
 

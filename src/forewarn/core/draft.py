@@ -59,6 +59,9 @@ class Draft:
         # By maintenance, the open events of its current wave, as `waiting` computed it; forgotten when one of its events moves.
         self.current_waves: dict[str, list[Event]] = {}
         self.has_failures = False
+        # Whether windows of scopes or no-go times may limit when waves start; most fleets have neither.
+        scopes = (*snapshot.scopes.values(), *snapshot.other_scopes.values())
+        self.may_limit_starts = bool(snapshot.fleet_rules.no_go_times or [s for s in scopes if s.windows])
         self._ids_of_scope: dict[str, list[str]] = defaultdict(list)
         self._ids_of_maintenance: dict[str, list[str]] = defaultdict(list)
         for event in snapshot.events.values():
@@ -72,7 +75,9 @@ class Draft:
     def now_in(self, scope: str) -> datetime:
         """Return the time of a scope, which does not run backwards: the later of now and its last change."""
         known = self.scopes.get(scope)
-        return self.now if known is None or known.changed is None else max(self.now, known.changed)
+        if known is None or known.changed is None or known.changed <= self.now:
+            return self.now
+        return known.changed
 
     def trusted_in(self, scope: str) -> datetime:
         """Return the time of a scope by the trusted clock: while the clock is held, time stands still."""
@@ -219,28 +224,22 @@ class Draft:
 
     def change(self) -> Change:
         """Return the differences as a Change; raise InvariantBroken if they break an invariant."""
-        moved = [e for e in self.events.values() if _status(self.before.events, e) is not e.status]
-        events = [e for e in _changed(self.before.events, self.events) if not self._only_approved(e)]
+        events = _changed(self.before.events, self.events)
+        moved = [e for e in events if _status(self.before.events, e) is not e.status]
+        if self._approvals:
+            events = [e for e in events if not self._only_approved(e)]
         orders = _changed(self.before.orders, self.orders)
         changed_maintenances = _changed(self.before.maintenances, self.maintenances)
-        scopes = self._changed_scopes(moved, events, orders)
-        after = Snapshot(
+        machines = _changed(self.before.machines, self.machines)
+        scopes = self._changed_scopes(moved, events, orders, machines)
+        after = replace(
+            self.before,
             scopes={**self.scopes, **scopes},
             machines=self.machines,
             hosts=self.hosts,
             maintenances=self.maintenances,
             events=self.events,
             orders=self.orders,
-            hold=self.before.hold,
-            store_hold=self.before.store_hold,
-            resumed=self.before.resumed,
-            read_hosts=self.before.read_hosts,
-            unread=self.before.unread,
-            fleet_rules=self.before.fleet_rules,
-            machine_counts=self.before.machine_counts,
-            fleet_use=self.before.fleet_use,
-            no_go_machines=self.before.no_go_machines,
-            other_scopes=self.before.other_scopes,
         )
         check_invariants(self.before, after, self.now)
         maintenances = self._maintenances_to_write(changed_maintenances, orders)
@@ -250,7 +249,7 @@ class Draft:
             # Approvals are inserted rows: they rely on no version and raise none.
             expect=() if self._only_approvals(scopes) else _versions(self.before.scopes),
             scopes=tuple(scopes.values()),
-            machines=tuple(_changed(self.before.machines, self.machines)),
+            machines=tuple(machines),
             removed_machines=tuple(self._removed_machines),
             hosts=tuple(self._changed_hosts(orders)),
             maintenances=tuple(maintenances),
@@ -265,14 +264,17 @@ class Draft:
 
     def _maintenances_to_write(self, changed: Iterable[Maintenance], orders: Iterable[Order]) -> list[Maintenance]:
         """Return the changed maintenances and those of changed orders of hosts, whose version guards these orders."""
-        of_hosts = {o.maintenance_id: self.maintenances[o.maintenance_id] for o in orders if o.host}
-        return list({**{m.id: m for m in changed}, **of_hosts}.values())
+        found = {m.id: m for m in changed}
+        found |= {o.maintenance_id: self.maintenances[o.maintenance_id] for o in orders if o.host}
+        return list(found.values())
 
     def _changed_hosts(self, orders: Iterable[Order]) -> list[Host]:
         """Return the hosts to write. The version of a host guards that only one maintenance opens an order of it."""
-        changed = {host.name: host for host in _changed(self.before.hosts, self.hosts)}
-        opened = [o.host for o in orders if o.host in self.hosts and o.state is OrderState.OPEN]
-        return list({**changed, **{name: self.hosts[name] for name in opened}}.values())
+        if not self.hosts:
+            return []
+        found = {host.name: host for host in _changed(self.before.hosts, self.hosts)}
+        found |= {o.host: self.hosts[o.host] for o in orders if o.host in self.hosts and o.state is OrderState.OPEN}
+        return list(found.values())
 
     def _relies_on_fleet_use(
         self, moved: Iterable[Event], orders: Iterable[Order], maintenances: Iterable[Maintenance]
@@ -307,19 +309,19 @@ class Draft:
     def _only_approved(self, event: Event) -> bool:
         """Whether the event only gained approvals, which are rows of their own: then the event itself is not written."""
         before = self.before.events.get(event.id)
-        if before is None or before.approvals == event.approvals:
-            return False
-        return replace(event, approvals=before.approvals) == before
+        return before is not None and replace(event, approvals=before.approvals) == before
 
     def _changed_scopes(
-        self, moved: Iterable[Event], events: Iterable[Event], orders: Iterable[Order]
+        self, moved: list[Event], events: list[Event], orders: list[Order], machines: list[Machine]
     ) -> dict[str, Scope]:
         """Return the scopes to write, each with its new time and incarnation."""
+        if not (events or orders or machines or self._removed_machines) and self.scopes == self.before.scopes:
+            return {}
         # The wave of an event may change while its status stays.
-        touched = {e.scope for e in (*moved, *events)}
+        touched = {e.scope for e in events}
         touched |= {self.events[o.id].scope for o in orders if not o.host}
         touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
-        touched |= {m.scope for m in _changed(self.before.machines, self.machines)}
+        touched |= {m.scope for m in machines}
         touched |= {scope for scope, _ in self._removed_machines}
         # The document lists the visible events with their statuses, so it changes with the status of such an event.
         changed = {e.scope for e in moved if e.status in VISIBLE or _status(self.before.events, e) in VISIBLE}
@@ -371,4 +373,4 @@ def _changed(before: Mapping[K, V], after: Mapping[K, V]) -> list[V]:
 
 
 def _versions(scopes: Mapping[str, Scope]) -> tuple[tuple[str, int], ...]:
-    return tuple((name, scopes[name].version) for name in sorted(scopes))
+    return tuple([(name, scopes[name].version) for name in sorted(scopes)])

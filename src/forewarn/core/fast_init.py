@@ -15,8 +15,9 @@ T = TypeVar("T")
 
 def replace(instance: T, /, **changes: Any) -> T:
     """Return a copy with these fields changed, as `dataclasses.replace` does; faster for a class with `fast_init`."""
-    with_changes: Callable[[dict[str, Any]], T] | None = getattr(instance, "with_changes", None)
-    if with_changes is None:
+    try:
+        with_changes: Callable[[dict[str, Any]], T] = instance.with_changes  # type: ignore[attr-defined]
+    except AttributeError:
         return dataclasses.replace(instance, **changes)  # type: ignore[type-var]
     return with_changes(changes)
 

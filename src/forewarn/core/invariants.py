@@ -108,9 +108,11 @@ def _check_changed_events(
         _check_not_overtaken(before, after, by_scope, by_maintenance, started, (trusted, now))
         _check_guard(before, by_scope, started)
     for scope in {e.scope for e in changed}:
-        _check_domains(by_scope[scope])
-        _check_machines(by_scope[scope])
-        _check_drills(after, by_scope[scope])
+        visible = [e for e in by_scope[scope] if e.status in VISIBLE]
+        started_in_scope = [e for e in visible if e.status is Status.STARTED]
+        _check_domains(started_in_scope)
+        _check_machines(started_in_scope)
+        _check_drills(after, visible)
     _check_scope_budgets(before, after, by_scope, changed)
     for maintenance_id in {e.maintenance_id for e in changed}:
         _check_one_wave_visible(after, after.maintenances[maintenance_id], by_maintenance[maintenance_id])
@@ -255,9 +257,8 @@ def _check_drill_order(order: Order) -> None:
         raise _broken(11, f"order {order.id} of a drill would be {order.state}")
 
 
-def _check_drills(after: Snapshot, events: Iterable[Event]) -> None:
+def _check_drills(after: Snapshot, visible: list[Event]) -> None:
     """15. Drill events end when a real event is published in their scope."""
-    visible = [event for event in events if event.status in VISIBLE]
     drills = [event for event in visible if _is_drill(after, event)]
     if drills and len(drills) < len(visible):
         raise _broken(15, f"event {drills[0].id} of a drill would be visible beside a real event of {drills[0].scope}")
@@ -360,15 +361,14 @@ def _limits(after: Snapshot, event: Event) -> StartLimits:
         () if scope is None or opened else scope.windows,
         after.maintenances[event.maintenance_id].strategy.windows,
     )
-    return StartLimits(
-        tuple(tuple(rules.windows[name] for name in names if name in rules.windows) for names in choices if names),
-        tuple(
-            no_go
-            for no_go in rules.no_go_times.values()
-            if (not no_go.scopes or event.scope in no_go.scopes)
-            and (not no_go.labels or not machines.isdisjoint(after.no_go_machines.get(no_go.name, ())))
-        ),
-    )
+    windows = [tuple(rules.windows[name] for name in names if name in rules.windows) for names in choices if names]
+    no_go_times = [
+        no_go
+        for no_go in rules.no_go_times.values()
+        if (not no_go.scopes or event.scope in no_go.scopes)
+        and (not no_go.labels or not machines.isdisjoint(after.no_go_machines.get(no_go.name, ())))
+    ]
+    return StartLimits(tuple(windows), tuple(no_go_times))
 
 
 def _certainly_in_window(after: Snapshot, event: Event, moments: tuple[datetime, ...]) -> bool:
@@ -399,9 +399,11 @@ def _may_start_early(event: Event) -> bool:
 
 
 def _is_approved(event: Event) -> bool:
+    if not event.approvals:
+        return False
     approved_by = {a.machine for a in event.approvals}
     enough = {
-        ApprovalMode.ANY: bool(approved_by),
+        ApprovalMode.ANY: True,
         ApprovalMode.ALL: approved_by >= set(event.resources),
         ApprovalMode.OPERATOR: False,
     }
@@ -430,9 +432,9 @@ def _passed_over(after: Snapshot, maintenance: Maintenance, event: Event) -> boo
     return failed and maintenance.on_failure is OnFailure.CONTINUE
 
 
-def _check_domains(events: Iterable[Event]) -> None:
+def _check_domains(started: Iterable[Event]) -> None:
     """6. Platform Freeze/Reboot/Redeploy without emergency: at most one update domain of a scope started at a time."""
-    domains = {e.update_domain for e in events if e.status is Status.STARTED and e.one_domain_at_a_time}
+    domains = {e.update_domain for e in started if e.one_domain_at_a_time}
     if len(domains) > 1:
         raise _broken(6, f"update domains {sorted(domains)} of one scope would have started events at once")
 
@@ -495,9 +497,10 @@ def _check_scope_budgets(
     before: Snapshot, after: Snapshot, by_scope: dict[str, list[Event]], changed: Iterable[Event]
 ) -> None:
     """16. A published event fits into `max_unavailable` beside what was visible before; other events may exceed it."""
-    published = {e.id: e for e in changed if e.one_domain_at_a_time and _becomes_visible(before, e)}
-    for scope in (s for name in {e.scope for e in published.values()} if (s := after.scopes.get(name)) is not None):
-        if not scope.max_unavailable:
+    published = {e.id: e for e in changed if _becomes_visible(before, e) and e.one_domain_at_a_time}
+    for name in {e.scope for e in published.values()}:
+        scope = after.scopes.get(name)
+        if scope is None or not scope.max_unavailable:
             continue
         known = {n for e in by_scope[scope.name] if _stays_visible(before, e) for n in e.resources}
         new = {n for e in by_scope[scope.name] if e.id in published for n in e.resources}
@@ -553,11 +556,11 @@ def _stays_visible(before: Snapshot, event: Event) -> bool:
     return event.status in VISIBLE and _status_before(before, event) in VISIBLE
 
 
-def _check_machines(events: Iterable[Event]) -> None:
+def _check_machines(started: Iterable[Event]) -> None:
     """6. A machine is in at most one started event."""
     event_of_machine: dict[str, str] = {}
-    for event in events:
-        for name in event.resources if event.status is Status.STARTED else ():
+    for event in started:
+        for name in event.resources:
             if name in event_of_machine:
                 raise _broken(
                     6,

@@ -18,7 +18,7 @@ def announcement(requested: datetime, type_: EventType, scopes: list[Scope]) -> 
 
 
 def requested_start(wave: list[Event]) -> datetime | None:
-    return max((e.requested_not_before for e in wave if e.requested_not_before is not None), default=None)
+    return max([e.requested_not_before for e in wave if e.requested_not_before is not None], default=None)
 
 
 def requested_publication_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:

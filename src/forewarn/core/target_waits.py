@@ -17,5 +17,7 @@ def no_target(draft: Draft, maintenance: Maintenance, host: str, to_host: str) -
 
 def target_waits(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> list[Waiting]:
     """Return why the machines of a wave can go to no host."""
+    if maintenance.host_mode is None:
+        return []
     ways = dict.fromkeys((e.host, e.to_host) for e in wave if e.status in UNSTARTED)
     return [reason for way in ways for reason in no_target(draft, maintenance, *way)][:1]

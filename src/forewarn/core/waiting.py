@@ -9,7 +9,6 @@ suggest what to do about it: that depends on who reads it.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from heapq import nsmallest
 from itertools import islice
 
 from forewarn.core.amounts import parse_amount
@@ -173,7 +172,7 @@ def current_wave(draft: Draft, maintenance: Maintenance) -> list[Event]:
     open_events = [
         e for e in draft.events_of(maintenance.id) if e.status in OPEN and not (skip_failed and order_failed(draft, e))
     ]
-    lowest = min((e.wave for e in open_events), default=0)
+    lowest = min([e.wave for e in open_events], default=0)
     wave = [e for e in open_events if e.wave == lowest]
     draft.current_waves[maintenance.id] = wave
     return wave
@@ -281,9 +280,9 @@ def due(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> bool:
     """
     return (
         not stopped(draft, maintenance)
+        and all(startable(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
         and not _before_earliest(draft, maintenance, wave)
         and not start_waits(draft, maintenance, wave)
-        and all(startable(e) and ready(maintenance, e, draft.trusted_in(e.scope)) for e in wave)
     )
 
 
@@ -309,7 +308,7 @@ def obstacles(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> Iter
 
 def _failures_first(reasons: Iterable[Waiting]) -> list[Waiting]:
     """Return at most MAX_NAMED of these reasons. Only an operator ends the wait for a failure, so it comes first."""
-    return nsmallest(MAX_NAMED, reasons, key=lambda reason: reason.code != "unresolved")
+    return sorted(reasons, key=lambda reason: reason.code != "unresolved")[:MAX_NAMED]
 
 
 def _queued(draft: Draft, ahead: list[Event]) -> Waiting:
@@ -374,13 +373,15 @@ def _due_wave_ahead(draft: Draft, maintenance: Maintenance, wave: list[Event]) -
     """
     if maintenance.emergency:
         return []
-    key = queue_key(maintenance, wave)
     rivals = {
         other.maintenance_id
         for event in wave
         for other in draft.events_in(event.scope)
         if other.status in UNSTARTED and other.maintenance_id != maintenance.id
     }
+    if not rivals:
+        return []
+    key = queue_key(maintenance, wave)
     waves = [(rival, current_wave(draft, rival)) for rival in (draft.maintenances[i] for i in rivals)]
     ahead = [row for row in waves if queue_key(*row) < key and _share_scope(wave, row[1])]
     ahead.sort(key=lambda row: queue_key(*row))

@@ -28,9 +28,11 @@ MAX_NAMED_NO_GO_TIMES = 3
 
 def limits_of(draft: Draft, maintenance: Maintenance, wave: Iterable[Event]) -> StartLimits | None:
     """Return what limits the start of the wave; None if nothing does."""
+    if not draft.may_limit_starts and not maintenance.strategy.windows:
+        return None
     rules, events = draft.before.fleet_rules, list(wave)
     choices = _choices(draft, maintenance, events)
-    bound = [event for event in events if event.one_domain_at_a_time] if rules.no_go_times else []
+    bound = [event for event in events if event.one_domain_at_a_time]
     no_go_times = tuple(n for n in rules.no_go_times.values() if any(_binds(draft, n, e) for e in bound))
     if not choices and not no_go_times:
         return None
@@ -151,16 +153,16 @@ def first_start(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> da
 
 def why_missed(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> str:
     """Return why the wave cannot start in the window for which it was published, or ""."""
-    not_before = max((e.not_before for e in wave if e.not_before is not None), default=None)
     limits = limits_of(draft, maintenance, wave)
-    if limits is None or not_before is None:
+    if limits is None:
         return ""
     trusted = min(draft.trusted_in(e.scope) for e in wave)
+    not_before = max([trusted, *(e.not_before for e in wave if e.not_before is not None)])
     found = limits.first_after(trusted, trusted)
-    if found is not None and found[0] <= max(trusted, not_before):
+    if found is not None and found[0] <= not_before:
         return ""
     # No name: the owners of every scope of the wave read this, and a no-go time may be that of another scope.
-    if limits.in_the_way(max(trusted, not_before)):
+    if limits.in_the_way(not_before):
         return "it cannot start in a no-go time"
     return "its window closed before it could start"
 
@@ -168,8 +170,10 @@ def why_missed(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> str
 def closing_time(draft: Draft, maintenance: Maintenance, wave: list[Event]) -> datetime | None:
     """Return when the window of a published wave closes, if a window limits the wave."""
     limits = limits_of(draft, maintenance, wave)
-    now = _latest_now(draft, wave) if limits is not None else draft.now
-    found = limits.first_after(now, now) if limits is not None else None
+    if limits is None:
+        return None
+    now = _latest_now(draft, wave)
+    found = limits.first_after(now, now)
     return found[1] if found is not None else None
 
 

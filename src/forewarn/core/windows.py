@@ -54,6 +54,8 @@ class StartLimits:
         return without(allowed, forbidden) if forbidden else allowed
 
     def allow(self, moment: datetime) -> bool:
+        if not self.windows and not self.no_go_times:
+            return True
         return any(begin <= moment < end for begin, end in _times_around(self, _monday(moment)))
 
     def first_after(self, moment: datetime, wanted: datetime) -> Interval | None:
