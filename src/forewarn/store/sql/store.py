@@ -242,20 +242,18 @@ class SqlStore:
             writing.check_premises(writer, change)
             if change.scopes or change.removed_scopes or change.machines or change.removed_machines:
                 writing.write_inventory(writer, change)
-                self._write_machines(writer, change.machines)
+                if change.machines:
+                    self._write_machines(writer, change.machines)
             if change.hosts or change.removed_hosts:
                 writing.write_hosts(writer, change)
             if change.events:
                 used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
-                writer.execute_many(
-                    "put_event", map(writer.rows.event.encode, change.events), error_if_unchanged=used_id
-                )
+                writer.save("put_event", writer.rows.event, change.events, error_if_unchanged=used_id)
             if change.approvals:
                 recorded = Conflict("the same approval is already recorded")
-                approvals = map(writer.rows.approval.encode, change.approvals)
-                writer.execute_many("add_approval", approvals, error_if_unchanged=recorded)
+                writer.save("add_approval", writer.rows.approval, change.approvals, error_if_unchanged=recorded)
             if change.orders:
-                writer.execute_many("put_order", map(writer.rows.order.encode, change.orders))
+                writer.save("put_order", writer.rows.order, change.orders)
             if change.tokens or change.removed_tokens or change.receipts:
                 writing.write_tokens(writer, change)
             if change.hooks or change.removed_hooks:
