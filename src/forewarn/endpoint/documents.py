@@ -130,15 +130,13 @@ class Documents:
 
     def on_change(self, change: Change) -> None:
         """Take in what a change names, or read it again; returns when memory shows it."""
-        named = PendingReads(
-            scopes={scope.name for scope in change.scopes} - self._take_in(change),
-            removed=set(change.removed_scopes),
-            machines={machine.key for machine in change.machines} | set(change.removed_machines),
-        )
+        scopes = {scope.name for scope in change.scopes} - self._take_in(change)
+        if not (scopes or change.removed_scopes or change.machines or change.removed_machines or self._pending):
+            return  # mostly. Row of the bench: one event per commit
+        machines = {machine.key: machine for machine in change.machines}
+        named = PendingReads(scopes, set(change.removed_scopes), {*machines, *change.removed_machines})
         # Where no other node writes, changes are reported in the order in which they were saved: what was saved is current.
-        saved = {} if self.shared else {machine.key: machine for machine in change.machines}
-        if named or self._pending:  # mostly not. Row of the bench: one event per commit
-            self._read_named(named, saved)
+        self._read_named(named, {} if self.shared else machines)
 
     def catch_up(self, scopes: Iterable[Scope]) -> None:
         """Read the scopes that memory has in an older version; a request is about to be answered by them."""

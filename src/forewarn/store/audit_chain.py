@@ -47,10 +47,13 @@ def entry_hash(previous: str, entry: AuditEntry) -> str:
         entry.event_id,
         entry.detail,
     )
-    # The length before each field keeps two entries apart whose fields are the same text, split elsewhere.
-    encoded = [without_nul(field).encode() for field in fields]
-    content = b"".join([b"%d:%b" % (len(field), field) for field in encoded])
-    return hashlib.sha256(previous.encode() + b"\n" + content).hexdigest()
+    content = "".join([_with_length(without_nul(field)) for field in fields])
+    return hashlib.sha256(f"{previous}\n{content}".encode()).hexdigest()
+
+
+def _with_length(field: str) -> str:
+    """Return the field after its length in bytes. Without it, the same text split elsewhere would have the same hash."""
+    return f"{len(field) if field.isascii() else len(field.encode())}:{field}"
 
 
 def chained(previous: str, entries: Iterable[AuditEntry]) -> Iterator[AuditEntry]:

@@ -602,7 +602,7 @@ SELECT * FROM receipts WHERE token_id = %(token_id)s AND key = %(key)s;
 SELECT name, version FROM scopes WHERE name = ANY(%(names)s::text[]) ORDER BY name FOR NO KEY UPDATE;
 
 -- name: update_scope
--- Update a scope that has this version, and return the version. If it has another, this changes and returns no row; it is locked
+-- Update a scope that has this version. If it has another, this changes no row, and the store raises Conflict; it is locked
 -- all the same, so that a change that will be refused waits here for the one that came first.
 WITH locked AS MATERIALIZED (SELECT name, version FROM scopes WHERE name = %(name)s FOR NO KEY UPDATE)
 UPDATE scopes s SET kind = %(kind)s, approval = %(approval)s, approve_user_events = %(approve_user_events)s,
@@ -610,7 +610,7 @@ UPDATE scopes s SET kind = %(kind)s, approval = %(approval)s, approve_user_event
     minimum_notice_s = %(minimum_notice_s)s, enabled = %(enabled)s, epoch = %(epoch)s, incarnation = %(incarnation)s,
     changed = %(changed)s, windows = %(windows)s, max_unavailable = %(max_unavailable)s,
     approval_opens_window = %(approval_opens_window)s, version = %(version)s + 1
-FROM locked WHERE s.name = locked.name AND locked.version = %(version)s RETURNING s.name, s.version - 1 AS version;
+FROM locked WHERE s.name = locked.name AND locked.version = %(version)s;
 
 -- name: put_scope
 -- Add or replace a scope.

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import Pipeline
@@ -28,7 +28,7 @@ from forewarn.store.postgres.dsn import READ, WRITE, Dsn, TimeLimits
 from forewarn.store.postgres.feed import PostgresFeed
 from forewarn.store.postgres.pool import FLEET_WITHIN_S, MAX_CONNECTIONS, Connection, Cursor, Pool
 from forewarn.store.postgres.schema import COMMIT_LOCK, require_schema, require_version
-from forewarn.store.sql.rows import NATIVE_ROWS, Row, Values
+from forewarn.store.sql.rows import NATIVE_ROWS, Codec, Row, Values
 from forewarn.store.sql.scripts import queries
 from forewarn.store.sql.session import SqlSession
 from forewarn.store.sql.store import SqlStore
@@ -48,6 +48,8 @@ SECONDS_PER_EVENT = 0.002
 MAX_SECONDS_OF_EVENTS = 118.0
 # Restores of one dump begin different epochs: each counts the minutes since this date.
 DUMPS_SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T")
 
 log = logging.getLogger("forewarn.store")
 
@@ -139,6 +141,11 @@ class PostgresSession:
             if len(batch) == BATCH:
                 self._wait()
                 self.check_row_counts()
+
+    def save(
+        self, name: str, codec: Codec[T], instances: Iterable[T], /, error_if_unchanged: ForewarnError | None = None
+    ) -> None:
+        self.execute_many(name, map(codec.encode, instances), error_if_unchanged)
 
     def check_later(self, check: Callable[[], None]) -> None:
         """Call `check` when the statements sent so far are answered anyway. Row of the bench: one event per commit."""
@@ -336,11 +343,12 @@ class PostgresStore(SqlStore):
     def _write_machines(self, writer: SqlSession, machines: Sequence[Machine]) -> None:
         """Send many machines with each statement. Row of the bench: seconds to apply a fleet file."""
         codec = writer.rows.machine
+        encode = codec.row_encoder(codec.columns)
         # `execute` waits: the time limit applies to a batch and not to a fleet.
         send = writer.execute if len(machines) > BATCH else writer.query
         for start in range(0, len(machines), BATCH):
             batch = machines[start : start + BATCH]
-            send("put_machines", **_lists(codec.columns, map(codec.encode_row, batch)))
+            send("put_machines", **_lists(codec.columns, map(encode, batch)))
             addresses = [(*identity, each.scope, each.name) for each in batch for identity in each.identities]
             if addresses:
                 send("put_addresses", **_lists(("interface", "address", "scope", "name"), addresses))

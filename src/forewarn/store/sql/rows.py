@@ -5,7 +5,7 @@ are JSON; booleans are 0 or 1. `NATIVE_ROWS` leaves the conversion to the driver
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
 
+from forewarn.core.fast_init import maker_of_checked
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.model import (
     Approval,
@@ -199,7 +200,7 @@ class Codec(Generic[T]):
 
     def __init__(self, coders: Coders, cls: type[T], *apart: str, by_name: bool = False) -> None:
         hints = get_type_hints(cls)
-        self._cls = cls
+        self._cls, self._apart = cls, apart
         self._names = tuple(f.name for f in fields(cls) if f.name not in apart)  # type: ignore[arg-type]
         self.columns = tuple(_COLUMN_OF_FIELD.get(name, name) for name in self._names)
         self._coders = [_coders(coders, hints[name]) for name in self._names]
@@ -207,17 +208,27 @@ class Codec(Generic[T]):
         self._width = 0
         self._decode: Callable[..., T] = cls
         self._last: tuple[Row | None, T | None] = (None, None)
-        known: dict[str, Coder] = {}
-        values = [
-            _call(known, to_sql, f"instance.{name}", optional=optional)
-            for name, (to_sql, _, optional) in zip(self._names, self._coders, strict=True)
-        ]
-        named = [f"{column!r}: {value}" for column, value in zip(self.columns, values, strict=True)]
+        known, values = self._values()
+        named = [f"{column!r}: {value}" for column, value in values.items()]
         self.encode: Callable[[T], Values] = eval(f"lambda instance: {{{', '.join(named)}}}", known)  # noqa: S307
-        # The same values in the order of `columns`, for very many rows.
-        self.encode_row: Callable[[T], tuple[object, ...]] = eval(f"lambda instance: ({', '.join(values)},)", known)  # noqa: S307
+
+    def row_encoder(self, columns: Iterable[str]) -> Callable[[T], tuple[object, ...]]:
+        """Return a function that returns the values of these columns, in less time than `encode` takes."""
+        known, values = self._values()
+        listed = ", ".join(values[column] for column in columns)
+        compiled: Callable[[T], tuple[object, ...]] = eval(f"lambda instance: ({listed},)", known)  # noqa: S307
+        return compiled
+
+    def _values(self) -> tuple[dict[str, Coder], dict[str, str]]:
+        """Return the source of each column's value, and the functions that it calls."""
+        known: dict[str, Coder] = {}
+        return known, {
+            column: _call(known, to_sql, f"instance.{name}", optional=optional)
+            for column, name, (to_sql, _, optional) in zip(self.columns, self._names, self._coders, strict=True)
+        }
 
     def decode(self, row: Row, **apart: object) -> T:
+        """Return the object of a row, which was checked before it was written."""
         if len(row) != self._width:
             # Every query for this class selects the whole table, so the positions of its columns are computed once.
             # Set the width last: a thread that sees it uses `_decode`.
@@ -234,12 +245,17 @@ class Codec(Generic[T]):
         return instance
 
     def _compiled_decode(self, columns: list[str]) -> Callable[..., T]:
-        known: dict[str, Any] = {"cls": self._cls}
-        values = []
+        known: dict[str, Any] = {"make": self._cls}
+        values = {name: name for name in self._apart}
         for name, column, (_, from_sql, optional) in zip(self._names, self.columns, self._coders, strict=True):
             position = repr(column) if self._by_name else columns.index(column)
-            values.append(f"{name}={_call(known, from_sql, f'row[{position}]', optional=optional)}")
-        compiled: Callable[..., T] = eval(f"lambda row, **apart: cls({', '.join(values)}, **apart)", known)  # noqa: S307
+            values[name] = _call(known, from_sql, f"row[{position}]", optional=optional)
+        given = [f"{name}={value}" for name, value in values.items()]
+        if self._cls.__base__ is object:  # else it inherits fields, for which there is no maker
+            known["make"] = maker_of_checked(self._cls)
+            given = [values[f.name] for f in fields(self._cls)]  # type: ignore[arg-type]
+        source = f"lambda {', '.join(('row', *self._apart))}: make({', '.join(given)})"
+        compiled: Callable[..., T] = eval(source, known)  # noqa: S307
         return compiled
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,9 @@ class Migration:
 
 @cache
 def queries(dialect: str) -> dict[str, str]:
-    """Return the dialect's queries by name."""
+    """Return the dialect's queries by name, without their comments."""
     parts = _NAME.split(_read(dialect, "queries.sql"))
-    return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return {name: _COMMENT.sub("", text).strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def schema(dialect: str) -> str:

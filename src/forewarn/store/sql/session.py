@@ -1,10 +1,12 @@
 """The open transaction that the code of the SQL stores works with. Each store implements it on its driver."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from forewarn.core.errors import ForewarnError
-from forewarn.store.sql.rows import Row, Rows, Values
+from forewarn.store.sql.rows import Codec, Row, Rows, Values
+
+T = TypeVar("T")
 
 
 class SqlSession(Protocol):
@@ -25,6 +27,11 @@ class SqlSession(Protocol):
         self, name: str, values: Iterable[Values], /, error_if_unchanged: ForewarnError | None = None
     ) -> None:
         """Run the query for each set of values. Raise `error_if_unchanged`, if given, unless each changed one row."""
+
+    def save(
+        self, name: str, codec: Codec[T], instances: Iterable[T], /, error_if_unchanged: ForewarnError | None = None
+    ) -> None:
+        """Run the query, whose values are columns of the codec, for each of these objects as `execute_many` does."""
 
     def check_later(self, check: Callable[[], None], /) -> None:
         """Call `check`, which raises if the transaction must not be committed, at the latest before the commit."""

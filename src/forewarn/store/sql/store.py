@@ -14,12 +14,14 @@ from typing import Any
 from forewarn.core.amounts import is_share
 from forewarn.core.change import Change, Snapshot, UnreadEvents
 from forewarn.core.errors import Conflict, InvariantBroken
-from forewarn.core.fleet_rules import FleetRules, FleetUse
+from forewarn.core.fast_init import replace
+from forewarn.core.fleet_rules import NO_RULES, NOTHING_DOWN, FleetRules, FleetUse
 from forewarn.core.model import (
     OPEN,
     UNSTARTED,
     Approval,
     AuditEntry,
+    ClockHold,
     Event,
     EventType,
     Host,
@@ -29,6 +31,7 @@ from forewarn.core.model import (
     OrderState,
     Scope,
     Status,
+    StoreHold,
 )
 from forewarn.core.operator_model import MAX_SESSIONS_PER_TOKEN, Hook, HookDelivery, LoginSession, Receipt, Token
 from forewarn.core.progress import WaveProgress
@@ -116,51 +119,39 @@ class SqlStore:
             hosts = reader.query("hosts_by_name", names=reader.as_list(focus.hosts)) if focus.hosts else ()
             machines = _machines(reader, focus)
             read = _current_events if focus.current_waves else _events
-            found, maintenance_ids, scopes, unread, known, details = read(
+            events, maintenance_ids, scope_rows, unread, maintenances, details = read(
                 reader, focus, {scope for scope, _ in machines}
             )
             self._recognise(server)
-            of_hosts = [i for i in maintenance_ids if i not in known or known[i].host_mode is not None]
-            host_orders = (
-                reader.query("orders_of_hosts", ids=reader.as_list(of_hosts))
-                if of_hosts and not focus.document_only
-                else ()
-            )
-            on_hosts = (
-                reader.query("orders_on_hosts", hosts=reader.as_list(focus.hosts))
-                if focus.hosts and not focus.document_only
-                else ()
-            )
-            unknown = () if focus.document_only else [i for i in maintenance_ids if i not in known]
-            maintenances = reader.query("maintenances_by_id", ids=reader.as_list(unknown)) if unknown else ()
-            scopes = list(scopes)
-            counts = _machine_counts(reader, scopes) if focus.reads_rules else ()
-            rules_and_holds = list(rules_and_holds)
-            clock_hold = next((reader.rows.hold.decode(row) for row in rules_and_holds if row["trusted"]), None)
-            store_hold = next((reader.rows.store_hold.decode(row) for row in rules_and_holds if row["held"]), None)
-            rules = [reader.rows.fleet_rules.decode_again(row) for row in rules_and_holds if focus.reads_rules]
-            fleet_rules = rules[0] if rules else FleetRules()
-            use = _FleetUseRows(reader) if fleet_rules.has_budget else None
-            events = _with_approvals(reader, found, (row for approvals, _ in details for row in approvals))
-            orders = [row for _, of_events in details for row in of_events]
-            others = scopes_to_examine(fleet_rules, [row["name"] for row in scopes], events.values())
+            unknown = [] if focus.document_only else [i for i in maintenance_ids if i not in maintenances]
+            of_hosts = unknown + [i for i, each in maintenances.items() if each.host_mode is not None]
+            order_rows = [rows for _, rows in details]
+            if of_hosts:
+                order_rows.append(reader.query("orders_of_hosts", ids=reader.as_list(of_hosts)))
+            if focus.hosts and not focus.document_only:
+                order_rows.append(reader.query("orders_on_hosts", hosts=reader.as_list(focus.hosts)))
+            more = reader.query("maintenances_by_id", ids=reader.as_list(unknown)) if unknown else ()
+            scopes = _scopes(reader, scope_rows)
+            counts = _machine_counts(reader, scopes.values()) if focus.reads_rules else ()
+            rules, clock_hold, store_hold = _rules_and_holds(reader, focus, rules_and_holds)
+            use = _FleetUseRows(reader) if rules.has_budget else None
+            _add_approvals(reader, events, (row for rows, _ in details for row in rows))
+            others = scopes_to_examine(rules, scopes, events.values())
             other_scopes = reader.query("scopes_by_name", names=reader.as_list(sorted(others))) if others else ()
             return Snapshot(
-                scopes={row["name"]: reader.rows.scope.decode(row) for row in scopes},
+                scopes=scopes,
                 machines=machines,
                 hosts=_hosts(reader, hosts),
-                maintenances=dict(
-                    sorted([*known.items(), *((row["id"], _maintenance(reader, row)) for row in maintenances)])
-                ),
+                maintenances=dict(sorted((maintenances | _maintenances(reader, more)).items())),
                 events=events,
-                orders={row["id"]: reader.rows.order.decode(row) for row in (*orders, *host_orders, *on_hosts)},
+                orders={row["id"]: reader.rows.order.decode(row) for rows in order_rows for row in rows},
                 read_hosts=frozenset(focus.hosts),
                 unread=unread,
-                fleet_rules=fleet_rules,
-                fleet_use=use.read() if use is not None else FleetUse(),
+                fleet_rules=rules,
+                fleet_use=use.read() if use is not None else NOTHING_DOWN,
                 machine_counts={row["scope"]: row["machines"] for row in counts},
                 other_scopes=_scopes(reader, other_scopes),
-                no_go_machines=_no_go_machines(reader, fleet_rules, machines, events.values()),
+                no_go_machines=_no_go_machines(reader, rules, machines, events.values()),
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
                 store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -251,20 +242,18 @@ class SqlStore:
             writing.check_premises(writer, change)
             if change.scopes or change.removed_scopes or change.machines or change.removed_machines:
                 writing.write_inventory(writer, change)
-                self._write_machines(writer, change.machines)
+                if change.machines:
+                    self._write_machines(writer, change.machines)
             if change.hosts or change.removed_hosts:
                 writing.write_hosts(writer, change)
             if change.events:
                 used_id = InvariantBroken("invariant 3: an event id is used by another maintenance; nothing was saved")
-                writer.execute_many(
-                    "put_event", map(writer.rows.event.encode, change.events), error_if_unchanged=used_id
-                )
+                writer.save("put_event", writer.rows.event, change.events, error_if_unchanged=used_id)
             if change.approvals:
                 recorded = Conflict("the same approval is already recorded")
-                approvals = map(writer.rows.approval.encode, change.approvals)
-                writer.execute_many("add_approval", approvals, error_if_unchanged=recorded)
+                writer.save("add_approval", writer.rows.approval, change.approvals, error_if_unchanged=recorded)
             if change.orders:
-                writer.execute_many("put_order", map(writer.rows.order.encode, change.orders))
+                writer.save("put_order", writer.rows.order, change.orders)
             if change.tokens or change.removed_tokens or change.receipts:
                 writing.write_tokens(writer, change)
             if change.hooks or change.removed_hooks:
@@ -415,10 +404,10 @@ class SqlStore:
     def events(self, query: EventQuery) -> Page:
         with self._reading() as reader:
             shown, next_before = lists.event_page(reader, query)
-            found = {row["id"]: row for row in reader.query("events_by_number", numbers=reader.as_list(shown))}
-            approvals = reader.query("approvals_of_events", ids=reader.as_list(found))
-            events = tuple(_with_approvals(reader, found, approvals).values())
-            return Page(events, next_before)
+            found = _decoded_events(reader, reader.query("events_by_number", numbers=reader.as_list(shown)))
+            events = {event.id: event for event in found}
+            _add_approvals(reader, events, reader.query("approvals_of_events", ids=reader.as_list(events)))
+            return Page(tuple(events.values()), next_before)
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]:
         with self._reading() as reader:
@@ -538,6 +527,10 @@ def _maintenance(reader: SqlSession, row: Row) -> Maintenance:
     )
 
 
+def _maintenances(reader: SqlSession, found: Iterable[Row]) -> dict[str, Maintenance]:
+    return {row["id"]: _maintenance(reader, row) for row in found}
+
+
 def _scopes(reader: SqlSession, found: Iterable[Row]) -> dict[str, Scope]:
     return {row["name"]: reader.rows.scope.decode(row) for row in found}
 
@@ -582,17 +575,17 @@ def _with_addresses(
     }
 
 
-# The approvals of some events, and their orders.
+# The rows of the approvals of some events, and of their orders.
 _Details = tuple[Iterable[Row], Iterable[Row]]
-_EventRows = tuple[
-    dict[str, Row], list[str], Iterable[Row], dict[str, UnreadEvents], dict[str, Maintenance], list[_Details]
+_FoundEvents = tuple[
+    dict[str, Event], list[str], Iterable[Row], dict[str, UnreadEvents], dict[str, Maintenance], list[_Details]
 ]
 
 
-def _details(reader: SqlSession, focus: Focus, found: Iterable[Row]) -> _Details:
+def _details(reader: SqlSession, focus: Focus, found: Collection[Event]) -> _Details:
     """Send the queries for what belongs to these events. An event has no order before it starts: a tick reads none for it."""
-    rows = {row["id"]: row for row in found}
-    return _details_of(reader, focus, rows, [i for i, row in rows.items() if row["status"] not in UNSTARTED])
+    started = [event.id for event in found if event.status not in UNSTARTED]
+    return _details_of(reader, focus, [event.id for event in found], started)
 
 
 def _details_of(reader: SqlSession, focus: Focus, events: Collection[str], orders: Collection[str]) -> _Details:
@@ -605,41 +598,42 @@ def _details_of(reader: SqlSession, focus: Focus, events: Collection[str], order
     )
 
 
-def _current_events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
+def _current_events(reader: SqlSession, focus: Focus, names: set[str]) -> _FoundEvents:
     """Return what a tick of these maintenances needs, as `_events` does, with what it leaves out, and all the maintenances.
 
     What is not needed for the next query is sent with it. Rows of the bench: transitions on PostgreSQL.
     """
     found, unread, maintenances = _of_current_waves(reader, focus.maintenances)
-    names = names | {row["scope"] for row in found if row["ended"] is None}
+    names |= {event.scope for event in found if event.ended is None}
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
     in_scopes = reader.query("maintenances_in_scopes", names=listed)
     details = [_details(reader, focus, found)]
-    known = {row["maintenance_id"] for row in in_scopes}
-    others = sorted(known.difference(focus.maintenances))
+    others = sorted({row["maintenance_id"] for row in in_scopes}.difference(focus.maintenances))
     if others:
         more, more_unread, more_maintenances = _of_current_waves(reader, others)
         details.append(_details(reader, focus, more))
         found += more
         unread |= more_unread
-        maintenances = dict(sorted((maintenances | more_maintenances).items()))
-    rows = {row["id"]: row for row in found}
-    return rows, [*dict.fromkeys(focus.maintenances), *others], scopes, unread, maintenances, details
+        maintenances |= more_maintenances
+    ids = [*dict.fromkeys(focus.maintenances), *others]
+    return {event.id: event for event in found}, ids, scopes, unread, maintenances, details
 
 
 def _of_current_waves(
     reader: SqlSession, ids: Collection[str]
-) -> tuple[list[Row], dict[str, UnreadEvents], dict[str, Maintenance]]:
+) -> tuple[list[Event], dict[str, UnreadEvents], dict[str, Maintenance]]:
     """Return the current events of these maintenances; all events of those whose ticks need all, or that have no open one."""
     listed = reader.as_list(ids)
     rows, current = reader.query("maintenances_by_id", ids=listed), reader.query("events_current", ids=listed)
     unread = reader.query("events_unread", ids=listed)
-    maintenances = {row["id"]: _maintenance(reader, row) for row in rows}
-    found = [row for row in current if not maintenances[row["maintenance_id"]].ticks_need_all_events]
-    partly = {row["maintenance_id"] for row in found}
+    maintenances = _maintenances(reader, rows)
+    read = _decoded_events(reader, current)
+    found = [event for event in read if not maintenances[event.maintenance_id].ticks_need_all_events]
+    partly = {event.maintenance_id for event in found}
     if whole := set(ids).difference(partly):
-        found += reader.query("events_else_of_maintenances", ids=reader.as_list(whole), names=reader.as_list([]))
+        else_ = reader.query("events_else_of_maintenances", ids=reader.as_list(whole), names=reader.as_list([]))
+        found += _decoded_events(reader, else_)
     return found, {i: _unread(reader, row) for row in unread if (i := row["maintenance_id"]) in partly}, maintenances
 
 
@@ -649,29 +643,36 @@ def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
     return UnreadEvents(row["last_position"], last_ended, row["replaced"])
 
 
-def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _EventRows:
+def _decoded_events(reader: SqlSession, found: Iterable[Row]) -> list[Event]:
+    """Return the events without their approvals. Other columns than these are looked up by name, which takes longer."""
+    decode = reader.rows.event.decode
+    return [decode(row, approvals=()) for row in found]
+
+
+def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _FoundEvents:
     """Return the events by id, the ids of their maintenances, the rows of every scope concerned, and some maintenances."""
-    named: Iterable[Row] = reader.query("events_by_id", ids=reader.as_list(focus.events)) if focus.events else ()
+    named_rows = reader.query("events_by_id", ids=reader.as_list(focus.events)) if focus.events else ()
     details = [_details_of(reader, focus, focus.events, focus.events)]
-    named = list(named)
-    names = names | {*focus.scopes, *(scope for scope, _ in focus.machines), *(row["scope"] for row in named)}
+    named = _decoded_events(reader, named_rows)
+    names |= {*focus.scopes, *(scope for scope, _ in focus.machines), *(event.scope for event in named)}
     if focus.maintenances:
         names |= {
             row["scope"] for row in reader.query("scopes_of_maintenances", ids=reader.as_list(focus.maintenances))
         }
     listed = reader.as_list(sorted(names))
     scopes = reader.query("scopes_by_name", names=listed)
-    known = {row["maintenance_id"] for row in named} if not focus.document_only else ()
+    known = {event.maintenance_id for event in named} if not focus.document_only else ()
     maintenances = reader.query("maintenances_by_id", ids=reader.as_list(sorted(known))) if known else ()
-    found = [*_others(reader, focus, listed), *named]
-    maintenance_ids = list(dict.fromkeys([*(row["maintenance_id"] for row in found), *focus.maintenances]))
+    found = [*_decoded_events(reader, _others(reader, focus, listed)), *named]
+    maintenance_ids = list(dict.fromkeys([*(event.maintenance_id for event in found), *focus.maintenances]))
     if focus.whole_maintenances:
         read = listed if focus.open_events else reader.as_list([])
-        found += reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
-    others = [row["id"] for row in found if row["id"] not in focus.events]
+        else_ = reader.query("events_else_of_maintenances", ids=reader.as_list(maintenance_ids), names=read)
+        found += _decoded_events(reader, else_)
+    events = {event.id: event for event in found}
+    others = [i for i in events if i not in focus.events]
     details.append(_details_of(reader, focus, others, others))
-    by_id = {row["id"]: _maintenance(reader, row) for row in maintenances}
-    return {row["id"]: row for row in found}, maintenance_ids, scopes, {}, by_id, details
+    return events, maintenance_ids, scopes, {}, _maintenances(reader, maintenances), details
 
 
 def _others(reader: SqlSession, focus: Focus, names: object) -> Iterable[Row]:
@@ -711,16 +712,29 @@ def _no_go_machines(
     return machines_bound(rules, labelled)
 
 
-def _machine_counts(reader: SqlSession, scopes: Iterable[Row]) -> Iterable[Row]:
-    names = [row["name"] for row in scopes if is_share(row["max_unavailable"])]
+def _machine_counts(reader: SqlSession, scopes: Iterable[Scope]) -> Iterable[Row]:
+    names = [scope.name for scope in scopes if is_share(scope.max_unavailable)]
     return reader.query("machine_counts", scopes=reader.as_list(names)) if names else ()
 
 
-def _with_approvals(reader: SqlSession, found: Mapping[str, Row], approved: Iterable[Row]) -> dict[str, Event]:
+def _rules_and_holds(
+    reader: SqlSession, focus: Focus, found: Iterable[Row]
+) -> tuple[FleetRules, ClockHold | None, StoreHold | None]:
+    """Return the rules of the fleet, the hold of the clock and the hold of the store, from the one row that has all."""
+    row = next(iter(found), None)
+    if row is None:
+        return NO_RULES, None, None
+    return (
+        reader.rows.fleet_rules.decode_again(row) if focus.reads_rules else NO_RULES,
+        reader.rows.hold.decode(row) if row["trusted"] else None,
+        reader.rows.store_hold.decode(row) if row["held"] else None,
+    )
+
+
+def _add_approvals(reader: SqlSession, events: dict[str, Event], approved: Iterable[Row]) -> None:
+    """Add to each event its approvals; mostly there are none."""
     approvals: dict[str, list[Approval]] = defaultdict(list)
     for row in approved:
         approvals[row["event_id"]].append(reader.rows.approval.decode(row))
-    return {
-        event_id: reader.rows.event.decode(row, approvals=tuple(approvals.get(event_id, ())))
-        for event_id, row in found.items()
-    }
+    for event_id, given in approvals.items():
+        events[event_id] = replace(events[event_id], approvals=tuple(given))

@@ -13,29 +13,40 @@ from forewarn.store.sql.session import SqlSession
 
 def check_premises(writer: SqlSession, change: Change) -> None:
     """Check that the scopes have the versions the decision relied on, and that the store is not held if work begins."""
-    scopes: Iterable[Row] = ()
     if _writes_all_it_relies_on(change):
-        scopes = writer.query("update_scope", **writer.rows.scope.encode(change.scopes[0]))
+        writer.save(
+            "update_scope", writer.rows.scope, change.scopes, error_if_unchanged=_changed(change.scopes[0].name)
+        )
     elif change.expect:
-        scopes = writer.query("versions", names=writer.as_list(name for name, _ in change.expect))
-    holds = writer.query("lock_store_hold") if change.begins_work else ()
+        found = writer.query("versions", names=writer.as_list(name for name, _ in change.expect))
+        writer.check_later(lambda: _check_versions(change, found))
+    if change.begins_work:
+        holds = writer.query("lock_store_hold")
+        writer.check_later(lambda: _check_no_hold(holds))
 
-    def check() -> None:
-        versions = {row["name"]: row["version"] for row in scopes}
-        for name, version in change.expect:
-            if versions.get(name, 0) != version:
-                raise Conflict(f"scope {name} was changed by another request or node")
-        if any(row["held"] for row in holds):
-            raise Conflict("the store has been held meanwhile")
 
-    writer.check_later(check)
+def _check_versions(change: Change, found: Iterable[Row]) -> None:
+    versions = {row["name"]: row["version"] for row in found}
+    for name, version in change.expect:
+        if versions.get(name, 0) != version:
+            raise _changed(name)
+
+
+def _check_no_hold(holds: Iterable[Row]) -> None:
+    if any(row["held"] for row in holds):
+        raise Conflict("the store has been held meanwhile")
+
+
+def _changed(scope: str) -> Conflict:
+    return Conflict(f"scope {scope} was changed by another request or node")
 
 
 def _writes_all_it_relies_on(change: Change) -> bool:
     """Whether this is one known scope, as in most changes: then one statement checks its version and updates it."""
-    return (
-        len(change.expect) == 1 and change.expect[0][1] > 0 and [s.name for s in change.scopes] == [change.expect[0][0]]
-    )
+    if len(change.expect) != 1 or len(change.scopes) != 1:
+        return False
+    ((name, version),) = change.expect
+    return version > 0 and change.scopes[0].name == name
 
 
 def write_inventory(writer: SqlSession, change: Change) -> None:
@@ -47,10 +58,10 @@ def write_inventory(writer: SqlSession, change: Change) -> None:
     new = {name for name, version in change.expect if version == 0}
     if new:
         exists = Conflict("a scope that the change creates exists already")
-        added = [writer.rows.scope.encode(s) for s in change.scopes if s.name in new]
-        writer.execute_many("add_scope", added, error_if_unchanged=exists)
+        added = [s for s in change.scopes if s.name in new]
+        writer.save("add_scope", writer.rows.scope, added, error_if_unchanged=exists)
     if not _writes_all_it_relies_on(change):
-        writer.execute_many("put_scope", (writer.rows.scope.encode(s) for s in change.scopes if s.name not in new))
+        writer.save("put_scope", writer.rows.scope, (s for s in change.scopes if s.name not in new))
     # A new scope has no machines yet.
     keys: list[Values] = [{"scope": m.scope, "name": m.name} for m in change.machines if m.scope not in new]
     if keys:
@@ -90,19 +101,16 @@ def write_maintenances(writer: SqlSession, change: Change) -> None:
     new = [m for m in by_id if not m.version]
     if new:
         exists = Conflict("a maintenance that the change creates exists already")
-        writer.execute_many("add_maintenance", map(writer.rows.maintenance.encode, new), error_if_unchanged=exists)
+        writer.save("add_maintenance", writer.rows.maintenance, new, error_if_unchanged=exists)
         targets: list[Values] = [
             {"maintenance_id": m.id, "targets": targets_text(m.targets), "strategy": strategy_text(m.strategy)}
             for m in new
             if m.targets
         ]
         writer.execute_many("add_targets", targets)
-    updated = [writer.rows.maintenance.encode(m) for m in by_id if m.version]
-    writer.execute_many(
-        "update_maintenance",
-        updated,
-        error_if_unchanged=Conflict("a maintenance was changed by another request or node"),
-    )
+    updated = [m for m in by_id if m.version]
+    changed = Conflict("a maintenance was changed by another request or node")
+    writer.save("update_maintenance", writer.rows.maintenance, updated, error_if_unchanged=changed)
 
 
 def wake_maintenances(writer: SqlSession, change: Change) -> None:

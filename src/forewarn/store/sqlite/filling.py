@@ -33,7 +33,8 @@ def fill_machines(connection: sqlite3.Connection, machines: Sequence[Machine]) -
     for name, _ in indexes:
         connection.execute(f"DROP INDEX {name}")
     by_scope = sorted(machines, key=attrgetter("scope"))
-    _insert(connection, "machines", TEXT_ROWS.machine.columns, map(TEXT_ROWS.machine.encode_row, by_scope))
+    codec = TEXT_ROWS.machine
+    _insert(connection, "machines", codec.columns, map(codec.row_encoder(codec.columns), by_scope))
     addresses = sorted(
         (*identity, machine.scope, machine.name) for machine in machines for identity in machine.identities
     )

@@ -608,13 +608,13 @@ SELECT * FROM receipts WHERE token_id = :token_id AND key = :key;
 SELECT s.name, s.version FROM json_each(:names) n CROSS JOIN scopes s ON s.name = n.value;
 
 -- name: update_scope
--- Update a scope that has this version, and return the version. If it has another, this changes and returns no row.
+-- Update a scope that has this version. If it has another, this changes no row, and the store raises Conflict.
 UPDATE scopes SET kind = :kind, approval = :approval, approve_user_events = :approve_user_events,
     max_user_operations = :max_user_operations, terminate_notice_s = :terminate_notice_s,
     minimum_notice_s = :minimum_notice_s, enabled = :enabled, epoch = :epoch, incarnation = :incarnation,
     changed = :changed, windows = :windows, max_unavailable = :max_unavailable,
     approval_opens_window = :approval_opens_window, version = :version + 1
-WHERE name = :name AND version = :version RETURNING name, version - 1 AS version;
+WHERE name = :name AND version = :version;
 
 -- name: put_scope
 -- Add or replace a scope.
