@@ -4,12 +4,13 @@ It can fail over to another server on a new timeline. The new server has every c
 lacks the last few seconds. `adopt` does what the real store does after a failover.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from forewarn.core.change import Change
 from forewarn.core.fast_init import replace
+from forewarn.core.model import AuditEntry
 from forewarn.store import FeedPosition, FeedUpdate
 from forewarn.store.memory import MemoryStore
 from tests.sim.history import Adopted, Committed, Entry, FailedOver
@@ -18,6 +19,8 @@ from tests.sim.universe import Universe
 # The real store keeps changes for an hour. Here a node that was away for a minute must read everything.
 KEPT_MS = 60_000
 MAX_LOST_MS = 10_000
+NO_SCOPES: dict[str, int] = {}
+NONE_REMOVED: frozenset[str] = frozenset()
 
 
 class Row(NamedTuple):
@@ -31,14 +34,24 @@ class Row(NamedTuple):
     machines: tuple[tuple[str, str], ...]
 
 
+class Tables(MemoryStore):
+    """The tables of a server, with an audit that is not chained by hashes: nothing in a run reads them."""
+
+    def _add_audit(self, entries: Iterable[AuditEntry]) -> None:
+        for entry in entries:
+            self._audit_count += 1
+            self._audit.append(replace(entry, id=self._audit_count))
+
+
 class Database:
     def __init__(self, universe: Universe, record: Callable[[Entry], None]) -> None:
         self._universe = universe
         self._record = record
-        self.memory = MemoryStore()
+        self.memory = Tables()
         # The server's timeline, and the timeline the nodes have agreed on.
         self.timeline = self.agreed = 1
         self._rows: list[Row] = []
+        self._last_xid = 0  # the highest of a row so far
         self._numbers = 0
         self._next_xid = 1
         self._open: set[int] = set()
@@ -81,11 +94,12 @@ class Database:
         self, xid: int, *, everything: bool, scopes: dict[str, int], machines: tuple[tuple[str, str], ...]
     ) -> None:
         self._numbers += 1
+        self._last_xid = max(self._last_xid, xid)
         self._rows.append(Row(self._numbers, xid, self._universe.now_ms, everything, scopes, machines))
 
     def poll(self, since: FeedPosition | None, at_ms: int) -> FeedUpdate:
         """What was changed since, as it stood at that moment: whatever came later was still open then."""
-        horizon = min(self._open, default=self._next_xid)
+        horizon = min(self._open) if self._open else self._next_xid
         for row in reversed(self._rows):
             if row.at_ms <= at_ms:
                 break
@@ -93,6 +107,8 @@ class Database:
         cluster = ("simulated", self.agreed)
         everything = since is None or since.cluster != cluster or since.horizon <= self._forgotten
         rows = [] if since is None or everything else self._since(since.horizon, at_ms)
+        if since is not None and not rows and not everything:
+            return self._nothing_new(since, horizon, at_ms)
         scopes: dict[str, int] = {}
         removed: set[str] = set()
         machines: list[tuple[str, str]] = []
@@ -116,7 +132,23 @@ class Database:
             received_s=at_ms / 1_000,
         )
 
+    def _nothing_new(self, since: FeedPosition, horizon: int, at_ms: int) -> FeedUpdate:
+        known = since.horizon == horizon and not since.handled
+        return FeedUpdate(
+            position=since if known else FeedPosition(since.cluster, horizon),
+            everything=False,
+            scopes=NO_SCOPES,
+            removed=NONE_REMOVED,
+            machines=(),
+            changed=False,
+            now=self._universe.wall(at_ms),
+            sent_s=at_ms / 1_000,
+            received_s=at_ms / 1_000,
+        )
+
     def _since(self, horizon: int, at_ms: int) -> list[Row]:
+        if horizon > self._last_xid:
+            return []
         return [row for row in self._rows if row.xid >= horizon and row.at_ms <= at_ms]
 
     def forget_changes(self) -> int:
@@ -174,7 +206,7 @@ class Database:
         self._record(FailedOver(universe.now_ms, lost, agreements, lost_ms))
 
     def _rebuild(self, kept: list[tuple[int, str, Any]]) -> None:
-        self.memory, self._leases, self._log, self.agreed = MemoryStore(), {}, kept, 1
+        self.memory, self._leases, self._log, self.agreed = Tables(), {}, kept, 1
         last_ms = kept[-1][0] if kept else 0
         self._rows = [row for row in self._rows if row.at_ms <= last_ms]
         for _, name, what in kept:

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from forewarn.core.change import Change
@@ -29,6 +30,7 @@ class Notice(NamedTuple):
     held: int
 
 
+@lru_cache(maxsize=1_000)
 def stage(etag: str) -> Stage:
     """Return (epoch, incarnation) of a tag; (0, 0) for an unknown one."""
     incarnation, _, epoch = etag.strip('"').partition("-")
@@ -55,7 +57,8 @@ class GuestChecks:
         for key in entry.change.removed_machines:
             self._answered_ms.pop(key, None)  # its last-seen time is removed with it
             self._removed.add(key)  # a node that does not know it yet may answer it, and no time is saved
-        self._removed -= {machine.key for machine in entry.change.machines}
+        if self._removed:
+            self._removed -= {machine.key for machine in entry.change.machines}
 
     def failed_over(self, entry: FailedOver) -> None:
         """Forget the polls whose last-seen times may be lost: no node writes a time again."""
@@ -87,8 +90,9 @@ class GuestChecks:
         if seen < before:
             account.complain(f"{entry.life} showed {who} the document before one which it had shown, {entry.etag}")
         self._showed[entry.life][entry.scope] = max(seen, before)
-        due = [st for at_ms, st in account.stages[entry.scope] if at_ms <= entry.at_ms - EVERYWHERE_MS]
-        if due and seen < due[-1]:
+        since_ms = entry.at_ms - EVERYWHERE_MS
+        due = next((st for at_ms, st in reversed(account.stages[entry.scope]) if at_ms <= since_ms), None)
+        if due is not None and seen < due:
             account.complain(f"{who} was shown {entry.etag} long after it was replaced")
         self._check_content(entry, seen)
 

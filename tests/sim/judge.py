@@ -5,7 +5,8 @@ once, `strategy_checks` what shares a wave and what a next wave waits for, `gues
 The checker of the crash tests compares what was acknowledged with what is in the store.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from forewarn.core.change import Change
 from forewarn.store import Store
@@ -46,54 +47,48 @@ def judge(history: Iterable[Entry], store: Store, *, tolerance_ms: int) -> tuple
     strategies = StrategyChecks(account, tolerance_ms=tolerance_ms)
     windows = WindowChecks(account)
     acknowledged: list[Change] = []
+
+    def committed(entry: Committed) -> None:
+        change = entry.change
+        orders_before = {order.id: account.orders[order.id] for order in change.orders if order.id in account.orders}
+        events_before = {event.id: account.events[event.id] for event in change.events if event.id in account.events}
+        budgets.before_commit(change)
+        account.commit(entry.at_ms, change, entry.life)
+        budgets.committed(entry)
+        hosts.committed(entry, orders_before)
+        strategies.committed(entry, events_before)
+        windows.committed(entry, events_before, orders_before)
+        orders.committed(entry)
+        guests.committed(entry)
+
+    def failed_over(entry: FailedOver) -> None:
+        account.failed_over(entry.at_ms, entry.lost, entry.agreements)
+        orders.failed_over(entry)
+        guests.failed_over(entry)
+
+    def executor_called(entry: ExecutorCalled) -> None:
+        orders.executor_called(entry)
+        hosts.executor_called(entry)
+
+    checks: dict[type, Callable[[Any], None]] = {
+        Committed: committed,
+        Acknowledged: lambda entry: acknowledged.append(entry.change),
+        NodeStarted: lambda entry: account.node_started(entry.at_ms, entry.life, entry.boot),
+        FailedOver: failed_over,
+        Adopted: lambda entry: account.adopted(entry.at_ms, entry.steps),
+        Answered: guests.answered,
+        Shown: guests.shown,
+        Unanswered: guests.unanswered,
+        Approved: guests.approved,
+        Submitted: guests.submitted,
+        StatusRequested: orders.status_requested,
+        ExecutorCalled: executor_called,
+        Forgotten: orders.forgotten,
+        ClockMoved: lambda entry: account.clock_moved(entry.at_ms, entry.by_ms),
+        Alarm: lambda entry: account.complain(f"{entry.life} raised an error that must not happen: {entry.text}"),
+    }
     for entry in history:
-        match entry:
-            case Committed():
-                orders_before = {
-                    order.id: account.orders[order.id] for order in entry.change.orders if order.id in account.orders
-                }
-                budgets.before_commit(entry.change)
-                events_before = {
-                    event.id: account.events[event.id] for event in entry.change.events if event.id in account.events
-                }
-                account.commit(entry.at_ms, entry.change, entry.life)
-                budgets.committed(entry)
-                hosts.committed(entry, orders_before)
-                strategies.committed(entry, events_before)
-                windows.committed(entry, events_before, orders_before)
-                orders.committed(entry)
-                guests.committed(entry)
-            case Acknowledged():
-                acknowledged.append(entry.change)
-            case NodeStarted():
-                account.node_started(entry.at_ms, entry.life, entry.boot)
-            case FailedOver():
-                account.failed_over(entry.at_ms, entry.lost, entry.agreements)
-                orders.failed_over(entry)
-                guests.failed_over(entry)
-            case Adopted():
-                account.adopted(entry.at_ms, entry.steps)
-            case Answered():
-                guests.answered(entry)
-            case Shown():
-                guests.shown(entry)
-            case Unanswered():
-                guests.unanswered(entry)
-            case Approved():
-                guests.approved(entry)
-            case Submitted():
-                guests.submitted(entry)
-            case StatusRequested():
-                orders.status_requested(entry)
-            case ExecutorCalled():
-                orders.executor_called(entry)
-                hosts.executor_called(entry)
-            case Forgotten():
-                orders.forgotten(entry)
-            case ClockMoved():
-                account.clock_moved(entry.at_ms, entry.by_ms)
-            case Alarm():
-                account.complain(f"{entry.life} raised an error that must not happen: {entry.text}")
+        checks[type(entry)](entry)
     guests.end()
     notice = guests.notice()
     final_state = checker.read_store(store)

@@ -240,7 +240,7 @@ class Node:
                 break
 
     def write_seen(self) -> None:
-        if self._up:
+        if self._up and (self.side.endpoint.seen_callers or self.side.endpoint._first_seen):
             self.enter(self._write_seen)
 
     def _write_seen(self) -> None:

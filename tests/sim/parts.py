@@ -5,7 +5,7 @@ At every call of the store or the executor, a node may be stopped, slowed down, 
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, StoreUnavailable
@@ -14,10 +14,12 @@ from forewarn.core.order_verbs import OrderReport, Outcome
 from forewarn.executors import Executor, HostWork, Progress, Unknown, Work
 from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import EventFirstSeen, FeedPosition, FeedUpdate, Focus, MachineLastSeen
+from forewarn.store.memory import MemoryStore
 from tests.sim.database import Database
 from tests.sim.history import Acknowledged, Entry, ExecutorCalled, Forgotten, StatusRequested
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 CALL_WITHIN_MS = 5_000
 MORE_OFTEN = 5
 # Simulated nodes act less often than every second, so their leases last longer.
@@ -40,12 +42,10 @@ class Life(Protocol):
 def disturb(universe: Universe, life: Life, call: str) -> None:
     """Let the node hang or die, by chance; called before and after every call."""
     faults = universe.faults
-    if not faults.on or life.waiting:
-        return
     risk = faults.slow + faults.crash
-    if not risk:
+    if not risk or not faults.on or life.waiting:
         return
-    drawn = universe.choose.random()
+    drawn = universe.random()
     if drawn < faults.slow:
         hang(universe, life, call)
     elif drawn < risk:
@@ -60,6 +60,14 @@ def hang(universe: Universe, life: Life, call: str) -> None:
         life.wait(milliseconds)
 
 
+def without_lock(method: Method) -> Method:
+    """Return the method of the memory store without its lock: a run has one thread."""
+    return cast(Method, getattr(method, "__wrapped__", method))
+
+
+read_snapshot = without_lock(MemoryStore.snapshot)
+
+
 class NodeStore:
     """A node's connection to the shared database. A call may fail before or after it took effect."""
 
@@ -70,9 +78,11 @@ class NodeStore:
         self._record = record
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = without_lock(getattr(MemoryStore, name))
+
         def call(*arguments: Any, **keywords: Any) -> Any:
             self._before(name)
-            answer = getattr(self._database.memory, name)(*arguments, **keywords)
+            answer = method(self._database.memory, *arguments, **keywords)
             self._after(name)
             return answer
 
@@ -81,10 +91,11 @@ class NodeStore:
 
     def snapshot(self, focus: Focus) -> Snapshot:
         """Read a snapshot; agree on a new server first, if there is one, as the real store does."""
-
         self._before("snapshot")
-        self._database.adopt()
-        snapshot = self._database.memory.snapshot(focus)
+        database = self._database
+        if database.agreed != database.timeline:
+            database.adopt()
+        snapshot = read_snapshot(database.memory, focus)
         self._after("snapshot")
         return snapshot
 
@@ -92,7 +103,8 @@ class NodeStore:
         start_ms = self._universe.now_ms
         self._before("apply")
         self._transaction(change, start_ms)
-        self._universe.log(f"{self._life.name} saved {summary(change)}")
+        name = self._life.name
+        self._universe.log(lambda: f"{name} saved {summary(change)}")
         self._after("apply")
         self._record(Acknowledged(self._universe.now_ms, self._life.name, change))
         self._life.saved_changes.append(change)
@@ -131,7 +143,7 @@ class NodeStore:
         self._before("look")
         start_ms, database = self._universe.now_ms, self._database
         news = database.poll(since, at_ms)
-        if database.adopt():
+        if database.agreed != database.timeline and database.adopt():
             news = database.poll(since, self._universe.now_ms)
         self._after("look")
         took_s = (self._universe.now_ms - start_ms) / 1_000
@@ -170,14 +182,16 @@ class NodeStore:
         return answer
 
     def _before(self, call: str) -> None:
-        universe, faults = self._universe, self._universe.faults
+        universe, life = self._universe, self._life
+        faults = universe.faults
         if faults.on and (faults.slow or faults.crash):
-            disturb(universe, self._life, call)
-        if universe.now_ms < self._life.away_until_ms or (faults.fail_before and universe.chance(faults.fail_before)):
+            disturb(universe, life, call)
+        if universe.now_ms < life.away_until_ms or (faults.fail_before and universe.chance(faults.fail_before)):
             raise StoreUnavailable(f"the store was away at {call}")
 
     def _after(self, call: str) -> None:
-        universe, faults = self._universe, self._universe.faults
+        universe = self._universe
+        faults = universe.faults
         if not faults.on:
             return
         if faults.slow or faults.crash:

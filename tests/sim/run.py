@@ -24,7 +24,7 @@ from tests.sim.judge import judge
 from tests.sim.node import ORDER_TIMEOUT_S, Node, Shared
 from tests.sim.parts import CALL_WITHIN_MS
 from tests.sim.people import HOSTS, Guest, Operator
-from tests.sim.universe import MAX_STEP_MS, Faults, Universe
+from tests.sim.universe import MAX_STEP_MS, Faults, Line, Universe
 from tests.sim.window_checks import SALE, SALE_SCOPE, WINDOWS_OF_SCOPE, has_windows, windows
 
 LENGTH_S = 1_800
@@ -41,10 +41,14 @@ gc.set_threshold(1_000_000)
 @dataclass(frozen=True, slots=True)
 class Run:
     seed: int
-    trace: list[str]
+    lines: list[Line]
     history: list[Entry]
     complaints: list[str]
     notice: Notice
+
+    @property
+    def trace(self) -> list[str]:
+        return [str(line) for line in self.lines]
 
 
 def fleet(choose: random.Random) -> Fleet:
@@ -96,7 +100,7 @@ def run_seed(seed: int) -> Run:
         return simulation.run()
     except Exception:
         complaint = f"the run ended with an error:\n{traceback.format_exc()}"
-        return Run(seed, simulation.universe.trace, simulation.history, [complaint], Notice(0, 0))
+        return Run(seed, simulation.universe.lines, simulation.history, [complaint], Notice(0, 0))
 
 
 class Simulation:
@@ -119,7 +123,7 @@ class Simulation:
         finally:
             logger.setLevel(level)
         complaints, notice = judge(self.history, self.shared.database.memory, tolerance_ms=DECISION_MS + READING_MS)
-        return Run(self.seed, self.universe.trace, self.history, complaints, notice)
+        return Run(self.seed, self.universe.lines, self.history, complaints, notice)
 
     # -- the beginning
 

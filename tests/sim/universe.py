@@ -1,7 +1,7 @@
 """Time, chance and the agenda of a simulated run, all decided by the seed.
 
 The agenda holds every future action with its moment. While a call of a node takes long, the agenda goes on inside the call:
-other nodes act meanwhile, in one thread and always in the same order. `trace` describes the whole run, line by line.
+other nodes act meanwhile, in one thread and always in the same order. `log` describes the whole run, line by line.
 """
 
 import heapq
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import NamedTuple
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_TURNS = 20_000
@@ -23,6 +24,16 @@ MAX_HANGING = 2
 def wall_at(milliseconds: int) -> datetime:
     """Return the moment this long after the start of the run, by a wall clock that is not set."""
     return START + timedelta(milliseconds=milliseconds)
+
+
+class Line(NamedTuple):
+    """A line of the trace. A function makes its text when someone reads it, which for most runs nobody does."""
+
+    at_ms: int
+    text: str | Callable[[], str]
+
+    def __str__(self) -> str:
+        return f"{self.at_ms / 1000:10.3f} {self.text if isinstance(self.text, str) else self.text()}"
 
 
 class Crash(BaseException):
@@ -105,10 +116,11 @@ class Universe:
     def __init__(self, seed: int, *, faults: Faults | None = None) -> None:
         self.seed = seed
         self.choose = random.Random(seed)
+        self.random = self.choose.random
         self.faults = faults if faults is not None else Faults.drawn(self.choose)
         # Whether work may be repeated. Otherwise only the state folder of the node that began it knows of it.
         self.repeatable = seed % 2 == 0
-        self.trace: list[str] = []
+        self.lines: list[Line] = []
         self.now_ms = 0
         # When the wall clock was set, and by how much. The monotonic clock is never set.
         self._moves: list[tuple[int, int]] = []
@@ -119,8 +131,8 @@ class Universe:
         self._turns = 0
         self.hanging = -1
 
-    def log(self, line: str) -> None:
-        self.trace.append(f"{self.now_ms / 1000:10.3f} {line}")
+    def log(self, text: str | Callable[[], str]) -> None:
+        self.lines.append(Line(self.now_ms, text))
 
     def new_id(self) -> str:
         self._ids += 1
@@ -146,7 +158,7 @@ class Universe:
 
     def chance(self, probability: float) -> bool:
         """Return True with this probability while faults are on; a probability of 0 draws no random number."""
-        return bool(probability) and self.faults.on and self.choose.random() < probability
+        return bool(probability) and self.faults.on and self.random() < probability
 
     def about_ms(self, seconds: float) -> int:
         """Return a random duration of about this many seconds."""

@@ -8,6 +8,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import lru_cache
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -127,13 +128,12 @@ def decide(
     refused = _relayed(request, allowed_hosts)
     if refused is not None:
         return refused
-    pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=None)
-    names = [name.lower() for name, _ in pairs]
-    if len(names) > MAX_QUERY_PARAMETERS:
+    pairs = _query_pairs(query)
+    if len(pairs) > MAX_QUERY_PARAMETERS:
         return MALFORMED
-    if len(names) != len(set(names)):
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
         return _DUPLICATE
-    parameters = dict(zip(names, (value for _, value in pairs), strict=True))
     if not _has_metadata_header(request, path, parameters):
         return _NO_METADATA
     if request.too_large and path != SCHEDULED_EVENTS:
@@ -143,6 +143,12 @@ def decide(
     if path != SCHEDULED_EVENTS:
         return _instance_response(path.rstrip("/"), parameters, instance())
     return _scheduled_events(request, parameters)
+
+
+@lru_cache(maxsize=16)  # all guests send the same few
+def _query_pairs(query: str) -> list[tuple[str, str]]:
+    """Return the names of a query's parameters, in lower case, and their values."""
+    return [(name.lower(), value) for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=None)]
 
 
 def _relayed(request: Request, allowed_hosts: Collection[str]) -> Response | None:

@@ -181,7 +181,8 @@ class Ticker:
 
     def nudge(self) -> None:
         """Start the next cycle now: something changed."""
-        self._nudged.set()
+        if not self._nudged.is_set():
+            self._nudged.set()
 
     def call_periodically(self, call: PeriodicCall) -> None:
         self._periodic_calls.append(call)

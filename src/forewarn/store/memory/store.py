@@ -42,6 +42,8 @@ from forewarn.store.memory.hooks import MemoryHooks
 from forewarn.store.memory.lists import MemoryLists
 from forewarn.store.memory.tables import UNFINISHED_ORDERS, locked
 
+NOTHING = Snapshot()
+
 
 class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     """Implements `Store` in memory."""
@@ -49,7 +51,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
     @locked
     def snapshot(self, focus: Focus) -> Snapshot:
         if focus.names_nothing and not focus.whole_maintenances and not focus.document_only:
-            return Snapshot(**self._holds())
+            holds = self._holds()
+            return Snapshot(**holds) if holds else NOTHING
         machines = self._machines_for(focus)
         events_of = self._current_events_of if focus.current_waves else self._events_of_maintenance
         names = self._scopes_for(focus, machines, events_of)
@@ -67,7 +70,7 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
                 scopes=scopes, machines=machines, hosts=hosts, events=shown, read_hosts=frozenset(focus.hosts)
             )
         partly = [i for i in maintenance_ids if self._is_read_in_part(i)] if focus.current_waves else ()
-        without_rules = Snapshot(
+        return Snapshot(
             scopes=scopes,
             machines=machines,
             hosts=hosts,
@@ -77,8 +80,8 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             read_hosts=frozenset(focus.hosts),
             unread={i: self._unread(i) for i in partly},
             **self._holds(),
+            **(self._rules(scopes, machines, events.values()) if focus.reads_rules else {}),
         )
-        return self._with_rules(without_rules) if focus.reads_rules else without_rules
 
     def _holds(self) -> dict[str, Any]:
         """Return the fields of a snapshot that show the last hold of the clock and of the store."""
@@ -116,21 +119,21 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             events |= {i: self._events[i] for i in focus.events if i in self._events}
         return events
 
-    def _with_rules(self, snapshot: Snapshot) -> Snapshot:
-        """Add what can hold back whole maintenances."""
-        names, events = snapshot.scopes, snapshot.events.values()
-        return replace(
-            snapshot,
-            fleet_rules=self._fleet_rules,
-            other_scopes=self._other_scopes(names, events),
-            no_go_machines=self._no_go_machines(snapshot.machines, events),
-            fleet_use=self.fleet_use() if self._fleet_rules.has_budget else NOTHING_DOWN,
-            machine_counts={
+    def _rules(
+        self, scopes: dict[str, Scope], machines: Iterable[MachineKey], events: Iterable[Event]
+    ) -> dict[str, Any]:
+        """Return the fields of a snapshot that can hold back whole maintenances."""
+        return {
+            "fleet_rules": self._fleet_rules,
+            "other_scopes": self._other_scopes(scopes, events),
+            "no_go_machines": self._no_go_machines(machines, events),
+            "fleet_use": self.fleet_use() if self._fleet_rules.has_budget else NOTHING_DOWN,
+            "machine_counts": {
                 name: len(self._machines.get(name, ()))
-                for name, scope in snapshot.scopes.items()
+                for name, scope in scopes.items()
                 if is_share(scope.max_unavailable)
             },
-        )
+        }
 
     def _other_scopes(self, names: Collection[str], events: Iterable[Event]) -> dict[str, Scope]:
         others = scopes_to_examine(self._fleet_rules, names, events)
