@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.folders import folder_for_every_user
+
 from scripts.kvm_bed.guest_image import CACHE, DISK_MIB, cache_locked, initrd, kernel
 
 ROOT = Path(__file__).parent.parent.parent
@@ -303,8 +305,7 @@ def _keep_capabilities(home: Path) -> None:
 
 def _start_hosts(names: tuple[str, ...], guest_initrd: Path) -> Bed:
     # Outside the checkout, which may be in a folder that only its owner can reach; and short, for the paths of sockets.
-    folder = Path(tempfile.mkdtemp(prefix="kvm-", dir="/tmp"))
-    folder.chmod(0o755)
+    folder = folder_for_every_user("kvm-")
     for number, name in enumerate(names):
         _make_home(folder / name, number)
     keeper = subprocess.Popen(
