@@ -39,7 +39,8 @@ class WineMachine:
     def _environment(self) -> Mapping[str, str]:
         # Without windows, menus, .NET and HTML: no program here needs them.
         without = "mscoree,mshtml,winemenubuilder.exe="
-        dropped = ("FOREWARN_", "PYTHON", "WINE")
+        # TMPDIR would name a folder that every user may write to, and Windows has one of its own.
+        dropped = ("FOREWARN_", "PYTHON", "WINE", "TMPDIR")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         return {
             **kept, "WINEPREFIX": str(self._prefix), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": without, "DISPLAY": "",
