@@ -295,10 +295,11 @@ def translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _explained(error, path) from error
+        raise explained(error, path) from error
 
 
-def _explained(error: sqlite3.Error, path: Path) -> Exception:
+def explained(error: sqlite3.Error, path: Path) -> Exception:
+    """Return the error that the store raises instead of SQLite's."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith("SQLITE_CONSTRAINT"):
         if "machine_addresses" in str(error) or "instance_id" in str(error):

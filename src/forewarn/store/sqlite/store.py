@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import islice
 from json.encoder import encode_basestring_ascii as encode_text
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from forewarn.core.change import Change
 from forewarn.core.errors import ForewarnError
@@ -29,6 +29,7 @@ from forewarn.store.sqlite.file import (
     begin_anew,
     connect,
     create,
+    explained,
     lock_file,
     require_current,
     schema_version,
@@ -107,30 +108,34 @@ class SqliteTransaction(SqliteSession):
         self._path, self._begin, self._end, self._release = path, begin, end, release
 
     def __enter__(self) -> Self:
-        try:
-            self._connection.execute(self._begin)
-        except BaseException as error:
-            self._abandon(error)
+        self._execute(self._begin)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None:
-            self._abandon(error)
-        try:
-            self._connection.execute(self._end)
-        except BaseException as failure:
-            self._abandon(failure)
-        self._release()
+        if error is None:
+            self._execute(self._end)
+            self._release()
+            return
+        self._roll_back()
+        if isinstance(error, sqlite3.Error):
+            raise explained(error, self._path) from error
 
-    def _abandon(self, error: BaseException) -> NoReturn:
-        """Roll back and raise the error."""
+    def _execute(self, statement: str) -> None:
+        """Execute what begins or ends the transaction; roll back if that fails."""
+        try:
+            self._connection.execute(statement)
+        except BaseException:
+            self._roll_back()
+            with translated_errors(self._path):
+                raise
+
+    def _roll_back(self) -> None:
         with translated_errors(self._path):
             try:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
             finally:
                 self._release()
-            raise error
 
 
 @cache
