@@ -50,6 +50,7 @@ MAKE_BARE = "CREATE TABLE bare (number bigint GENERATED ALWAYS AS IDENTITY PRIMA
 INSERT_BARE = "INSERT INTO bare (writer, status) VALUES (%s, 'Scheduled') RETURNING number"
 UPDATE_BARE = "UPDATE bare SET status = 'Started' WHERE number = %s"
 
+Sent = tuple[str, Any, Any]  # how, the statement, its values
 
 # -- the writer
 
@@ -71,27 +72,32 @@ class Bare:
 
 
 class Statements:
-    """Records what this thread sends to the store's database, to execute it again on a copy with the same values.
+    """Records what this node sends to the store's database, to execute it again on a copy with the same values.
 
-    What is sent before the thread waits for the server is sent so again. What the service costs beyond that is its own work.
+    That is also what its follower reads to show the changes of other nodes. What is sent before the node waits for the server is
+    sent so again. What the service costs beyond that is its own work.
     """
 
     def __init__(self, copy: str) -> None:
-        self._sent: list[tuple[str, Any, Any]] = []
+        self._transactions: list[list[Sent]] = []
         self._connection = connect(Dsn(copy))
 
     def record(self, store: PostgresStore) -> None:
-        sent, thread = self._sent, threading.get_ident()
+        transactions = self._transactions
+        begun: dict[int, list[Sent]] = defaultdict(list)  # by connection
+
+        def note(connection: Connection, how: str, query: Any = None, values: Any = None) -> None:
+            begun[id(connection)].append((how, query, values))
+            if query == "COMMIT":
+                transactions.append(begun.pop(id(connection)))
 
         class RecordingCursor(psycopg.Cursor[Any]):
             def execute(self, query: Any, params: Any = None, **how: Any) -> Self:
-                if threading.get_ident() == thread:
-                    sent.append(("execute", query, params))
+                note(self.connection, "execute", query, params)
                 return super().execute(query, params, **how)
 
             def executemany(self, query: Any, params_seq: Any, **how: Any) -> None:
-                if threading.get_ident() == thread:
-                    sent.append(("executemany", query, params_seq))
+                note(self.connection, "executemany", query, params_seq)
                 super().executemany(query, params_seq, **how)
 
         def connect_recorded(dsn: Dsn) -> Connection:
@@ -100,8 +106,8 @@ class Statements:
             return connection
 
         def noted_wait(session: PostgresSession) -> None:
-            if threading.get_ident() == thread and session._unanswered:
-                sent.append((WAIT, None, None))
+            if session._unanswered:
+                note(session._connection, WAIT)
             wait(session)
 
         wait = PostgresSession._wait
@@ -111,15 +117,10 @@ class Statements:
 
     def send_again(self) -> None:
         """Execute what was recorded since the last call, on the copy."""
-        transaction: list[tuple[str, Any, Any]] = []
-        for statement in self._sent:
-            transaction.append(statement)
-            if statement[1] == "COMMIT":
-                self._send_transaction(transaction)
-                transaction = []
-        self._sent.clear()
+        while self._transactions:
+            self._send_transaction(self._transactions.pop(0))
 
-    def _send_transaction(self, statements: Sequence[tuple[str, Any, Any]]) -> None:
+    def _send_transaction(self, statements: Sequence[Sent]) -> None:
         with self._connection.pipeline() as pipeline:
             cursors: list[psycopg.Cursor[Any]] = []
             for how, query, values in statements:
