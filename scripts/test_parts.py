@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.folders import folder_for_a_run
+from tests.folders import folder_for_every_user
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -134,18 +134,12 @@ def main() -> int:
 
 @contextmanager
 def environment_of_a_run(budget: int = 1) -> Iterator[dict[str, str]]:
-    """Yield the variables for the parts of a run, which write their files into one folder; remove it in the end."""
-    folder = folder_for_a_run("tests-")
+    """Yield the variables for the parts of a run, and remove in the end what the parts shared."""
+    shared = folder_for_every_user("forewarn-tests-")
     try:
-        (folder / "shared").mkdir()
-        yield {
-            **os.environ,
-            "TEST_BUDGET": str(budget),
-            "TEST_SHARED_FOLDER": str(folder / "shared"),
-            "TMPDIR": str(folder),
-        }
+        yield {**os.environ, "TEST_BUDGET": str(budget), "TEST_SHARED_FOLDER": str(shared)}
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(shared, ignore_errors=True)
 
 
 def run_all(

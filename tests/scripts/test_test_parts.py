@@ -104,14 +104,13 @@ def test_pauses_stop_only_the_processes_of_a_run_and_let_them_go_on() -> None:
             process.kill()
 
 
-def test_a_run_has_one_folder_for_its_files(tmp_path: Path) -> None:
-    """Other users can write to it, and it is gone when the run has ended, with all that the parts left there."""
+def test_what_parts_share_is_gone_after_the_run(tmp_path: Path) -> None:
+    """Every user can reach the folder for it."""
     with environment_of_a_run(3) as environment:
-        folder = Path(environment["TMPDIR"])
-        assert folder.stat().st_mode & 0o7777 == 0o1777
-        assert Path(environment["TEST_SHARED_FOLDER"]).parent == folder
+        folder = Path(environment["TEST_SHARED_FOLDER"])
+        assert folder.stat().st_mode & 0o777 == 0o755
         assert environment["TEST_BUDGET"] == "3"
-        run_all({"guest": ["sh", "-c", 'touch "$TMPDIR/left"']}, environment, (), tmp_path / "logs")
+        run_all({"guest": ["sh", "-c", 'touch "$TEST_SHARED_FOLDER/left"']}, environment, (), tmp_path / "logs")
         assert (folder / "left").exists()
     assert not folder.exists()
 

@@ -94,11 +94,12 @@ class Shop:
         )
         spaces = {name: self._machine(name) for name in MACHINES}
         self._serve()
-        self._balance()
         for name, space in spaces.items():
             lab.start(space, [f"{self.folder}/{name}/init"])
         for address in ADDRESSES.values():
             until(lambda at=address: "200" in self._status(f"http://{at}:8080/"))  # type: ignore[misc]
+        # Only now: a proxy that finds a machine silent answers 503 until two of its checks have succeeded.
+        self._balance()
         if agents:
             until(lambda: all("this machine is" in log for log in self.logs()))
             until(lambda: "true" in self._forewarn("scope show shop --json | jq .enabled"))
