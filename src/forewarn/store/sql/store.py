@@ -644,7 +644,7 @@ def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
 
 
 def _decoded_events(reader: SqlSession, found: Iterable[Row]) -> list[Event]:
-    """Return the events without their approvals. Other columns than these are looked up by name, which takes longer."""
+    """Return the events of these rows, without their approvals, which are rows of their own."""
     decode = reader.rows.event.decode
     return [decode(row, approvals=()) for row in found]
 
