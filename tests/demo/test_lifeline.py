@@ -1,10 +1,15 @@
 """The lifeline of the demo's helpers, and the removal of its folder."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
-from forewarn.demo.lifeline import create_lifeline, remove_folder, wait_for_end
+import pytest
+
+from forewarn.demo.lifeline import create_lifeline, wait_for_end
+from tests.support.waiting import PATIENCE_S
 
 
 def test_a_helper_waits_until_the_lifeline_ends(tmp_path: Path) -> None:
@@ -34,10 +39,20 @@ def test_a_wait_may_have_a_limit(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
-def test_a_folder_is_removed_with_its_content(tmp_path: Path) -> None:
-    """A folder that does not exist is no error."""
+def test_the_folder_is_removed_after_its_last_user_has_ended(tmp_path: Path) -> None:
+    """While a process holds the pipe, the folder stays: an agent that starts late would create it again."""
     (tmp_path / "one" / "two").mkdir(parents=True)
-    remove_folder(tmp_path / "one")
-    assert not (tmp_path / "one").exists()
-    remove_folder(tmp_path / "one")
+    reading, in_use = os.pipe()
+    program = ["-m", "forewarn.demo.lifeline", "remove", str(reading), str(tmp_path / "one")]
+    with (
+        subprocess.Popen(["sleep", "60"], pass_fds=[in_use]) as agent,
+        subprocess.Popen([sys.executable, *program], pass_fds=[reading]) as remover,
+    ):
+        os.close(reading)
+        os.close(in_use)
+        with pytest.raises(subprocess.TimeoutExpired):
+            remover.wait(0.5)
+        assert (tmp_path / "one" / "two").exists()
+        agent.kill()
+        assert remover.wait(PATIENCE_S) == 0
     assert not (tmp_path / "one").exists()

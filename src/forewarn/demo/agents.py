@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from forewarn.core.model import Machine
@@ -38,6 +39,15 @@ command = {{ prepare = {drain} }}
 """
 
 
+@dataclass(frozen=True, slots=True)
+class DemoFolder:
+    """The folder of a demo. It is removed after the last process that holds the descriptor `in_use` has ended."""
+
+    path: Path
+    lifeline: Path
+    in_use: int
+
+
 def has_agent(machine: Machine) -> bool:
     return machine.key not in (USER_MACHINE, NEVER_POLLS)
 
@@ -53,16 +63,14 @@ def drain_command(lifeline: Path, drain_s: float) -> list[str]:
 
 
 @contextmanager
-def running_agents(
-    machines: Iterable[Machine], endpoint: str, *, folder: Path, lifeline: Path, rate: float
-) -> Iterator[None]:
+def running_agents(machines: Iterable[Machine], endpoint: str, *, folder: DemoFolder, rate: float) -> Iterator[None]:
     """Run an agent for each machine until the end of the block."""
     drain_s = min(MAX_REAL_DRAIN_S, DRAIN_S / rate)
-    drain = json.dumps(drain_command(lifeline, drain_s))
+    drain = json.dumps(drain_command(folder.lifeline, drain_s))
     agents: list[subprocess.Popen[bytes]] = []
     try:
         for machine in machines:
-            agent_folder = folder / f"{machine.scope}-{machine.name}"
+            agent_folder = folder.path / f"{machine.scope}-{machine.name}"
             agent_folder.mkdir(mode=0o700)
             text = AGENT_CONFIG.format(
                 approve="never" if machine.key == NEVER_APPROVES else "when-ready",
@@ -74,7 +82,9 @@ def running_agents(
             config = agent_folder / "agent.toml"
             config.write_text(text, "utf-8")
             config.chmod(0o600)
-            agents.append(start_helper("forewarn.demo.agent", str(lifeline), str(config), log=agent_folder / "log"))
+            arguments = (str(folder.lifeline), str(config))
+            log = agent_folder / "log"
+            agents.append(start_helper("forewarn.demo.agent", *arguments, log=log, inherited=folder.in_use))
         yield
     finally:
         for agent in agents:
@@ -83,8 +93,11 @@ def running_agents(
             agent.wait()
 
 
-def start_helper(module: str, *arguments: str, log: Path) -> "subprocess.Popen[bytes]":
-    """Start a module as a process in its own session. It does not get the terminal's Ctrl-C, and ends with the demo."""
+def start_helper(module: str, *arguments: str, log: Path, inherited: int) -> "subprocess.Popen[bytes]":
+    """Start a module as a process in its own session. It does not get the terminal's Ctrl-C, and ends with the demo.
+
+    `inherited` is a descriptor that stays open in the helper.
+    """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
     with log.open("ab") as output:
         return subprocess.Popen(  # noqa: S603 - our own program
@@ -94,4 +107,5 @@ def start_helper(module: str, *arguments: str, log: Path) -> "subprocess.Popen[b
             stderr=output,
             env=environment,
             start_new_session=True,
+            pass_fds=(inherited,),
         )

@@ -1,18 +1,14 @@
 """The lifeline: a FIFO that only the demo holds open for writing. Its helpers see when the demo ends, even by SIGKILL.
 
-`python -m forewarn.demo.lifeline FIFO SECONDS` is the simulated work of an agent. `… FIFO remove FOLDER` removes the folder after
-the demo has ended.
+`python -m forewarn.demo.lifeline FIFO SECONDS` is the simulated work of an agent. `… remove PIPE FOLDER` removes the folder after
+the demo and its agents have ended.
 """
 
 import os
 import select
 import shutil
 import sys
-import time
 from pathlib import Path
-
-MAX_REMOVALS = 50
-BETWEEN_REMOVALS_S = 0.1
 
 
 def create_lifeline(path: Path) -> int:
@@ -37,19 +33,19 @@ def wait_for_end(path: Path, at_most_s: float | None = None) -> None:
         os.close(reader)
 
 
-def remove_folder(folder: Path) -> None:
-    """Remove the folder. Try for a few seconds, because helpers that are ending may still write to it."""
-    for _ in range(MAX_REMOVALS):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        time.sleep(BETWEEN_REMOVALS_S)
+def remove_folder_after(pipe: int, folder: Path) -> None:
+    """Remove the folder when no process holds the other end of the pipe any more.
+
+    The demo and its agents hold it. An agent that is still starting would create its folder again after the removal.
+    """
+    while os.read(pipe, 1):
+        pass
+    shutil.rmtree(folder)
 
 
 def main(arguments: list[str]) -> None:
-    if arguments[1:2] == ["remove"]:
-        wait_for_end(Path(arguments[0]))
-        remove_folder(Path(arguments[2]))
+    if arguments[0] == "remove":
+        remove_folder_after(int(arguments[1]), Path(arguments[2]))
     else:
         wait_for_end(Path(arguments[0]), float(arguments[1]))
 

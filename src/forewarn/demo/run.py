@@ -6,9 +6,9 @@ of them removes the folder.
 
 import logging
 import os
+import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import threading
 import time
@@ -19,8 +19,8 @@ from pathlib import Path
 from forewarn.app.server import StopSignal, running, tune_process
 from forewarn.app.service import Service
 from forewarn.core.errors import InvalidSettings
-from forewarn.demo.agents import has_agent, running_agents, start_helper
-from forewarn.demo.lifeline import create_lifeline, remove_folder
+from forewarn.demo.agents import DemoFolder, has_agent, running_agents, start_helper
+from forewarn.demo.lifeline import create_lifeline
 from forewarn.demo.messages import welcome
 from forewarn.demo.schedule import DemoSchedule
 from forewarn.service.settings import Settings, load
@@ -31,7 +31,6 @@ MIN_RATE, MAX_RATE = 1.0, 600.0
 HOST = "127.0.0.1"
 FLEET = Path(__file__).parent / "fleet.toml"
 FIRST_EVENTS_WITHIN_S = 15.0
-REMOVE_WITHIN_S = 3.0
 # On the service clock; at 60x these are 24 real minutes.
 RETAIN_HISTORY = "24h"
 
@@ -43,8 +42,8 @@ def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> N
     stopping = StopSignal(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     rate = parse_rate(speed)
     check_ports_free(port)
-    with _temporary_folder() as (folder, lifeline):
-        service = Service(demo_settings(port, rate, folder), node="the demo")
+    with _temporary_folder() as folder:
+        service = Service(demo_settings(port, rate, folder.path), node="the demo")
         try:
             schedule = DemoSchedule(service.control, service.store)
             service.ticker.call_periodically(schedule)
@@ -52,7 +51,7 @@ def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> N
             machines = [machine for machine in service.store.inventory().machines.values() if has_agent(machine)]
             with running(service) as (guest_server, operator):
                 (guest,) = guest_server.listener.urls
-                with running_agents(machines, guest, folder=folder, lifeline=lifeline, rate=rate):
+                with running_agents(machines, guest, folder=folder, rate=rate):
                     tune_process()
                     _wait_for_first_events(schedule.begun, stopping)
                     say(f"ready guest={guest} operator={operator}")
@@ -120,19 +119,19 @@ def _wait_for_first_events(begun: threading.Event, stopping: StopSignal) -> None
 
 
 @contextmanager
-def _temporary_folder() -> Iterator[tuple[Path, Path]]:
-    """Create a folder with a lifeline in it, and remove it afterwards, however this process ends."""
+def _temporary_folder() -> Iterator[DemoFolder]:
+    """Create a folder with a lifeline in it. A helper removes it afterwards, however this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="forewarn-demo-"))
     lifeline = folder / "lifeline"
     descriptor = create_lifeline(lifeline)
-    remover = start_helper("forewarn.demo.lifeline", str(lifeline), "remove", str(folder), log=folder / "log")
+    reading, in_use = os.pipe()
+    arguments = ("remove", str(reading), str(folder))
+    remover = start_helper("forewarn.demo.lifeline", *arguments, log=folder / "log", inherited=reading)
+    os.close(reading)
     try:
-        yield folder, lifeline
+        yield DemoFolder(folder, lifeline, in_use)
     finally:
         os.close(descriptor)
-        try:
-            remover.wait(REMOVE_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            remover.kill()
-            remover.wait()
-            remove_folder(folder)
+        os.close(in_use)
+        remover.wait()
+        shutil.rmtree(folder, ignore_errors=True)  # if another process ended the helper
