@@ -1,10 +1,16 @@
-"""Run the simulation: `python -m tests.sim --seed 17 --trace` replays one seed, `--seeds 0-999` runs many."""
+"""Run the simulation: `python -m tests.sim --seed 17 --trace` replays one seed, `--seeds 0-999` runs many on all cores."""
 
 import argparse
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
+from tests.sim.guest_checks import Notice
 from tests.sim.run import run_seed
+
+# How many seeds a process gets at a time.
+BATCH = 10
 
 
 def main() -> int:
@@ -15,22 +21,30 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print each step of the run")
     options = parser.parse_args()
     first, _, last = (options.seeds or str(options.seed)).partition("-")
-    failed, promised, held = [], 0, 0
+    seeds = range(int(first), int(last or first) + 1)
+    if not seeds:
+        parser.error(f"--seeds {options.seeds} names no seed: write the lower number first")
+    failed = promised = held = 0
     start_s = time.monotonic()
-    for seed in range(int(first), int(last or first) + 1):
-        run = run_seed(seed)
-        if options.trace:
-            print("\n".join(run.trace))
-        promised, held = promised + run.notice.promised, held + run.notice.held
-        if run.complaints:
-            failed.append(seed)
-            print(f"seed {seed}: python -m tests.sim --seed {seed} --trace")
-            print("".join(f"  {sentence}\n" for sentence in run.complaints), end="")
-    count = int(last or first) + 1 - int(first)
+    with ProcessPoolExecutor() as pool:
+        for text, complaints, notice in pool.map(partial(report, trace=options.trace), seeds, chunksize=BATCH):
+            print(text, end="", flush=True)
+            failed, promised, held = failed + complaints, promised + notice.promised, held + notice.held
     print(
-        f"{count} seed(s) in {time.monotonic() - start_s:.1f} s, {len(failed)} failed; notice held by {held} of {promised} guests"
+        f"{len(seeds)} seed(s) in {time.monotonic() - start_s:.1f} s, {failed} failed;"
+        f" notice held by {held} of {promised} guests"
     )
     return 1 if failed else 0
+
+
+def report(seed: int, *, trace: bool) -> tuple[str, bool, Notice]:
+    """Run a seed; return what to print about it, whether the judge complained, and how many guests had notice."""
+    run = run_seed(seed)
+    lines = run.trace if trace else []
+    if run.complaints:
+        lines = [*lines, f"seed {seed}: python -m tests.sim --seed {seed} --trace"]
+        lines += [f"  {sentence}" for sentence in run.complaints]
+    return "".join(f"{line}\n" for line in lines), bool(run.complaints), run.notice
 
 
 if __name__ == "__main__":
