@@ -5,7 +5,6 @@ lacks the last few seconds. `adopt` does what the real store does after a failov
 """
 
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from forewarn.core.change import Change
@@ -35,12 +34,21 @@ class Row(NamedTuple):
 
 
 class Tables(MemoryStore):
-    """The tables of a server, with an audit that is not chained by hashes: nothing in a run reads them."""
+    """The tables of a server, with an audit that is not chained by hashes: nothing in a run reads them.
+
+    Its methods take no lock, because a run has one thread.
+    """
 
     def _add_audit(self, entries: Iterable[AuditEntry]) -> None:
         for entry in entries:
             self._audit_count += 1
             self._audit.append(replace(entry, id=self._audit_count))
+
+
+for method_name in dir(MemoryStore):
+    without_lock = getattr(getattr(MemoryStore, method_name), "__wrapped__", None)
+    if without_lock is not None:
+        setattr(Tables, method_name, without_lock)
 
 
 class Database:
@@ -56,7 +64,8 @@ class Database:
         self._next_xid = 1
         self._open: set[int] = set()
         self._forgotten = 0
-        self._leases: dict[str, tuple[str, datetime]] = {}
+        # The holder of each lease, and when it ends by the wall clock.
+        self._leases: dict[str, tuple[str, int]] = {}
         # All writes in order: after a failover the new server is built from the ones it kept.
         self._log: list[tuple[int, str, Any]] = []
         self.on_commit: Callable[[Change], None] = lambda _: None
@@ -162,30 +171,32 @@ class Database:
     # -- leases, by its own clock
 
     def take_lease(self, name: str, node: str, seconds: float) -> bool:
-        now = self._universe.wall()
-        most = now + timedelta(seconds=seconds)
-        self._shorten_leases(most)
-        holder, until = self._leases.get(name, (node, now))
-        if holder != node and now <= until:
+        now_ms = self._universe.wall_ms
+        most_ms = now_ms + int(seconds * 1_000)
+        self._shorten_leases(most_ms)
+        holder, until_ms = self._leases.get(name, (node, now_ms))
+        if holder != node and now_ms <= until_ms:
             return False
-        self._leases[name] = (node, most)
+        self._leases[name] = (node, most_ms)
         self._log.append((self._universe.now_ms, "lease", (name, self._leases[name])))
         return True
 
-    def _shorten_leases(self, most: datetime) -> None:
+    def _shorten_leases(self, most_ms: int) -> None:
         """Shorten leases granted before the clock moved back."""
-        for name in [name for name, (_, until) in self._leases.items() if until > most]:
-            self._leases[name] = (self._leases[name][0], most)
+        for name in [name for name, (_, until_ms) in self._leases.items() if until_ms > most_ms]:
+            self._leases[name] = (self._leases[name][0], most_ms)
             self._log.append((self._universe.now_ms, "lease", (name, self._leases[name])))
 
     def drop_lease(self, name: str, node: str) -> None:
-        if self._leases.get(name, ("", None))[0] == node:
+        if self._leases.get(name, ("", 0))[0] == node:
             del self._leases[name]
             self._log.append((self._universe.now_ms, "lease", (name, None)))
 
     def live_nodes(self, past_s: float, kind: str) -> set[str]:
-        since = self._universe.wall() - timedelta(seconds=past_s)
-        return {node for name, (node, until) in self._leases.items() if name == f"{kind} {node}" and until >= since}
+        since_ms = self._universe.wall_ms - int(past_s * 1_000)
+        return {
+            node for name, (node, until_ms) in self._leases.items() if until_ms >= since_ms and name == f"{kind} {node}"
+        }
 
     # -- failing over
 

@@ -37,7 +37,7 @@ from forewarn.service.follower import Follower
 from forewarn.service.orders import Orders
 from forewarn.store.memory import MemoryStore
 from tests.properties import mutations as core
-from tests.sim.database import Database
+from tests.sim.database import Database, Tables
 from tests.sim.node import MAX_STALE_MS, Node, StateFolder
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -185,13 +185,13 @@ def lost_reports_are_not_repeated(patch: pytest.MonkeyPatch) -> None:
 
 def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
     """Acknowledge approvals without saving them."""
-    original = MemoryStore.apply
+    original = Tables.apply
 
-    def forgetful(store: MemoryStore, change: Change) -> None:
+    def forgetful(store: Tables, change: Change) -> None:
         if not change.approvals:
             original(store, change)
 
-    patch.setattr(MemoryStore, "apply", forgetful)
+    patch.setattr(Tables, "apply", forgetful)
 
 
 def read_before_it_is_taken_in(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ At every call of the store or the executor, a node may be stopped, slowed down, 
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, StoreUnavailable
@@ -14,12 +14,10 @@ from forewarn.core.order_verbs import OrderReport, Outcome
 from forewarn.executors import Executor, HostWork, Progress, Unknown, Work
 from forewarn.service.leases import TICKER_LEASE
 from forewarn.store import EventFirstSeen, FeedPosition, FeedUpdate, Focus, MachineLastSeen
-from forewarn.store.memory import MemoryStore
-from tests.sim.database import Database
+from tests.sim.database import Database, Tables
 from tests.sim.history import Acknowledged, Entry, ExecutorCalled, Forgotten, StatusRequested
 from tests.sim.universe import MAX_HANGING, Crash, Universe
 
-Method = TypeVar("Method", bound=Callable[..., Any])
 CALL_WITHIN_MS = 5_000
 MORE_OFTEN = 5
 # Simulated nodes act less often than every second, so their leases last longer.
@@ -60,14 +58,6 @@ def hang(universe: Universe, life: Life, call: str) -> None:
         life.wait(milliseconds)
 
 
-def without_lock(method: Method) -> Method:
-    """Return the method of the memory store without its lock: a run has one thread."""
-    return cast(Method, getattr(method, "__wrapped__", method))
-
-
-read_snapshot = without_lock(MemoryStore.snapshot)
-
-
 class NodeStore:
     """A node's connection to the shared database. A call may fail before or after it took effect."""
 
@@ -78,7 +68,7 @@ class NodeStore:
         self._record = record
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = without_lock(getattr(MemoryStore, name))
+        method = getattr(Tables, name)
 
         def call(*arguments: Any, **keywords: Any) -> Any:
             self._before(name)
@@ -95,7 +85,7 @@ class NodeStore:
         database = self._database
         if database.agreed != database.timeline:
             database.adopt()
-        snapshot = read_snapshot(database.memory, focus)
+        snapshot = database.memory.snapshot(focus)
         self._after("snapshot")
         return snapshot
 
@@ -186,7 +176,9 @@ class NodeStore:
         faults = universe.faults
         if faults.on and (faults.slow or faults.crash):
             disturb(universe, life, call)
-        if universe.now_ms < life.away_until_ms or (faults.fail_before and universe.chance(faults.fail_before)):
+        if universe.now_ms < life.away_until_ms or (
+            faults.fail_before and faults.on and universe.random() < faults.fail_before
+        ):
             raise StoreUnavailable(f"the store was away at {call}")
 
     def _after(self, call: str) -> None:
@@ -196,7 +188,7 @@ class NodeStore:
             return
         if faults.slow or faults.crash:
             disturb(universe, self._life, call)
-        if faults.fail_after and universe.chance(faults.fail_after):
+        if faults.fail_after and faults.on and universe.random() < faults.fail_after:
             universe.log(f"{self._life.name} gets no answer to {call}")
             raise StoreUnavailable(f"the store did not answer {call}: it may have happened or not")
 

@@ -1,9 +1,10 @@
 """Guests that poll, approve and fall asleep, and operators that submit, steer and resolve failures, through any node."""
 
-import json
 import random
 from collections.abc import Collection
 from datetime import datetime, timedelta
+
+import msgspec
 
 from forewarn.core.errors import RequestError
 from forewarn.core.model import (
@@ -123,7 +124,7 @@ class Guest:
 
     def _consider(self, answer: Connection) -> None:
         """Prepare for each new event of this machine, then approve it, by chance."""
-        for event in json.loads(answer.body)["Events"]:
+        for event in msgspec.json.decode(answer.body)["Events"]:
             event_id = event["EventId"]
             if self.machine not in event["Resources"] or event_id in self._considered:
                 continue
@@ -135,7 +136,7 @@ class Guest:
     def approve(self, ids: list[str]) -> None:
         """Approve until a node answers; by chance, approve once more after that."""
         node, choose = self._node(), self._universe.choose
-        body = json.dumps({"StartRequests": [{"EventId": event_id} for event_id in ids]}).encode()
+        body = msgspec.json.encode({"StartRequests": [{"EventId": event_id} for event_id in ids]})
         headers = [("host", "localhost"), ("metadata", "true")]
         life = node.name
         answer = node.answer(self.scope, self.machine, HttpRequest("POST", URL, headers, body))

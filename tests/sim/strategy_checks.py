@@ -9,6 +9,7 @@ from tests.sim.history import Committed
 
 ENDED = (Status.COMPLETED, Status.ABANDONED)
 WAITING = (Status.PLANNED, Status.SCHEDULED)
+DEFAULT = Strategy()
 
 
 class StrategyChecks:
@@ -25,7 +26,7 @@ class StrategyChecks:
             if event.status in ENDED:
                 self._ended_ms[event.id] = entry.at_ms
             self._check_domains(event)
-            if self._account.maintenances[event.maintenance_id].strategy == Strategy():
+            if self._account.maintenances[event.maintenance_id].strategy == DEFAULT:
                 continue
             published = event.status is Status.SCHEDULED and (was is None or was.status is Status.PLANNED)
             if published:
@@ -34,13 +35,11 @@ class StrategyChecks:
                 self._check_stops(event)
 
     def _check_domains(self, event: Event) -> None:
+        if not event.one_domain_at_a_time:
+            return
+        wave = (event.maintenance_id, event.wave, event.scope)
         for other in self._account.events.values():
-            same_wave = (other.maintenance_id, other.wave, other.scope) == (
-                event.maintenance_id,
-                event.wave,
-                event.scope,
-            )
-            if same_wave and event.one_domain_at_a_time and other.update_domain != event.update_domain:
+            if other.update_domain != event.update_domain and (other.maintenance_id, other.wave, other.scope) == wave:
                 self._account.complain(
                     f"wave {event.wave} of maintenance {event.maintenance_id} has two update domains of {event.scope}"
                 )

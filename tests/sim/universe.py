@@ -142,10 +142,15 @@ class Universe:
         """Return the monotonic clock's time."""
         return self.now_ms / 1_000
 
+    @property
+    def wall_ms(self) -> int:
+        """The milliseconds by the wall clock since the start of the run."""
+        return self.now_ms + self._off_ms
+
     def wall(self, at_ms: int | None = None) -> datetime:
         """Return the wall clock's time, now or at an earlier moment."""
         if at_ms is None:
-            at_ms = self.now_ms
+            return wall_at(self.wall_ms)
         off_ms = self._off_ms
         if self._moves and at_ms < self._moves[-1][0]:
             off_ms = sum(by_ms for moved_ms, by_ms in self._moves if moved_ms <= at_ms)

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Never
 
+import msgspec
+
 from forewarn.core.errors import Invalid, NotFound
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import iso_seconds
@@ -72,7 +74,7 @@ def render(scope: Scope, events: Iterable[Event], version: ApiVersion) -> bytes:
     """Return the bytes of the scope's document in one version."""
     rendered = [_render_event(scope, e, version) for e in visible(events) if version.shows(e.type)]
     document = {"DocumentIncarnation": scope.incarnation, "Events": rendered}
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    return msgspec.json.encode(document)
 
 
 def _render_event(scope: Scope, event: Event, version: ApiVersion) -> dict[str, object]:

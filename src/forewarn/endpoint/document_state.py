@@ -5,7 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from forewarn.core.document import VERSIONS, render, rfc1123
@@ -13,6 +13,7 @@ from forewarn.core.model import Event, Scope
 from forewarn.service.clock import Clock
 
 CLOSE = b"\r\nConnection: close"
+ONE_SECOND = timedelta(seconds=1)
 _ROWS = tuple(VERSIONS.values())
 _ETAG = re.compile(r'"([1-9][0-9]{0,17})(?:-([1-9][0-9]{0,17}))?"')
 
@@ -58,7 +59,7 @@ class Now:
             return self.moment
         with self._lock:
             now, rate = self._clock.display_time(), self._clock.rate
-            if now.replace(microsecond=0) != self.moment.at.replace(microsecond=0):
+            if now.second != self.moment.at.second or abs(now - self.moment.at) >= ONE_SECOND:
                 self.moment = Moment(now)
             lasts_s = (1.0 - now.microsecond / 1e6) / rate if rate else math.inf
             self.until_s = min(read_s + lasts_s, self.fresh_until_s)

@@ -129,14 +129,14 @@ class MemoryLists(MemoryTables):
     @locked
     def maintenances(self, query: MaintenanceQuery) -> list[Maintenance]:
         scopes = selected_scopes("", query.within)
-        matching = (
+        matching = [
             m
             for m in self._maintenances.values()
             if m.status in query.statuses
             and (m.host_mode is not None or not query.on_hosts)
             and (query.before is None or (m.created, m.id) < query.before)
             and (scopes is None or any(_lies_in(e.scope, scopes) for e in self._events_of_maintenance(m.id)))
-        )
+        ]
         return heapq.nlargest(query.limit, matching, key=lambda m: (m.created, m.id))
 
     def drills(self, query: MaintenanceQuery) -> list[Maintenance]:

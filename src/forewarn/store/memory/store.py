@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from datetime import datetime
+from functools import cache
 from itertools import takewhile
 from typing import Any
 
@@ -54,10 +55,10 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
             holds = self._holds()
             return Snapshot(**holds) if holds else NOTHING
         machines = self._machines_for(focus)
-        events_of = self._current_events_of if focus.current_waves else self._events_of_maintenance
+        events_of = cache(self._current_events_of) if focus.current_waves else self._events_of_maintenance
         names = self._scopes_for(focus, machines, events_of)
         events = self._events_for(focus, names)
-        maintenance_ids = dict.fromkeys([*(e.maintenance_id for e in events.values()), *focus.maintenances])
+        maintenance_ids = dict.fromkeys([*[e.maintenance_id for e in events.values()], *focus.maintenances])
         if focus.current_waves:
             events.clear()
         if focus.whole_maintenances:
@@ -166,19 +167,20 @@ class MemoryStore(MemoryLists, MemoryAccess, MemoryHooks):
 
     def _is_read_in_part(self, maintenance_id: str) -> bool:
         known = self._maintenances.get(maintenance_id)
-        is_open = any(e.status in OPEN for e in self._events_of_maintenance(maintenance_id))
-        return is_open and known is not None and not known.ticks_need_all_events
+        if known is None or known.ticks_need_all_events:
+            return False
+        return any(e.status in OPEN for e in self._events_of_maintenance(maintenance_id))
 
     def _current_events_of(self, maintenance_id: str) -> list[Event]:
         """Return the visible events and those of the first wave that has planned ones, or all if a tick needs all."""
-        events = list(self._events_of_maintenance(maintenance_id))
+        events = self._events_of_maintenance(maintenance_id)
         if not self._is_read_in_part(maintenance_id):
             return events
         first = min((e.wave for e in events if e.status is Status.PLANNED), default=0)
         return [e for e in events if e.status in VISIBLE or (e.status is Status.PLANNED and e.wave == first)]
 
     def _unread(self, maintenance_id: str) -> UnreadEvents:
-        events = list(self._events_of_maintenance(maintenance_id))
+        events = self._events_of_maintenance(maintenance_id)
         ends = [e.ended for e in events if e.ended is not None and e.started is not None]
         replaced = sum(bool(e.replaced_by) for e in events)
         return UnreadEvents(max(e.position for e in events), max(ends, default=None), replaced)

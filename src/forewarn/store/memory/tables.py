@@ -74,8 +74,8 @@ class MemoryTables:
         self._store_hold: StoreHold | None = None
         self._fleet_rules = FleetRules()
 
-    def _events_of_maintenance(self, maintenance_id: str) -> Iterable[Event]:
-        return (self._events[i] for i in self._event_ids_of.get(maintenance_id, ()))
+    def _events_of_maintenance(self, maintenance_id: str) -> list[Event]:
+        return [self._events[i] for i in self._event_ids_of.get(maintenance_id, ())]
 
     def _put_machine(self, machine: Machine) -> None:
         self._machines[machine.scope][machine.name] = machine
