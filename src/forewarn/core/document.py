@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Never
 
-import msgspec
-
 from forewarn.core.errors import Invalid, NotFound
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.formatting import iso_seconds
@@ -74,7 +72,7 @@ def render(scope: Scope, events: Iterable[Event], version: ApiVersion) -> bytes:
     """Return the bytes of the scope's document in one version."""
     rendered = [_render_event(scope, e, version) for e in visible(events) if version.shows(e.type)]
     document = {"DocumentIncarnation": scope.incarnation, "Events": rendered}
-    return msgspec.json.encode(document)
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _render_event(scope: Scope, event: Event, version: ApiVersion) -> dict[str, object]:
