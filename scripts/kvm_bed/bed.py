@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.folders import folder_for_every_user
 
-from scripts.kvm_bed.guest_image import CACHE, DISK_MIB, cache_locked, initrd, kernel
+from scripts.kvm_bed.guest_image import CACHE, DISK_MIB, cache_locked, initrd, unpacked_kernel
 
 ROOT = Path(__file__).parent.parent.parent
 CLONE_NEWNET = 0x40000000
@@ -37,6 +37,7 @@ BLOCK_BYTES = 4096
 # What libvirt has found out about QEMU by starting it several times. libvirt itself checks whether it is still valid.
 CAPABILITIES = CACHE / "capabilities"
 MIGRATION_PORTS = 100
+KERNEL = "kernel"
 
 QEMU_CONF = """\
 user = "root"
@@ -107,6 +108,14 @@ NETWORK_DISK = """\
 
 
 @dataclass(frozen=True)
+class BootFiles:
+    """What guests boot, in the cache of the checkout."""
+
+    kernel: Path
+    initrd: Path
+
+
+@dataclass(frozen=True)
 class Guest:
     """A guest as it was defined; `disk` is the image of its file system, which the host can read while it runs."""
 
@@ -174,9 +183,8 @@ class Bed:
         guest = Guest(name, str(uuid.uuid4()), f"10.88.0.{number}", disk, home / "console.log")
         self.guests[name] = guest
         self._serve_disk(guest)
-        image, _ = kernel()
         xml = DOMAIN.format(
-            name=name, uuid=guest.uuid, memory_mib=MEMORY_MIB, qemu_memory_kib=QEMU_MEMORY_KIB, kernel=image,
+            name=name, uuid=guest.uuid, memory_mib=MEMORY_MIB, qemu_memory_kib=QEMU_MEMORY_KIB, kernel=self.folder / KERNEL,
             initrd=self.initrd, fast=FAST_BOOT, address=guest.address, mac=f"52:54:00:88:00:{number:02x}",
             console=guest.console,
             disk=NETWORK_DISK.format(socket=disk.with_suffix(".socket")),
@@ -250,6 +258,8 @@ class Bed:
             server.wait(PATIENCE_S)
 
     def _answers(self, host: str) -> bool:
+        if not accepts_connections(self.folder / host / "run/libvirt-sock"):
+            return False  # costs far less than virsh, which would be started every few milliseconds
         try:
             self.virsh(host, "version")
         except (RuntimeError, subprocess.TimeoutExpired):
@@ -286,14 +296,14 @@ class Bed:
 def start_bed(*names: str) -> Bed:
     """Start hosts with these names, by default `kvm-a` and `kvm-b`, and wait until their libvirt answers."""
     names = names or ("kvm-a", "kvm-b")
-    guest_initrd = initrd()
+    boot_files = BootFiles(unpacked_kernel(), initrd())
     if not CAPABILITIES.exists():
         with cache_locked():
             if not CAPABILITIES.exists():
-                bed = _start_hosts(names, guest_initrd)
+                bed = _start_hosts(names, boot_files)
                 _keep_capabilities(bed.folder / names[0])
                 return bed
-    return _start_hosts(names, guest_initrd)
+    return _start_hosts(names, boot_files)
 
 
 def _keep_capabilities(home: Path) -> None:
@@ -303,7 +313,7 @@ def _keep_capabilities(home: Path) -> None:
         (Path(folder) / "copy").rename(CAPABILITIES)
 
 
-def _start_hosts(names: tuple[str, ...], guest_initrd: Path) -> Bed:
+def _start_hosts(names: tuple[str, ...], boot_files: BootFiles) -> Bed:
     # Outside the checkout, which may be in a folder that only its owner can reach; and short, for the paths of sockets.
     folder = folder_for_every_user("kvm-")
     for number, name in enumerate(names):
@@ -317,13 +327,21 @@ def _start_hosts(names: tuple[str, ...], guest_initrd: Path) -> Bed:
     uris = {name: f"qemu+unix:///system?socket={folder / name / 'run/libvirt-sock'}" for name in names}
     bed = Bed(folder, keeper, first_process, uris, folder / "initrd")
     try:
-        shutil.copy(guest_initrd, bed.initrd)
+        _link_or_copy(boot_files.kernel, folder / KERNEL)
+        _link_or_copy(boot_files.initrd, bed.initrd)
         for name in names:
             bed.until_host_answers(name)
     except BaseException:
         bed.close()
         raise
     return bed
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # on another file system
+        shutil.copy(source, target)
 
 
 def _make_home(home: Path, number: int) -> None:

@@ -1,9 +1,9 @@
 """Builds what a guest boots: the kernel of the machine, and an initial file system with busybox, drivers, Python, the agent.
 
-The interpreter is the one that runs this program, with its shared libraries and a compiled standard library: an emulated
-processor takes long to compile or inflate. A guest counts its boots on its disk, in the block after the file system, and shuts
-down when its power button is pressed. It runs the agent if its disk has the file `agent.toml`, and `program.py` if its disk
-has that.
+The kernel is unpacked, and the interpreter is the one that runs this program, with its shared libraries and a compiled
+standard library: an emulated processor takes long to compile or inflate. A guest counts its boots on its disk, in the block
+after the file system, and shuts down when its power button is pressed. It runs the agent if its disk has the file
+`agent.toml`, and `program.py` if its disk has that.
 """
 
 import fcntl
@@ -12,6 +12,7 @@ import os
 import py_compile
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +26,7 @@ from scripts.build_agent import build, contents
 
 CACHE = Path(__file__).parent.parent.parent / ".kvm-guest"
 
+LZ4_MAGIC = bytes.fromhex("02214c18")
 UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
 # The size of a guest's file system. The number of its boots is in the block of 4 KiB behind it.
 DISK_MIB = 8
@@ -110,6 +112,41 @@ def kernel() -> tuple[Path, str]:
 
 def modules_of(image: Path) -> Path:
     return Path("/lib/modules") / image.name.removeprefix("vmlinuz-")
+
+
+def unpacked_kernel() -> Path:
+    """Return the newest installed kernel as the ELF file that it unpacks itself to, or as it is if LZ4 has not packed it.
+
+    QEMU starts the ELF file directly. A guest that unpacks its kernel takes a fifth longer to boot.
+    """
+    image, _ = kernel()
+    content = image.read_bytes()
+    packed = _payload(content)
+    if not packed.startswith(LZ4_MAGIC):
+        return image
+    made = CACHE / f"{hashlib.sha256(content).hexdigest()[:32]}.vmlinux"
+    if made.exists():
+        return made
+    with cache_locked(), tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        if made.exists():
+            return made
+        for old in CACHE.glob("*.vmlinux"):
+            old.unlink()
+        unpacked = subprocess.run([_program("lz4"), "-dc"], input=packed, capture_output=True, check=True).stdout
+        (Path(folder) / "kernel").write_bytes(unpacked)
+        (Path(folder) / "kernel").rename(made)
+    return made
+
+
+def _payload(image: bytes) -> bytes:
+    """Return the packed kernel inside an image, without its size, which is the last word of it.
+
+    The offsets are those of the boot protocol: https://docs.kernel.org/arch/x86/boot.html
+    """
+    setup_sectors = image[0x1F1] or 4
+    offset, length = struct.unpack_from("<II", image, 0x248)
+    start = (setup_sectors + 1) * 512 + offset
+    return image[start : start + length - 4]
 
 
 def initrd() -> Path:

@@ -300,6 +300,8 @@ class Portal:
         """The templates, from the first page on: a service or an emulator that shows no page starts without them."""
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
+        from forewarn.operator.portal.template_code import template_code
+
         templates = Environment(
             loader=PackageLoader("forewarn.operator.portal"),
             autoescape=True,
@@ -307,6 +309,7 @@ class Portal:
             auto_reload=False,
             trim_blocks=True,
             lstrip_blocks=True,
+            bytecode_cache=template_code(),
         )
         functions = {name: getattr(formatting, name) for name in FORMATTING}
         versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in self._files.items()}
