@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import re
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -73,21 +74,38 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert len(set(done.stdout.split())) == len(seeds)
 
 
-def test_a_seed_is_replayed_by_one_command() -> None:
-    """`python -m tests.sim --seed N --trace` prints the run and the verdict."""
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `python -m tests.sim` with these arguments."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sim", "--seed", "3", "--trace"],
+    return subprocess.run(
+        [sys.executable, "-m", "tests.sim", *arguments],
         cwd=ROOT,
         env=environment,
         check=False,
         capture_output=True,
         text=True,
     )
+
+
+def test_a_seed_is_replayed_by_one_command() -> None:
+    """`python -m tests.sim --seed N --trace` prints the run and the verdict."""
+    done = command("--seed", "3", "--trace")
     lines = done.stdout.splitlines()
     assert lines[:-1] == Simulation(3).run().trace
     assert lines[-1].startswith("1 seed(s) in ")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_many_seeds_are_run_by_one_command() -> None:
+    """The verdict counts all seeds, whichever process ran them; a range without a seed is refused."""
+    done = command("--seeds", "0-3")
+    notices = [run_seed(seed).notice for seed in range(4)]
+    held, promised = sum(notice.held for notice in notices), sum(notice.promised for notice in notices)
+    assert re.fullmatch(
+        rf"4 seed\(s\) in [0-9.]+ s, 0 failed; notice held by {held} of {promised} guests\n", done.stdout
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "write the lower number first" in command("--seeds", "5-4").stderr
 
 
 def test_a_quiet_run_is_quiet() -> None:
