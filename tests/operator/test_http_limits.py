@@ -58,6 +58,15 @@ class ManualClock:
 def listening(
     open_connections: OpenConnections | None = None, *, tls: ssl.SSLContext | None = None
 ) -> Iterator[Address]:
+    """The address of a server."""
+    with running(open_connections, tls=tls) as (_, address):
+        yield address
+
+
+@contextmanager
+def running(
+    open_connections: OpenConnections | None = None, *, tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[LimitedServer, Address]]:
     """A server that echoes bodies, and hangs on /hang and /readyz until the end."""
     open_connections = open_connections or OpenConnections()
     hanging = asyncio.Event()
@@ -88,7 +97,7 @@ def listening(
         thread.start()
         until(lambda: server.started)
         try:
-            yield listener.getsockname()
+            yield server, listener.getsockname()
         finally:
             if server._loop is not None:
                 server._loop.call_soon_threadsafe(hanging.set)
@@ -372,3 +381,25 @@ def test_the_limit_follows_the_descriptors_of_the_process(monkeypatch: pytest.Mo
 
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("over_tls", [False, True])
+def test_connections_that_come_as_the_server_ends_are_closed(pair: tuple[Path, Path], over_tls: bool) -> None:
+    """The event loop accepts them in the moment of the end, when uvicorn does not know them yet."""
+    tls = None
+    if over_tls:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*pair)
+    held, released = threading.Event(), threading.Event()
+    with ExitStack() as opened:
+        with running(tls=tls) as (server, address):
+            until(lambda: server._loop is not None)
+            assert server._loop is not None
+            server._loop.call_soon_threadsafe(lambda: (held.set(), released.wait(PATIENCE_S)))
+            assert held.wait(PATIENCE_S)
+            callers = [opened.enter_context(connected(address)) for _ in range(20)]
+            server.end()
+            released.set()
+        for caller in callers:
+            with suppress(ConnectionResetError):  # it was not accepted any more
+                assert caller.recv(1) == b""

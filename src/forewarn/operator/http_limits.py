@@ -20,6 +20,9 @@ from forewarn.operator.open_connections import IDLE_WHILE_WAITING, OpenConnectio
 MAX_HEAD_BYTES = 65_536
 END_OF_HEAD = b"\r\n\r\n"
 TICK_EVERY_S = 0.1
+CLOSE_WITHIN_S = 0.1
+# The event loop makes the transport of an accepted connection in its next turn, and reports it to uvicorn in the one after.
+TURNS_TO_ACCEPT = 3
 HEALTH_PATHS = frozenset({b"/healthz", b"/readyz", b"/metrics"})
 TOO_LARGE = f"The head of a request is at most {MAX_HEAD_BYTES} bytes."
 
@@ -165,8 +168,29 @@ class LimitedServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._open_connections.end_delays()
+        await self._stop_accepting()
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
-            return
         for server in self.servers:
             server.close()
+        await self._close_connections()
+
+    async def _stop_accepting(self) -> None:
+        """Accept no more connections, and let the event loop finish with those that it has just accepted.
+
+        asyncio never closes a connection whose server was closed between the two.
+        """
+        loop = asyncio.get_running_loop()
+        for server in self.servers:
+            for listener in server.sockets:
+                loop.remove_reader(listener)
+        for _ in range(TURNS_TO_ACCEPT):
+            await asyncio.sleep(0)
+
+    async def _close_connections(self) -> None:
+        """Close what uvicorn does not know, such as a TLS handshake under way, or could not close in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                for accepted in self._open_connections.close_all():
+                    while accepted.fileno() >= 0:
+                        await asyncio.sleep(0)

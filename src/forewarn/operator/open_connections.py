@@ -132,6 +132,13 @@ class OpenConnections:
         while callers and (first := next(iter(callers))).since_s < now_s - SLOW_WITHIN_S:
             self._check_progress(first)
 
+    def close_all(self) -> list[socket.socket]:
+        """Close all connections; return their sockets, which the event loop closes once it has read the end."""
+        connections = list(self._by_peer.values())
+        for connection in connections:
+            self._close(connection)
+        return [connection.accepted for connection in connections]
+
     def _check_progress(self, connection: OpenConnection) -> None:
         """Close a connection whose caller has read nothing for too long; one that reads slowly may stay."""
         left = connection.unsent() if connection.unsent is not None else None
@@ -232,8 +239,11 @@ class OpenConnections:
         return connection is not None
 
     def _drop(self, connection: OpenConnection, reason: str) -> None:
-        self._forget(connection)
         self.dropped[reason] += 1
+        self._close(connection)
+
+    def _close(self, connection: OpenConnection) -> None:
+        self._forget(connection)
         # The event loop then reads the end and closes the connection, also in the middle of a TLS handshake.
         with suppress(OSError):
             connection.accepted.shutdown(socket.SHUT_RDWR)
