@@ -395,7 +395,8 @@ def test_connections_that_come_as_the_server_ends_are_closed(pair: tuple[Path, P
         with running(tls=tls) as (server, address):
             until(lambda: server._loop is not None)
             assert server._loop is not None
-            server._loop.call_soon_threadsafe(lambda: (held.set(), released.wait(PATIENCE_S)))
+            server._loop.call_soon_threadsafe(held.set)
+            server._loop.call_soon_threadsafe(released.wait, PATIENCE_S)
             assert held.wait(PATIENCE_S)
             callers = [opened.enter_context(connected(address)) for _ in range(20)]
             server.end()
