@@ -100,8 +100,3 @@ def test_a_maker_of_checked_values_makes_what_the_constructor_makes() -> None:
     assert type(made) is Fast
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.size = 5  # type: ignore[misc]
-
-
-def test_a_maker_of_a_class_that_inherits_fields_calls_its_constructor() -> None:
-    """The fields of the base class come first."""
-    assert maker_of_checked(Subclass)("a", 4, {}, "red") == Subclass(name="a", size=4, colour="red")

@@ -230,7 +230,7 @@ class Draft:
             events = [e for e in events if not self._only_approved(e)]
         orders = _changed(self.before.orders, self.orders)
         changed_maintenances = _changed(self.before.maintenances, self.maintenances)
-        machines = _changed(self.before.machines, self.machines) if self.machines else []
+        machines = _changed(self.before.machines, self.machines)
         scopes = self._changed_scopes(moved, events, orders, machines)
         after = replace(
             self.before,
@@ -321,8 +321,8 @@ class Draft:
         touched = {e.scope for e in events}
         touched |= {self.events[o.id].scope for o in orders if not o.host}
         touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
-        if machines or self._removed_machines:
-            touched |= {m.scope for m in machines} | {scope for scope, _ in self._removed_machines}
+        touched |= {m.scope for m in machines}
+        touched |= {scope for scope, _ in self._removed_machines}
         # The document lists the visible events with their statuses, so it changes with the status of such an event.
         changed = {e.scope for e in moved if e.status in VISIBLE or _status(self.before.events, e) in VISIBLE}
         return {name: self._next_scope(name, document_changed=name in changed) for name in sorted(touched)}
@@ -369,7 +369,7 @@ def _failed(order: Order | None) -> bool:
 
 
 def _changed(before: Mapping[K, V], after: Mapping[K, V]) -> list[V]:
-    return [value for key, value in after.items() if (known := before.get(key)) is not value and known != value]
+    return [value for key, value in after.items() if before.get(key) is not value and before.get(key) != value]
 
 
 def _versions(scopes: Mapping[str, Scope]) -> tuple[tuple[str, int], ...]:

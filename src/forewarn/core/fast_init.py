@@ -6,7 +6,7 @@ batches, and lateness of events due at once.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
@@ -24,25 +24,19 @@ def replace(instance: T, /, **changes: Any) -> T:
 
 def maker_of_checked(cls: type[T]) -> Callable[..., T]:
     """Return a function that makes an instance of values that were checked before, in the order of the fields."""
-    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-    return compiled_maker(cls, names, dict(zip(names, names, strict=True)), {})
-
-
-def compiled_maker(
-    cls: type[T], parameters: Iterable[str], values: Mapping[str, str], known: Mapping[str, Any], *, first: str = ""
-) -> Callable[..., T]:
-    """Return a function with these parameters that makes an instance of values that were checked before.
-
-    `values` has the source of each field's value, `known` the functions that the sources call, and `first` is executed before.
-    """
-    names: dict[str, Any] = {**known, "cls": cls, "new": object.__new__}
-    if cls.__base__ is object:
-        names["settable"] = type(cls.__name__, (), {"__slots__": cls.__slots__})  # type: ignore[attr-defined]
-        fields_set = [f"made.{name} = {value}" for name, value in values.items()]
-        lines = [first, "made = new(settable)", *fields_set, "made.__class__ = cls", "return made"]
-    else:  # it inherits fields
-        lines = [first, f"return cls({', '.join(f'{name}={value}' for name, value in values.items())})"]
-    exec(f"def make({', '.join(parameters)}):\n " + "\n ".join(lines), names)  # noqa: S102 - as dataclasses does it
+    slots = cls.__slots__  # type: ignore[attr-defined]
+    names: dict[str, Any] = {
+        "cls": cls,
+        "settable": type(cls.__name__, (), {"__slots__": slots}),
+        "new": object.__new__,
+    }
+    lines = [
+        "made = new(settable)",
+        *(f"made.{name} = {name}" for name in slots),
+        "made.__class__ = cls",
+        "return made",
+    ]
+    exec(f"def make({', '.join(slots)}):\n " + "\n ".join(lines), names)  # noqa: S102 - as dataclasses does it
     make: Callable[..., T] = names["make"]
     return make
 

@@ -36,20 +36,9 @@ def _compiled_at_first_use(cls: type, name: str) -> Callable[..., Any]:
             (each.name, each.type, dataclasses.field(compare=each.compare, hash=each.hash, repr=each.repr))
             for each in dataclasses.fields(cls)
         ]
-        if name == "__eq__":
-            compiled = _compiled_eq([each.name for each in dataclasses.fields(cls) if each.compare])
-        else:
-            compiled = getattr(dataclasses.make_dataclass(cls.__name__, fields, init=False, frozen=True), name)
+        compiled = getattr(dataclasses.make_dataclass(cls.__name__, fields, init=False, frozen=True), name)
         compiled.__qualname__ = f"{cls.__qualname__}.{name}"
         setattr(cls, name, compiled)
         return compiled(*arguments)
 
     return method
-
-
-def _compiled_eq(names: list[str]) -> Callable[..., Any]:
-    """Return an `__eq__` that ends at the first field that differs, as `dataclasses` of Python 3.13 makes it."""
-    same = " and ".join(f"self.{name} == other.{name}" for name in names) or "True"
-    source = f"lambda self, other: ({same}) if other.__class__ is self.__class__ else NotImplemented"
-    compiled: Callable[..., Any] = eval(source)  # noqa: S307 - as dataclasses does it
-    return compiled

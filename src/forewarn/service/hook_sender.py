@@ -168,8 +168,7 @@ class HookSender:
 
     def nudge(self) -> None:
         """Start the next cycle now: something changed."""
-        if not self._nudged.is_set():
-            self._nudged.set()
+        self._nudged.set()
 
     def cycle(self) -> None:
         """Start the work of each hook that has something to do now."""

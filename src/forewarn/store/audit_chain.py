@@ -47,17 +47,13 @@ def entry_hash(previous: str, entry: AuditEntry) -> str:
         entry.event_id,
         entry.detail,
     )
-    whole = "".join(fields)
-    if whole.isascii() and without_nul(whole) is whole:  # as almost all are: then a character is a byte
-        content = "".join([f"{len(field)}:{field}" for field in fields])
-    else:
-        content = "".join([_with_length(without_nul(field)) for field in fields])
+    content = "".join([_with_length(without_nul(field)) for field in fields])
     return hashlib.sha256(f"{previous}\n{content}".encode()).hexdigest()
 
 
 def _with_length(field: str) -> str:
     """Return the field after its length in bytes. Without it, the same text split elsewhere would have the same hash."""
-    return f"{len(field.encode())}:{field}"
+    return f"{len(field) if field.isascii() else len(field.encode())}:{field}"
 
 
 def chained(previous: str, entries: Iterable[AuditEntry]) -> Iterator[AuditEntry]:

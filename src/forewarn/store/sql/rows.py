@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
 
-from forewarn.core.fast_init import compiled_maker
+from forewarn.core.fast_init import maker_of_checked
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.model import (
     Approval,
@@ -245,15 +245,18 @@ class Codec(Generic[T]):
         return instance
 
     def _compiled_decode(self, columns: list[str]) -> Callable[..., T]:
-        known: dict[str, Any] = {}
+        known: dict[str, Any] = {"make": self._cls}
         values = {name: name for name in self._apart}
         for name, column, (_, from_sql, optional) in zip(self._names, self.columns, self._coders, strict=True):
-            value = f"row[{column!r}]" if self._by_name else f"column_{columns.index(column)}"
-            values[name] = _call(known, from_sql, value, optional=optional)
-        parameters = ("row", *self._apart)
-        # To unpack a whole row takes less time than to read one column after another.
-        unpack = "" if self._by_name else f"{', '.join(f'column_{i}' for i in range(len(columns)))}, = row"
-        return compiled_maker(self._cls, parameters, values, known, first=unpack)
+            position = repr(column) if self._by_name else columns.index(column)
+            values[name] = _call(known, from_sql, f"row[{position}]", optional=optional)
+        given = [f"{name}={value}" for name, value in values.items()]
+        if self._cls.__base__ is object:  # else it inherits fields, for which there is no maker
+            known["make"] = maker_of_checked(self._cls)
+            given = [values[f.name] for f in fields(self._cls)]  # type: ignore[arg-type]
+        source = f"lambda {', '.join(('row', *self._apart))}: make({', '.join(given)})"
+        compiled: Callable[..., T] = eval(source, known)  # noqa: S307
+        return compiled
 
 
 def _call(known: dict[str, Any], coder: Coder | None, value: str, *, optional: bool) -> str:

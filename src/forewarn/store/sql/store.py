@@ -528,15 +528,15 @@ def _maintenance(reader: SqlSession, row: Row) -> Maintenance:
 
 
 def _maintenances(reader: SqlSession, found: Iterable[Row]) -> dict[str, Maintenance]:
-    return {each.id: each for each in [_maintenance(reader, row) for row in found]}
+    return {row["id"]: _maintenance(reader, row) for row in found}
 
 
 def _scopes(reader: SqlSession, found: Iterable[Row]) -> dict[str, Scope]:
-    return {scope.name: scope for scope in map(reader.rows.scope.decode, found)}
+    return {row["name"]: reader.rows.scope.decode(row) for row in found}
 
 
 def _hosts(reader: SqlSession, found: Iterable[Row]) -> dict[str, Host]:
-    return {host.name: host for host in map(reader.rows.host.decode, found)}
+    return {row["name"]: reader.rows.host.decode(row) for row in found}
 
 
 def _machines(reader: SqlSession, focus: Focus) -> dict[tuple[str, str], Machine]:

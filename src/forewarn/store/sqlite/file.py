@@ -6,12 +6,13 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict, InvariantBroken, NotFound, Refused, StoreInUse, StoreUnavailable
 from forewarn.core.model import AuditEntry
-from forewarn.store.audit_chain import chained
+from forewarn.store.audit_chain import entry_hash
 from forewarn.store.sql.rows import TEXT_ROWS
 from forewarn.store.sql.scripts import Migration, migrations, queries, schema
 
@@ -223,7 +224,10 @@ def add_audit(connection: sqlite3.Connection, entries: Sequence[AuditEntry]) -> 
     if not entries:
         return
     newest = connection.execute(_SQL["newest_audit"]).fetchone() or connection.execute(_SQL["audit_start"]).fetchone()
-    connection.executemany(_SQL["add_audit"], [TEXT_ROWS.audit.encode(each) for each in chained(newest[1], entries)])
+    hashes = accumulate(entries, entry_hash, initial=newest[1])
+    next(hashes)
+    values = [{**TEXT_ROWS.audit.encode(entry), "hash": hash_} for entry, hash_ in zip(entries, hashes, strict=True)]
+    connection.executemany(_SQL["add_audit"], values)
 
 
 def _count_tokens(connection: sqlite3.Connection) -> int:
