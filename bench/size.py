@@ -69,7 +69,7 @@ FULL = Size(
     node_polls=(50, 9, 2.0),
     kvm=(5, 10),
     planned=(100_000, 5),
-    simulation_seeds=60,
+    simulation_seeds=200,
 )
 TOY = Size(
     judged=False,
@@ -100,5 +100,5 @@ TOY = Size(
     node_polls=(4, 1, 0.1),
     kvm=(1, 1),
     planned=(1_000, 1),
-    simulation_seeds=2,
+    simulation_seeds=5,
 )

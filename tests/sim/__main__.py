@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -11,6 +12,8 @@ from tests.sim.run import run_seed
 
 # How many seeds a process gets at a time.
 BATCH = 10
+# What to print about a seed, whether the judge complained, and how many guests had notice.
+Report = tuple[str, bool, Notice]
 
 
 def main() -> int:
@@ -26,10 +29,9 @@ def main() -> int:
         parser.error(f"--seeds {options.seeds} names no seed: write the lower number first")
     failed = promised = held = 0
     start_s = time.monotonic()
-    with ProcessPoolExecutor() as pool:
-        for text, complaints, notice in pool.map(partial(report, trace=options.trace), seeds, chunksize=BATCH):
-            print(text, end="", flush=True)
-            failed, promised, held = failed + complaints, promised + notice.promised, held + notice.held
+    for text, complaints, notice in reports(seeds, trace=options.trace):
+        print(text, end="", flush=True)
+        failed, promised, held = failed + complaints, promised + notice.promised, held + notice.held
     print(
         f"{len(seeds)} seed(s) in {time.monotonic() - start_s:.1f} s, {failed} failed;"
         f" notice held by {held} of {promised} guests"
@@ -37,8 +39,14 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def report(seed: int, *, trace: bool) -> tuple[str, bool, Notice]:
-    """Run a seed; return what to print about it, whether the judge complained, and how many guests had notice."""
+def reports(seeds: Sequence[int], *, trace: bool = False) -> Iterator[Report]:
+    """Run seeds on all cores and yield their reports in the order of the seeds."""
+    with ProcessPoolExecutor() as pool:
+        yield from pool.map(partial(report, trace=trace), seeds, chunksize=BATCH)
+
+
+def report(seed: int, *, trace: bool) -> Report:
+    """Run a seed and return its report."""
     run = run_seed(seed)
     lines = run.trace if trace else []
     if run.complaints:
