@@ -10,7 +10,7 @@ from forewarn.app.guest_server import limits_of, trust_of
 from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import EventType, MaintenanceRequest, Targets
-from forewarn.endpoint.connection import NO_POLL, Connection
+from forewarn.endpoint.connection import Connection
 from forewarn.endpoint.documents import Documents
 from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.loop import Loop
@@ -78,7 +78,6 @@ class MemoryTransport:
             self.abort()
 
     def _deliver(self) -> None:
-        self._loop.turn_began_s = self._loop._clock()
         while self._unread and self._reading and not self.closed:
             self.connection.data_received(self._unread.pop(0))
 
@@ -155,9 +154,6 @@ class MemoryService:
         """Forget all remembered requests: the next one goes through the parser."""
         self.endpoint.remembered.clear()
         self.endpoint._seen_once.clear()
-        for connection in self.endpoint.connections:
-            assert isinstance(connection, Connection)
-            connection._last_poll = NO_POLL
 
 
 def turn_until_idle(loop: Loop, *transports: MemoryTransport) -> None:

@@ -34,16 +34,6 @@ def test_timers_are_called_when_they_are_due_and_in_order(clock: ManualMonotonic
     assert seen == ["one", "two"]
 
 
-def test_a_turn_reads_the_clock_once(clock: ManualMonotonic) -> None:
-    """`turn_began_s` is the time at which the turn found the sockets ready, for all of them."""
-    seen: list[float] = []
-    clock.loop.turn()
-    clock.now_s += 3.0
-    clock.loop.call_soon(lambda: seen.append(clock.loop.turn_began_s))
-    clock.loop.turn()
-    assert seen == [clock.now_s]
-
-
 def test_a_cancelled_timer_is_not_called(clock: ManualMonotonic) -> None:
     """A timer may be cancelled twice; the other timers are called."""
     seen: list[str] = []

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from forewarn.endpoint import protocol
 from forewarn.endpoint.callers import Caller
 from forewarn.endpoint.document_state import CLOSE, NOT_MODIFIED
-from forewarn.endpoint.endpoint import EndpointState, RememberedPoll
+from forewarn.endpoint.endpoint import EndpointState
 from forewarn.endpoint.exchange import Exchange, Pause, within_rate
 from forewarn.endpoint.limits import BURST_S, MAX_REJECTIONS, REJECTION_PAUSE_S
 from forewarn.endpoint.parser import Parser
 from forewarn.endpoint.protocol import Request, Response
 from forewarn.endpoint.sockets import Transport
 
-NO_POLL: RememberedPoll = (b"", 0, None, False)
 MAX_BUFFERED_BYTES = 64 * 1024
 LINGER_S = 2.0
 
@@ -45,7 +44,6 @@ class Connection:
     __slots__ = (
         "__dict__",
         "_answered_s",
-        "_last_poll",
         "_parser",
         "_since_s",
         "caller",
@@ -69,7 +67,6 @@ class Connection:
         self.interface = interface
         self.caller: Caller | None = None
         self._parser: Parser | None = None
-        self._last_poll = NO_POLL
         self._since_s = endpoint.monotonic()
         self._answered_s = 0.0  # 0: no response yet
         self.gone = False  # closed or closing: no more responses
@@ -208,23 +205,22 @@ class Connection:
 
     def data_received(self, data: bytes) -> None:
         endpoint = self.endpoint
-        last = self._last_poll
-        # Most guests repeat their last request, and to compare two requests takes less time than to look one up.
-        known = last if last[0] == data else endpoint.remembered.get(data)
+        known = endpoint.remembered.get(data)
         caller = self.caller
         if known is None or caller is None or self._parser is not None or self.gone:
             self._parse(data)
             return
-        self._last_poll = known
         view = caller.view
-        now_s = endpoint.loop.turn_began_s
+        # In two steps: Python 3.11 caches the look-up of an attribute, but not of one that is called like a method.
+        monotonic = endpoint.monotonic
+        now_s = monotonic()
         # The same as `within_rate`, without the call.
         spent_s = caller.spent_until_s
         spent_s = (spent_s if spent_s > now_s else now_s) + endpoint.request_share_s
         if view is None or spent_s > now_s + BURST_S or view.held_until_s > now_s or not (state := view.state).enabled:
             self._parse(data)
             return
-        _, index, etag, close = known
+        index, etag, close = known
         now = endpoint.now
         # Before `until_s` it is still the same second, and memory is still valid.
         moment = now.moment if now_s < now.until_s else endpoint.fresh_moment(now_s)

@@ -27,9 +27,6 @@ MAX_REMEMBERED_BYTES = 1_024
 WAKE_BATCH = 100
 FIRST_SEEN_AT_ONCE = 500
 
-# Bytes of a request, the index of the response they ask for, the tag they carry, whether the connection closes.
-RememberedPoll = tuple[bytes, int, str | None, bool]
-
 
 class GuestConnection(Protocol):
     """A connection, as far as the endpoint and the listener use it."""
@@ -92,7 +89,8 @@ class EndpointState:
         self.counters = Counters()
         self.connections: dict[GuestConnection, None] = {}
         self.unknown_connections = UnknownConnections(limits)
-        self.remembered: dict[bytes, RememberedPoll] = {}
+        # Bytes -> the index of the response they ask for, the tag they carry, whether the connection closes.
+        self.remembered: dict[bytes, tuple[int, str | None, bool]] = {}
         self._seen_once: set[bytes] = set()
         self.seen_callers: list[Caller] = []
         self._first_seen: list[EventFirstSeen] = []
@@ -190,7 +188,7 @@ class EndpointState:
         if len(self.remembered) >= MAX_REMEMBERED:
             self.remembered.clear()
         self._seen_once.discard(data)
-        self.remembered[data] = (data, *poll)
+        self.remembered[data] = poll
         if len(caller.remembered) >= MAX_REMEMBERED_PER_MACHINE:
             self.remembered.pop(caller.remembered[0], None)
         caller.remembered = (*caller.remembered[1 - MAX_REMEMBERED_PER_MACHINE :], data)

@@ -64,8 +64,6 @@ class Loop:
         self._soon: deque[Callable[[], object]] = deque()
         self._timers: list[Timer] = []
         self._cancelled = 0
-        # The clock after the last wait: exact enough for the rate of a caller, and a poll need not read the clock.
-        self.turn_began_s = clock()
         self._stopped = self._closed = False
         self._wakeup_lock = threading.Lock()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -144,7 +142,6 @@ class Loop:
         """
         watchers = self._watchers
         events = self._epoll.poll(wait_s, MAX_EVENTS)
-        self.turn_began_s = self._clock()
         for fd, event in events:
             watcher = watchers.get(fd)
             if watcher is not None:
