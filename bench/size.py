@@ -37,7 +37,7 @@ class Size:
     node_polls: tuple[int, int, float]  # scopes, rounds, seconds
     kvm: tuple[int, int]  # rounds, guests of the host that is emptied
     planned: tuple[int, int]  # machines, rounds
-    simulation_seeds: int
+    simulation_seeds_per_round: int
 
 
 FULL = Size(
@@ -69,7 +69,7 @@ FULL = Size(
     node_polls=(50, 9, 2.0),
     kvm=(5, 10),
     planned=(100_000, 5),
-    simulation_seeds=200,
+    simulation_seeds_per_round=40,
 )
 TOY = Size(
     judged=False,
@@ -100,5 +100,5 @@ TOY = Size(
     node_polls=(4, 1, 0.1),
     kvm=(1, 1),
     planned=(1_000, 1),
-    simulation_seeds=5,
+    simulation_seeds_per_round=1,
 )

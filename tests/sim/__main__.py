@@ -6,14 +6,21 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import NamedTuple
 
 from tests.sim.guest_checks import Notice
 from tests.sim.run import run_seed
 
 # How many seeds a process gets at a time.
 BATCH = 10
-# What to print about a seed, whether the judge complained, and how many guests had notice.
-Report = tuple[str, bool, Notice]
+
+
+class Report(NamedTuple):
+    """What to print about a seed, whether the judge complained, and how many guests had notice."""
+
+    text: str
+    failed: bool
+    notice: Notice
 
 
 def main() -> int:
@@ -29,9 +36,9 @@ def main() -> int:
         parser.error(f"--seeds {options.seeds} names no seed: write the lower number first")
     failed = promised = held = 0
     start_s = time.monotonic()
-    for text, complaints, notice in reports(seeds, trace=options.trace):
-        print(text, end="", flush=True)
-        failed, promised, held = failed + complaints, promised + notice.promised, held + notice.held
+    for each in reports(seeds, trace=options.trace):
+        print(each.text, end="", flush=True)
+        failed, promised, held = failed + each.failed, promised + each.notice.promised, held + each.notice.held
     print(
         f"{len(seeds)} seed(s) in {time.monotonic() - start_s:.1f} s, {failed} failed;"
         f" notice held by {held} of {promised} guests"
@@ -52,7 +59,7 @@ def report(seed: int, *, trace: bool) -> Report:
     if run.complaints:
         lines = [*lines, f"seed {seed}: python -m tests.sim --seed {seed} --trace"]
         lines += [f"  {sentence}" for sentence in run.complaints]
-    return "".join(f"{line}\n" for line in lines), bool(run.complaints), run.notice
+    return Report("".join(f"{line}\n" for line in lines), bool(run.complaints), run.notice)
 
 
 if __name__ == "__main__":
