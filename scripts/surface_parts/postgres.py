@@ -64,10 +64,17 @@ def running(folder: Path) -> Iterator[Server]:
     if os.geteuid() == 0:
         user = pwd.getpwnam("postgres")
         os.chown(folder, user.pw_uid, user.pw_gid)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     run("initdb", "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+    with socket.socket() as reserved:
+        # Bound without listening: nobody else is given the port, and PostgreSQL, which sets SO_REUSEADDR too, can listen on it.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        with _started(folder, reserved.getsockname()[1]) as server:
+            yield server
+
+
+@contextmanager
+def _started(folder: Path, port: int) -> Iterator[Server]:
     settings = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": folder, "fsync": "off"}
     words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     with (folder / "log").open("ab") as log:

@@ -16,6 +16,7 @@ import pytest
 from forewarn.app.hook_transport import MAX_ERROR_CHARS, HttpTransport, retry_after_s
 from forewarn.core.hooks import AllowedTargets, entry_message, secret_text, signed_headers
 from forewarn.service.hook_sender import DeliveryFailed, Reply
+from tests.support.postgres_servers import reserved_port
 from tests.support.records import entry, hook
 from tests.support.webhook_receiver import receiving
 
@@ -172,10 +173,8 @@ def test_only_the_beginning_of_a_response_is_kept() -> None:
 
 def test_a_receiver_that_is_not_there_is_a_failure() -> None:
     """A port without a listener, a name without an address, a name that cannot be one."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        port = server.getsockname()[1]
-    with pytest.raises(DeliveryFailed, match="cannot be reached"):
-        post(HttpTransport(LOOPBACK, 30), f"http://127.0.0.1:{port}/")
+    with reserved_port() as reserved, pytest.raises(DeliveryFailed, match="cannot be reached"):
+        post(HttpTransport(LOOPBACK, 30), f"http://127.0.0.1:{reserved.getsockname()[1]}/")
     with pytest.raises(DeliveryFailed, match="the name has no address"):
         post(HttpTransport(LOOPBACK, 30, resolve=lambda *_: []), "http://name/")
     with pytest.raises(DeliveryFailed, match="cannot be reached"):

@@ -16,19 +16,22 @@ class BreakableProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._open: set[socket.socket] = set()
-        self._broken = threading.Event()
+        self._broken = False
+        self._broken_lock = threading.Lock()
         self._responses_flow = threading.Event()
         self._responses_flow.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def break_connections(self) -> None:
-        self._broken.set()
-        for each in list(self._open):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        with self._broken_lock:
+            self._broken = True
+            for each in list(self._open):
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
 
     def repair(self) -> None:
-        self._broken.clear()
+        with self._broken_lock:
+            self._broken = False
 
     @contextmanager
     def responses_held(self) -> Iterator[None]:
@@ -48,12 +51,14 @@ class BreakableProxy:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                if self._broken.is_set():
-                    near.close()
-                    continue
                 far = socket.create_connection(self._target)
+                with self._broken_lock:
+                    if self._broken:
+                        near.close()
+                        far.close()
+                        continue
+                    self._open |= {near, far}
                 for source, target, is_response in ((near, far, False), (far, near, True)):
-                    self._open.add(source)
                     threading.Thread(target=self._pump, args=(source, target, is_response), daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket, is_response: bool) -> None:

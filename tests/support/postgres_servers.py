@@ -5,7 +5,6 @@ import fcntl
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -19,6 +18,7 @@ import psycopg
 
 from forewarn.store.postgres.store import PostgresStore
 from tests.folders import folder_for_every_user
+from tests.support.processes import kill_with_children
 from tests.support.waiting import PATIENCE_S
 
 START_WITHIN_S = PATIENCE_S
@@ -88,8 +88,8 @@ def _empty_data() -> Path:
 def reserved_port() -> socket.socket:
     """Return a socket that keeps a free port of 127.0.0.1 for a server of ours.
 
-    The socket is bound and does not listen: nobody else is given the port, and PostgreSQL, which sets SO_REUSEADDR too, can
-    listen on it, also when it is started again.
+    The socket is bound and does not listen: nobody else is given the port, connections are refused, and a server that sets
+    SO_REUSEADDR too, as PostgreSQL and HTTPServer do, can listen on it, also when it is started again.
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -165,15 +165,10 @@ class Server:
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
 
-    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """The postmaster and the processes that it started."""
+    def kill(self) -> None:
+        """Kill the postmaster and the processes that it started: while one of them lives, the server cannot start again."""
         if self._process is not None:
-            if how is signal.SIGKILL:
-                with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, how)
-            else:
-                self._process.send_signal(how)
-            self._process.wait(30)
+            kill_with_children(self._process)
             self._process = None
 
     def close(self) -> None:

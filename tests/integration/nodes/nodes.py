@@ -181,25 +181,27 @@ class Wire:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._open, self._flowing = threading.Event(), threading.Event()
-        self._open.set()
+        self._open, self._open_lock = True, threading.Lock()
+        self._flowing = threading.Event()
         self._flowing.set()
         self._stopping = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
         """Every connection ends, and none comes about, until it is mended."""
-        self._open.clear()
-        for pair in self._pairs:
-            _shut(*pair)
-        self._pairs.clear()
+        with self._open_lock:
+            self._open = False
+            for pair in self._pairs:
+                _shut(*pair)
+            self._pairs.clear()
 
     def stall(self) -> None:
         """Nothing moves, nothing ends."""
         self._flowing.clear()
 
     def mend(self) -> None:
-        self._open.set()
+        with self._open_lock:
+            self._open = True
         self._flowing.set()
 
     def close(self) -> None:
@@ -215,16 +217,18 @@ class Wire:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            if not self._open.is_set():
-                near.close()
-                continue
             try:
                 far = socket.create_connection(self._target, timeout=5)
             except OSError:
                 near.close()
                 continue
             far.settimeout(None)
-            self._pairs.append((near, far))
+            with self._open_lock:  # the wire may have been cut since
+                if not self._open:
+                    near.close()
+                    far.close()
+                    continue
+                self._pairs.append((near, far))
             threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
 
     def _carry(self, near: socket.socket, far: socket.socket) -> None:

@@ -10,14 +10,13 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import dedent
 from urllib.error import HTTPError
@@ -26,6 +25,7 @@ from urllib.request import Request, urlopen
 from tests.folders import folder_for_every_user
 from tests.support.own_network import clean_environment, own_network
 from tests.support.patroni_cluster import AS_POSTGRES
+from tests.support.processes import kill_with_children
 from tests.support.waiting import until
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide"
@@ -94,12 +94,12 @@ class Site:
             process = subprocess.Popen(
                 words, env={**clean_environment(), **variables}, stdout=log, stderr=log, cwd=self.folder
             )
-        self._stack.callback(end, process)
+        self._stack.callback(kill_with_children, process)
         self._begun[name] = process
         return process
 
     def stop(self, name: str) -> None:
-        end(self._begun[name])
+        kill_with_children(self._begun[name])
 
     def shell(self, script: str, **variables: str) -> str:
         """A block of commands; `forewarn` is ours."""
@@ -175,17 +175,6 @@ class Site:
         return sum(
             float(n) for n in re.findall(r'^forewarn_guest_requests_total\{status="200"\} (\S+)$', text, re.MULTILINE)
         )
-
-
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """End the process and its children: a process namespace ends with its first process."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGSTOP)  # so that it makes no more of them
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for each in (process.pid, *map(int, children)):
-            with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
-    process.wait()
 
 
 @contextmanager
@@ -267,7 +256,7 @@ def haproxy(site: Site, pages: Sequence[str] = PAGES) -> Iterator[None]:
             until(lambda address=address, port=port: accepts(address, int(port)))  # type: ignore[misc]
         yield
     finally:
-        end(process)
+        kill_with_children(process)
 
 
 def accepts(address: str, port: int) -> bool:
@@ -297,7 +286,7 @@ def nginx(site: Site, metadata: str) -> Iterator[None]:
     try:
         yield
     finally:
-        end(process)
+        kill_with_children(process)
 
 
 def _nginx_map() -> str:

@@ -88,9 +88,14 @@ def test_lost_commits_do_not_come_again_under_the_same_names(pair: Pair, tmp_pat
         lost = first.poll()
         assert lost.etag == '"2"'
         assert second.poll(etag=lost.etag).status == 304
+
+        def both_show_a_new_document() -> bool:
+            one, other = first.poll(), second.poll()
+            return one.status == other.status == 200 and one.etag == other.etag != lost.etag
+
         pair.fail_over()
         until(lambda: first.ready()[0] == second.ready()[0] == 200)
-        until(lambda: first.poll().etag == second.poll().etag != lost.etag)
+        until(both_show_a_new_document)
         after = first.poll(etag=lost.etag)
         assert (after.status, after.events) == (200, [])
         second.reboot()

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.integration.nodes.hook_messages import SCOPES, Messages, create_hooks, secrets_of, wanted_of
 from tests.integration.nodes.nodes import Node, some_nodes
-from tests.support.postgres_servers import SHARED
+from tests.support.postgres_servers import SHARED, reserved_port
 from tests.support.waiting import until
 
 # What one maintenance of one machine and its cancellation write: submitted, published, cancelled twice, ended.
@@ -20,14 +20,15 @@ TICKS = "this node ticks from now on"
 
 
 @contextmanager
-def receiver(port: int, log: Path, secrets: Mapping[str, str]) -> Iterator[tuple[int, "subprocess.Popen[str]"]]:
-    """A receiver in a process of its own."""
+def receiver(port: int, log: Path, secrets: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """Run a receiver in a process of its own, which listens on `port` when the block begins."""
     known = [f"{hook}={secret}" for hook, secret in secrets.items()]
     command = [sys.executable, "-m", "tests.support.webhook_receiver", str(port), str(log), *known]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield int(process.stdout.readline()), process
+            assert process.stdout.readline() == f"{port}\n"
+            yield process
         finally:
             process.kill()
 
@@ -56,20 +57,19 @@ def test_every_entry_arrives_whoever_is_killed(tmp_path: Path) -> None:
     """
     log, address = tmp_path / "received", SHARED.fresh()
     options = {"FOREWARN_HOOK_TARGETS": "127.0.0.1"}
-    with some_nodes(tmp_path) as nodes:
+    with some_nodes(tmp_path) as nodes, reserved_port() as reserved:
         begun = [nodes.begin(address, "--role", "guest", **options), nodes.begin(address, **options)]
         guests, first = (Node(*each) for each in begun)
         until(lambda: TICKS in first.log.read_text())
         begun = [nodes.begin(address, **options) for _ in range(2)]
         second, third = (Node(*each) for each in begun)
-        with receiver(0, log, {}) as (port, unused):
-            unused.kill()
+        port = reserved.getsockname()[1]
         hooks = create_hooks(first, f"http://127.0.0.1:{port}/in")
         paths = [f"/v1/hooks/{hook['id']}" for hook in hooks.values()]
 
         work(first)
         until(lambda: all(second.api("GET", path)[1]["state"] == "failing" for path in paths))
-        with receiver(port, log, secrets_of(hooks)) as (_, process):
+        with receiver(port, log, secrets_of(hooks)) as process:
             for path in paths:
                 second.api("POST", f"{path}/enable")  # saves the test the wait for the next attempt
             until(lambda: received(log))

@@ -25,7 +25,6 @@ from tests.integration.nodes.site import (
     Site,
     a_site,
     block,
-    end,
     eventually,
     haproxy,
     nginx,
@@ -33,6 +32,7 @@ from tests.integration.nodes.site import (
     with_nodes,
 )
 from tests.support import guide_blocks as networking
+from tests.support.processes import kill_with_children
 from tests.support.waiting import until
 
 # Each wait of the fixture has a limit of its own: a busy machine needs long for three databases and four nodes.
@@ -148,7 +148,7 @@ def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> Non
     assert "the store is held" in site.shell(hold.replace("/forewarn?", "/restored?"), **site.variables)
     assert "recovered to 12:00" in site.shell(resume.replace("/forewarn?", "/restored?"), **site.variables)
     assert all(after[name] >= epoch + 1_000 for name, epoch in before.items()), (before, after)
-    end(node)
+    kill_with_children(node)
 
 
 def epochs(site: Site, database: str) -> dict[str, int]:

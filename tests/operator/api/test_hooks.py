@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.hooks import ALL_KINDS, USUAL_KINDS
+from tests.support.postgres_servers import reserved_port
 from tests.support.running_service import RunningService, running_service
 from tests.support.waiting import until
 from tests.support.webhook_receiver import receiving
@@ -77,28 +77,28 @@ def test_the_receiver_of_the_guide_accepts_what_it_gets(service: RunningService)
     """The code of the page runs as it stands; a message with another secret is refused."""
     page = (Path(__file__).parents[3] / "docs/guide/hooks.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    made = service.post("/v1/hooks", {"url": f"http://127.0.0.1:{port}/", "scope": "shop"}, 201)
-    environment = {**os.environ, "HOOK_SECRET": made["secret"], "PORT": str(port)}
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            test = f"/v1/hooks/{made['id']}/test"
-            until(lambda: service.post(test)["delivered"])
-            service.schedule("shop/web-0")
-            assert process.stdout is not None
-            assert process.stdout.readline() == "forewarn.hook.test \n"
-            assert process.stdout.readline().startswith("forewarn.event.published ")
-            service.post(f"/v1/hooks/{made['id']}/rotate", {"keep_s": 0})
-            refused = service.post(test)
-            assert (refused["status"], refused["error"]) == (
-                401, "the receiver answered 401: the signature is wrong, or the message is too old",
-            )  # fmt: skip
-        finally:
-            process.kill()
+    with reserved_port() as reserved:
+        port = reserved.getsockname()[1]
+        made = service.post("/v1/hooks", {"url": f"http://127.0.0.1:{port}/", "scope": "shop"}, 201)
+        environment = {**os.environ, "HOOK_SECRET": made["secret"], "PORT": str(port)}
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            try:
+                test = f"/v1/hooks/{made['id']}/test"
+                until(lambda: service.post(test)["delivered"])
+                service.schedule("shop/web-0")
+                assert process.stdout is not None
+                assert process.stdout.readline() == "forewarn.hook.test \n"
+                assert process.stdout.readline().startswith("forewarn.event.published ")
+                service.post(f"/v1/hooks/{made['id']}/rotate", {"keep_s": 0})
+                refused = service.post(test)
+                assert (refused["status"], refused["error"]) == (
+                    401, "the receiver answered 401: the signature is wrong, or the message is too old",
+                )  # fmt: skip
+            finally:
+                process.kill()
 
 
 def test_every_kind_is_on_the_page() -> None:
