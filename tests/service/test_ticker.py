@@ -243,6 +243,14 @@ def test_the_loop_survives_a_store_that_is_away(caplog: pytest.LogCaptureFixture
     assert not thread.is_alive()
 
 
+def test_a_cycle_outside_the_loop_counts() -> None:
+    """An emulator makes one before it says that it is ready; the loop may not have run yet."""
+    ticker = make_service(MemoryStore()).ticker
+    assert ticker.cycled_at_s is None
+    ticker.cycle()
+    assert ticker.cycled_at_s is not None
+
+
 def test_the_loop_survives_not_knowing_when_to_wake() -> None:
     """A store that fails between a cycle and the wait for the next does not end the loop."""
     service = make_service(BlindStore())

@@ -22,7 +22,7 @@ from forewarn.operator.api.failed_attempts import FailedAttempts
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
 from forewarn.store import Store
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor("operator", "test")
@@ -146,7 +146,7 @@ class RunningService:
 
 @contextmanager
 def running_service(fleet: str = FLEET, in_store: Store | None = None, **settings: str) -> Iterator[RunningService]:
-    """A service with this fleet, both listeners on free ports, and a clock that stands still until a test moves it."""
+    """A ready service with this fleet, both listeners on free ports, and a clock that stands still until a test moves it."""
     with tempfile.TemporaryDirectory() as folder:
         flags: dict[str, object] = {
             "store": f"sqlite:{folder}/forewarn.db",
@@ -161,6 +161,7 @@ def running_service(fleet: str = FLEET, in_store: Store | None = None, **setting
         try:
             service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
             with running(service) as (guests, url):
+                until(lambda: service.ticker.cycled_at_s is not None)  # before that /readyz answers 503
                 yield RunningService(service, guests, url, clock)
         finally:
             service.close()

@@ -17,6 +17,8 @@ import pytest
 
 from tests.support.waiting import PATIENCE_S, until
 
+THIS_THREAD = Path("/proc/thread-self")
+
 
 def forewarn(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "forewarn", *arguments]
@@ -43,13 +45,18 @@ def clean_environment() -> Iterator[dict[str, str]]:
         yield {**clean, "XDG_STATE_HOME": folder}
 
 
+def cpu_delay_s(thread: Path) -> float:
+    """Return for how long a thread was ready to run and got no processor; `thread` is its folder in /proc."""
+    return int((thread / "schedstat").read_text().split()[1]) / 1e9
+
+
 def cpu_delays_s(pid: int) -> dict[Path, float]:
-    """Return for how long each thread of a process was ready to run and got no processor."""
+    """Return `cpu_delay_s` of each thread of a process."""
     delays_s = {}
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):
-                delays_s[thread] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+                delays_s[thread] = cpu_delay_s(thread)
     return delays_s
 
 
@@ -90,20 +97,20 @@ class Served:
 
     def stop(self) -> tuple[int, float]:
         """Send SIGTERM; return the exit code and the seconds it took, without those in which no processor was free."""
-        delayed_s: dict[Path, float] = {}
-        before_s, started_s = cpu_delays_s(os.getpid()), time.monotonic()
+        our_delay_s, started_s = cpu_delay_s(THIS_THREAD), time.monotonic()
         self.process.send_signal(signal.SIGTERM)
+        first_s = cpu_delays_s(self.process.pid)
+        last_s = dict(first_s)  # the last reading of each thread, also of those that end
 
         def ended() -> bool:
-            delayed_s.update(cpu_delays_s(self.process.pid))
+            last_s.update(cpu_delays_s(self.process.pid))
             return self.process.poll() is not None
 
-        first_s = cpu_delays_s(self.process.pid)
         until(ended)
         took_s = time.monotonic() - started_s
+        our_delay_s = cpu_delay_s(THIS_THREAD) - our_delay_s
         self.process.communicate()
-        ours_s = sum(cpu_delays_s(os.getpid()).values()) - sum(before_s.values())
-        return self.process.returncode, took_s - ours_s - sum(delayed_s.values()) + sum(first_s.values())
+        return self.process.returncode, took_s - our_delay_s - (sum(last_s.values()) - sum(first_s.values()))
 
 
 @contextmanager

@@ -147,7 +147,6 @@ class Ticker:
                     recovered = True
                 busy = self.cycle()
                 self._clear_trouble()
-                self.cycled_at_s = self._monotonic()
             except Exception as error:
                 self.note_trouble(error)
                 busy = False
@@ -231,6 +230,7 @@ class Ticker:
                 self._pruner.prune(self._clock.now())
             if done:
                 log.info(", ".join(template.format(count) for template, count in sorted(done.items())))
+            self.cycled_at_s = self._monotonic()
             return bool(done or due)
 
     def cycle_until_idle(self) -> bool:

@@ -194,6 +194,7 @@ class Emulator:
         )
         self._refusals.apply()
         self.service.ticker.call_periodically(self._refusals)
+        self.service.ticker.cycle()  # /readyz answers 200 from now on
         self.service.ticker.nudge()
 
     def _connection(self) -> ConnectionFactory:

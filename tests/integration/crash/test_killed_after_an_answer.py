@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ from tests.support.waiting import PATIENCE_S
 ROOT = Path(__file__).parents[3]
 KILLS = {"sqlite": 24, "postgres": 6} if BUDGET == 1 else {"sqlite": 1_000, "postgres": 60}
 URL = "/metadata/scheduledevents?api-version=2020-07-01"
+# Longer than any soak: a published event must not start before the life in which it is approved.
+NOTICE = timedelta(days=30)
 TEST = Actor("test")
 
 
@@ -153,12 +156,14 @@ def prepare(flags: dict[str, str], kills: int) -> list[Target]:
     with closing(service):
         control = service.control
         control.apply_fleet(parse_fleet(fleet, "the test"), TEST)
+        not_before = datetime.now(UTC) + NOTICE
         for target in targets:
             act = target.number % len(ACTS)
-            if act == 1:  # an enabled scope gets its notice; in a disabled one an event starts at once
-                control.enable(target.scope, Actor("guest"))
             if act:
                 wanted = MaintenanceRequest(type=EventType.REBOOT, targets=Targets(machines=((target.scope, "m"),)))
+                if act == 1:  # an enabled scope gets its notice; in a disabled one an event starts at once
+                    control.enable(target.scope, Actor("guest"))
+                    wanted = replace(wanted, not_before=not_before)
                 (event,) = control.maintenance(control.submit(wanted, TEST))[1]
                 targets[target.number] = Target(target.number, event.id)
         service.ticker.cycle_until_idle()
