@@ -1,6 +1,7 @@
 """`haproxy` against real HAProxies: their state before, during and after the event, and when they misbehave."""
 
 import logging
+import math
 import re
 import shutil
 import threading
@@ -203,6 +204,21 @@ def test_a_hanging_proxy_does_not_delay_the_others(web: Pool) -> None:
             haproxy.prepare(spec, run)
         assert run.left_s() < CHECK_NEEDS_S, "it was given all of the time"
     assert {web.server_state(one, name).admin for name in ("web-0", "web-1")} == {"maint"}
+
+
+class LongPauses(StepTime):
+    """Time that is over after the first pause, as on a machine that stood still during it."""
+
+    def sleep(self, seconds: float) -> None:
+        self.move(math.inf)
+
+
+def test_a_proxy_that_cannot_be_asked_again_keeps_its_reason(web: Pool) -> None:
+    """The time is over before the next attempt: the reason is still that the proxy did not answer."""
+    proxy = web.haproxy()
+    web.stop()
+    with pytest.raises(OutOfTime, match=f"^the proxy {proxy} does not answer: Connection refused$"):
+        haproxy.prepare(spec_of(proxy), new_run(time=LongPauses()))
 
 
 def test_a_server_without_requests_before_needs_none_after(web: Pool) -> None:

@@ -121,8 +121,9 @@ def _repeat_until_done(servers: List[PoolServer], act: Callable[[PoolServer, Dea
             try:
                 most_s = ANSWER_AGAIN_WITHIN_S if server.proxy in silent_before else ANSWER_WITHIN_S
                 waiting[server] = act(server, Deadline(run.time_for(most_s)))
-            except OutOfTime:
-                pass  # keep the reason from before
+            except OutOfTime:  # keep the reason from before
+                if server.proxy in silent_before:
+                    silent[server.proxy] = silent_before[server.proxy]
             except Unanswered as error:
                 silent[server.proxy] = str(error)
             except StepFailed as error:
