@@ -40,7 +40,7 @@ SCRIPT = ["sh", str(AGENTS / "shell.sh"), "{endpoint}", "{machine}"]
 NAMES = [each.name for each in BEHAVIOURS]
 # The claims of an agent that does more than watch.
 ACTIVE_CLAIMS = ("approval", "prepare", "recover", "restart")
-# Longer than the six seconds after which the restless agent gives up.
+# Longer than the six seconds after which the restless agent hangs up, and than its four failures take.
 LONG_DELAYS = Delays(first_answer_s=9, outage_s=9.0)
 
 # All rows that each wrong agent fails, with the slowest agents first.
