@@ -4,7 +4,7 @@
 #   - acts on everything that looks like an event, even in an incomplete document
 #   - uses a proxy if there is one
 #   - hangs up after 2 s
-#   - retries at once after a 429
+#   - retries at once after a 429, twice
 #   - forgets what it prepared when its process ends
 #   - approves even if its preparation failed
 url="$1/metadata/scheduledevents?api-version=2020-07-01"
@@ -17,7 +17,9 @@ field() { # the value of a field of an event
 
 while :; do
     sleep 0.3
-    document=$(curl -sf -m 2 -H Metadata:true "$url") || document=$(curl -sf -m 2 -H Metadata:true "$url") || continue
+    # One process sends both retries, so that the second follows at once even if processes start slowly.
+    document=$(curl -sf -m 2 -H Metadata:true "$url") ||
+        document=$(curl -sf -m 2 -H Metadata:true -o /dev/null "$url" "$url") || continue
     listed=$(printf '%s' "$document" | sed 's/{"EventId"/\n&/g' | grep '"EventId"' | grep "\"Resources\":.*$me")
     for id in $prepared; do
         case $listed in
