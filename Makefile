@@ -41,7 +41,7 @@ test: setup  ## every check and test, with the time each part took
 quick: setup  ## format, lint, types, core, stories, store on SQLite and memory, guest, endpoint: about a minute
 	$(BIN)/python scripts/test_parts.py --quick
 
-flaky: setup  ## run parts N times beside busy loops and with pauses, report which tests failed how often: make flaky N=20 PART="guest nodes"
+flaky: setup  ## run parts N times, five at a time and with pauses, report which tests failed how often: make flaky N=20 PART="guest nodes"
 	scripts/test_tools
 	$(BIN)/python scripts/flaky.py --runs $(or $(N),20) $(PART)
 

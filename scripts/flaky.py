@@ -1,9 +1,9 @@
 """Run parts of the tests again and again on a machine made slow, and report which tests failed how often.
 
-`make flaky N=20` runs every part twenty times; `make flaky N=20 PART="guest nodes"` only these. Each run has as many
-pytest processes as the machine has cores twice, and four busy loops compete with them. Besides, one process of the run
-after another is stopped for up to `--pause-ms` and then continued. A busy machine does the same, but seldom at the
-moment that shows a race.
+`make flaky N=20` runs every part twenty times; `make flaky N=20 PART="guest nodes"` only these. Five parts run at a time and
+are each other's load; where fewer parts are left, busy loops take their place. Besides, one process of each part after
+another is stopped for up to `--pause-ms` and then continued. A busy machine does the same, but seldom at the moment that
+shows a race.
 """
 
 import argparse
@@ -15,21 +15,20 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from scripts.test_parts import BIN, LOGS, PARTS, ROOT, environment_of_a_run, run
+from scripts.test_parts import LANES, LOGS, PARTS, ROOT, environment_of_a_run, run
 
-BUSY_LOOPS = 4
 MAX_PAUSE_MS = 400
-# How long after a process was stopped the next one is. Several can be stopped at a time.
+# How long after some processes were stopped the next ones are, one for each part. Earlier ones may be stopped still.
 NEXT_PAUSE_S = 0.05
 # Marks the processes of a run: programs that leave their parent keep the environment.
 MARK = "FLAKY_RUN"
-PROCESSES = 2 * (os.cpu_count() or 1)
 # A loop ends when its parent is gone, however the parent ended.
 LOOP = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 
@@ -37,7 +36,9 @@ LOOP = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20, metavar="N", help="how often each part runs (20)")
-    parser.add_argument("--busy", type=int, default=BUSY_LOOPS, metavar="N", help=f"busy loops ({BUSY_LOOPS})")
+    parser.add_argument(
+        "--at-once", type=int, default=LANES, metavar="N", help=f"how many parts and busy loops compete ({LANES})"
+    )
     parser.add_argument(
         "--pause-ms", type=int, default=MAX_PAUSE_MS, metavar="MS", help=f"longest pause ({MAX_PAUSE_MS})"
     )
@@ -45,13 +46,14 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
-    failed: Counter[str] = Counter()
     names = arguments.parts or [name for name in PARTS if name != "check"]
-    with busy_loops(arguments.busy):
-        for name in names:
-            failed += run_often(name, arguments.runs, arguments.pause_ms / 1000)
+    mark = f"{MARK}={uuid.uuid4()}"
+    with environment_of_a_run() as environment, pauses(mark, arguments.pause_ms / 1000, arguments.at_once):
+        environment = {**environment, MARK: mark.partition("=")[2]}
+        commands = {name: without_coverage(PARTS[name]) for name in names}
+        failed = run_side_by_side(commands, arguments.at_once, arguments.runs, environment)
     print(
-        f"== {arguments.runs} run(s) of {', '.join(names)} beside {arguments.busy} busy loops,"
+        f"== {arguments.runs} run(s) of {', '.join(names)}; {arguments.at_once} parts or busy loops at a time,"
         f" with pauses of up to {arguments.pause_ms} ms"
     )
     for test, count in failed.most_common():
@@ -60,48 +62,53 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run_often(name: str, runs: int, max_pause_s: float) -> Counter[str]:
-    """Run one part `runs` times; keep the output of each failed run."""
+def run_side_by_side(
+    commands: Mapping[str, Sequence[str]], at_once: int, runs: int, environment: Mapping[str, str], logs: Path = LOGS
+) -> Counter[str]:
+    """Run each part `runs` times, `at_once` parts at a time; compute in the place of parts that are missing."""
+    logs.mkdir(exist_ok=True)
+    ended = threading.Event()
+    with ThreadPoolExecutor(at_once) as lanes:
+        parts = [lanes.submit(run_often, name, command, runs, environment, logs) for name, command in commands.items()]
+        for _ in range(at_once):
+            lanes.submit(compute, ended)  # begins when no part needs the lane
+        try:
+            return sum((part.result() for part in parts), Counter())
+        finally:
+            ended.set()
+
+
+def run_often(name: str, command: Sequence[str], runs: int, environment: Mapping[str, str], logs: Path) -> Counter[str]:
+    """Run one part `runs` times; keep the output of each failed run, and count the tests that failed."""
     failed: Counter[str] = Counter()
-    LOGS.mkdir(exist_ok=True)
     for number in range(1, runs + 1):
-        mark = f"{MARK}={uuid.uuid4()}"
-        with environment_of_a_run() as environment, pauses(mark, max_pause_s):
-            result = run(name, in_parallel(PARTS[name]), {**environment, MARK: mark.partition("=")[2]})
+        result = run(name, command, environment)
         print(
             f"{name} {number} of {runs}: {result.seconds:.0f} s, {'ok' if result.code == 0 else 'FAILED'}", flush=True
         )
         if result.code:
-            (LOGS / f"flaky-{name}-{number}.log").write_text(result.output, "utf-8")
+            (logs / f"flaky-{name}-{number}.log").write_text(result.output, "utf-8")
             failed.update(result.failures())
     return failed
 
 
-def in_parallel(command: Sequence[str]) -> list[str]:
-    """Return the command with twice as many pytest processes as cores; leave alone what is not pytest."""
-    if command[0] != str(BIN / "pytest"):
-        return list(command)
-    plain = [word for word in command if not word.startswith("--cov")]
-    return [*plain, "-n", str(PROCESSES)] if "-n" not in plain else plain
+def without_coverage(command: Sequence[str]) -> list[str]:
+    """Return the command of a part without what only a report needs."""
+    return [word for word in command if not word.startswith("--cov")]
+
+
+def compute(ended: threading.Event) -> None:
+    """Keep a process computing until `ended` is set."""
+    with subprocess.Popen([sys.executable, "-c", LOOP], cwd=ROOT) as loop:
+        ended.wait()
+        loop.kill()
 
 
 @contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    """Keep `count` processes computing until the block ends."""
-    loops = [subprocess.Popen([sys.executable, "-c", LOOP], cwd=ROOT) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for each in loops:
-            each.kill()
-            each.wait()
-
-
-@contextmanager
-def pauses(mark: str, max_pause_s: float) -> Iterator[None]:
-    """Until the block ends, stop random processes that have `mark` in their environment, each for a short time."""
+def pauses(mark: str, max_pause_s: float, at_once: int = 1) -> Iterator[None]:
+    """Until the block ends, stop random processes that have `mark` in their environment, `at_once`, each for a short time."""
     ended = threading.Event()
-    thread = threading.Thread(target=_pause_processes, args=(mark.encode(), max_pause_s, ended))
+    thread = threading.Thread(target=_pause_processes, args=(mark.encode(), max_pause_s, at_once, ended))
     if max_pause_s > 0:
         thread.start()
     try:
@@ -112,13 +119,12 @@ def pauses(mark: str, max_pause_s: float) -> Iterator[None]:
             thread.join()
 
 
-def _pause_processes(mark: bytes, max_pause_s: float, ended: threading.Event) -> None:
+def _pause_processes(mark: bytes, max_pause_s: float, at_once: int, ended: threading.Event) -> None:
     choose = random.Random()
     while not ended.wait(NEXT_PAUSE_S):
-        if processes := marked_processes(mark):
-            threading.Thread(
-                target=_pause, args=(choose.choice(processes), choose.uniform(0, max_pause_s), ended)
-            ).start()
+        processes = marked_processes(mark)
+        for process_id in choose.sample(processes, min(at_once, len(processes))):
+            threading.Thread(target=_pause, args=(process_id, choose.uniform(0, max_pause_s), ended)).start()
 
 
 def _pause(process_id: int, seconds: float, ended: threading.Event) -> None:

@@ -7,9 +7,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from scripts.flaky import PROCESSES, in_parallel, marked_processes, pauses
+from scripts.flaky import marked_processes, pauses, run_side_by_side, without_coverage
 from scripts.test_parts import (
-    BIN,
     PARTS,
     QUICK,
     WITHOUT_TOOLS,
@@ -59,11 +58,28 @@ def test_a_part_ends_with_one_line() -> None:
     assert Result("check", 1.0, 0, "").line() == "check, 1 s, 0 s of CPU, ok: "
 
 
-def test_flaky_runs_use_twice_as_many_processes_as_cores() -> None:
-    """Parts that are not pytest, and parts that choose their own number of processes, stay as they are."""
-    assert in_parallel(PARTS["guest"])[-2:] == ["-n", str(PROCESSES)]
-    assert in_parallel(PARTS["chaos"]) == PARTS["chaos"]
-    assert in_parallel(PARTS["bench"])[0] == str(BIN / "python")
+def test_flaky_runs_report_no_coverage() -> None:
+    """A part is repeated with the same command but for that."""
+    assert without_coverage(PARTS["core"]) == without_coverage(QUICK["core"]) == QUICK["core"]
+    assert without_coverage(PARTS["kvm"]) == PARTS["kvm"]
+
+
+def test_flaky_runs_parts_side_by_side(tmp_path: Path) -> None:
+    """Each part waits for the other one in its first run. The one that fails is counted once for each run."""
+    meet = 'touch "$FOLDER/$0"; until [ -e "$FOLDER/a" ] && [ -e "$FOLDER/b" ]; do sleep 0.02; done; exit $1'
+    commands = {"a": ["sh", "-c", meet, "a", "0"], "b": ["sh", "-c", meet, "b", "1"]}
+    failed = run_side_by_side(commands, 2, 2, {**os.environ, "FOLDER": str(tmp_path)}, tmp_path / "logs")
+    assert failed == {"part b": 2}
+    assert sorted(log.name for log in (tmp_path / "logs").iterdir()) == ["flaky-b-1.log", "flaky-b-2.log"]
+
+
+def test_a_busy_loop_computes_in_the_place_of_a_missing_part(tmp_path: Path) -> None:
+    """One part has three places: it sees two busy loops, and they end with it."""
+    loops = "pgrep --count --full --parent $PPID '[o]s.getppid'"
+    see_two = f'until [ "$({loops})" = 2 ]; do sleep 0.02; done'
+    assert run_side_by_side({"a": ["sh", "-c", see_two]}, 3, 1, os.environ, tmp_path / "logs") == {}
+    left = subprocess.run(["pgrep", "--parent", str(os.getpid()), "--full", "[o]s.getppid"], check=False)
+    assert left.returncode == 1
 
 
 def test_the_quick_parts_are_parts() -> None:
