@@ -27,6 +27,7 @@ from scripts.test_parts import LANES, LOGS, PARTS, ROOT, environment_of_a_run, r
 MAX_PAUSE_MS = 400
 # How long after some processes were stopped the next ones are, one for each part. Earlier ones may be stopped still.
 NEXT_PAUSE_S = 0.05
+MAX_PAUSED = 64
 # Marks the processes of a run: programs that leave their parent keep the environment.
 MARK = "FLAKY_RUN"
 # A loop ends when its parent is gone, however the parent ended.
@@ -121,19 +122,28 @@ def pauses(mark: str, max_pause_s: float, at_once: int = 1) -> Iterator[None]:
 
 def _pause_processes(mark: bytes, max_pause_s: float, at_once: int, ended: threading.Event) -> None:
     choose = random.Random()
-    while not ended.wait(NEXT_PAUSE_S):
-        processes = marked_processes(mark)
-        for process_id in choose.sample(processes, min(at_once, len(processes))):
-            threading.Thread(target=_pause, args=(process_id, choose.uniform(0, max_pause_s), ended)).start()
+    with ThreadPoolExecutor(MAX_PAUSED) as paused:
+        while not ended.wait(NEXT_PAUSE_S):
+            processes = marked_processes(mark)
+            for process_id in choose.sample(processes, min(at_once, len(processes))):
+                paused.submit(_pause, process_id, choose.uniform(0, max_pause_s), ended)
 
 
 def _pause(process_id: int, seconds: float, ended: threading.Event) -> None:
     try:
         os.kill(process_id, signal.SIGSTOP)
         ended.wait(seconds)
-        os.kill(process_id, signal.SIGCONT)
-    except ProcessLookupError:
+        if not stopped_twice(process_id):
+            os.kill(process_id, signal.SIGCONT)
+    except (ProcessLookupError, FileNotFoundError):
         pass  # it has ended
+
+
+def stopped_twice(process_id: int) -> bool:
+    """Whether a process that is stopped was stopped once more, by a test that wants it frozen: that SIGSTOP is still pending."""
+    status = Path(f"/proc/{process_id}/status").read_text("utf-8", "replace")
+    pending = int(status.partition("\nShdPnd:")[2].split()[0], 16)
+    return bool(pending & 1 << signal.SIGSTOP - 1)
 
 
 def marked_processes(mark: bytes) -> list[int]:

@@ -115,6 +115,24 @@ def test_pauses_stop_only_the_processes_of_a_run_and_let_them_go_on() -> None:
             with pauses(mark, max_pause_s=PATIENCE_S):
                 until(lambda: " T " in stat.read_text())
                 assert marked_processes(mark.encode()) == []
+            assert " T " not in stat.read_text()
+        finally:
+            process.kill()
+
+
+def test_a_process_that_a_test_froze_stays_frozen() -> None:
+    """The end of a pause does not continue a process that was stopped again during the pause."""
+    mark = f"FLAKY_RUN={uuid.uuid4()}"
+    environment = {**os.environ, "FLAKY_RUN": mark.partition("=")[2]}
+    with subprocess.Popen(["sleep", "600"], env=environment) as process:
+        stat = Path(f"/proc/{process.pid}/stat")
+        try:
+            until(lambda: marked_processes(mark.encode()) == [process.pid])
+            with pauses(mark, max_pause_s=PATIENCE_S):
+                until(lambda: " T " in stat.read_text())
+                process.send_signal(signal.SIGSTOP)
+            assert " T " in stat.read_text()
+            process.send_signal(signal.SIGCONT)
             until(lambda: " S " in stat.read_text())
         finally:
             process.kill()
