@@ -19,9 +19,10 @@ from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import http
 from forewarn.guest.handlers.http import Spec
 from forewarn.guest.handlers.http_registrar import Expectation
+from forewarn.guest.steps import Run
 from tests.integration.handlers.agent_process import fast_run, new_run, recorded_timeouts_s
 from tests.integration.handlers.agent_with_endpoint import agent_with_endpoint
-from tests.support.fake_endpoint import http_server, respond
+from tests.support.fake_endpoint import StepTime, event, http_server, respond
 
 ROOT = Path(__file__).parents[3]
 MEMBER = "/api/pools/web/members/web-0"
@@ -209,6 +210,22 @@ def test_an_inconclusive_answer_means_neither_in_nor_out(registrar: Registrar, s
     with pytest.raises(StepFailed, match=message):
         http.recover(spec, fast_run(before="in"))
     assert registrar.changes == []
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("408", "was answered 408"), ("404", "answers 404, not 200")])
+def test_a_check_that_the_end_of_the_step_cuts_short_says_nothing(registrar: Registrar, mode: str, reason: str) -> None:
+    """The step fails with what the registrar answered before, and not with the answer that did not come in time."""
+    registrar.mode = mode
+
+    def hang_in_the_end() -> None:
+        if run.left_s() < 2 * http.RETRY_S:
+            registrar.mode = "hang"
+
+    announced, time = event(NotBefore="soon"), StepTime(rate=10)
+    run = Run(step="one", phase="prepare", event=announced, share_s=10, time=time, poll=hang_in_the_end)
+    with pytest.raises(StepFailed, match=f"{reason}$"):
+        http.prepare(spec_of(registrar.url), run)
+    assert registrar.mode == "hang"
 
 
 @pytest.mark.parametrize("status", ["302", "403", "409"])

@@ -5,10 +5,10 @@ The response to the changing request is not enough: `verify` must be met. What w
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from forewarn.guest.config_values import check_keys, text
-from forewarn.guest.errors import StepFailed
+from forewarn.guest.errors import OutOfTime, StepFailed, Unanswered
 from forewarn.guest.handlers.http_registrar import (
     Change,
     Expectation,
@@ -17,7 +17,7 @@ from forewarn.guest.handlers.http_registrar import (
     read_headers,
     without_query,
 )
-from forewarn.guest.steps import Condition, Run
+from forewarn.guest.steps import Run
 
 # An interrupted recover runs again: it leaves what is undone already.
 UNDOES_AGAIN = True
@@ -27,6 +27,9 @@ POLL_S = 0.2
 # The pause before a request that was not answered, or answered with "try later", is repeated.
 RETRY_S = 1.0
 IN, OUT = "in", "out"
+
+# Returns whether it is met (None: the response says neither) and what differs; raises StepFailed without a usable response.
+Check = Callable[[], Tuple[Optional[bool], str]]
 
 
 class Spec(NamedTuple):
@@ -85,10 +88,11 @@ def recover(spec: Spec, run: Run) -> None:
 def _is_out(spec: Spec, run: Run) -> bool:
     """Return whether the machine is out; ask until the registrar gives a conclusive response."""
     results: List[bool] = []
+    check = _keeping_the_reason(lambda: _check_expectation(spec, spec.verify, run), run)
 
     def is_known() -> Tuple[bool, str]:
         try:
-            met, difference = _check_expectation(spec, spec.verify, run)
+            met, difference = check()
         except StepFailed as error:
             return False, str(error)
         results.extend([] if met is None else [met])
@@ -106,9 +110,10 @@ def _is_in(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
     return met is False, difference or f"{without_query(spec.verify.url)} still says that it is out"
 
 
-def _change_until(spec: Spec, request: Change, is_done: Condition, run: Run) -> None:
+def _change_until(spec: Spec, request: Change, is_done: Check, run: Run) -> None:
     """Check until it is done; send the request until it succeeds once; try again without a response."""
     accepted = False
+    check = _keeping_the_reason(is_done, run)
 
     def not_yet(why: str) -> Tuple[bool, str]:
         if run.left_s() > 2 * RETRY_S:
@@ -118,7 +123,7 @@ def _change_until(spec: Spec, request: Change, is_done: Condition, run: Run) -> 
     def act() -> Tuple[bool, str]:
         nonlocal accepted
         try:
-            met, difference = is_done()
+            met, difference = check()
         except StepFailed as error:
             return not_yet(str(error))
         if met or accepted:
@@ -128,6 +133,25 @@ def _change_until(spec: Spec, request: Change, is_done: Condition, run: Run) -> 
         return act() if accepted else not_yet(why)
 
     run.require(act, POLL_S)
+
+
+def _keeping_the_reason(check: Check, run: Run) -> Check:
+    """Return `check`, which repeats what it found before if the end of the step left no time for a response."""
+    before: Union[Tuple[Optional[bool], str], StepFailed, None] = None
+
+    def checked() -> Tuple[Optional[bool], str]:
+        nonlocal before
+        cut_short = run.left_s() < RESPONSE_WITHIN_S
+        try:
+            before = check()
+        except StepFailed as error:
+            if before is None or not (cut_short and isinstance(error, (OutOfTime, Unanswered))):
+                before = error
+        if isinstance(before, StepFailed):
+            raise before
+        return before
+
+    return checked
 
 
 def _check_expectation(spec: Spec, expected: Expectation, run: Run) -> Tuple[Optional[bool], str]:

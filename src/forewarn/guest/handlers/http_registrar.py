@@ -11,7 +11,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.config_values import check_keys, count, one_of, read_secret_file, text
-from forewarn.guest.errors import ConfigError, EndpointError, StepFailed
+from forewarn.guest.errors import ConfigError, EndpointError, StepFailed, Unanswered
 from forewarn.guest.transport import Response, request_once
 
 METHODS = ("PUT", "POST", "DELETE", "PATCH")
@@ -59,7 +59,7 @@ class Expectation(NamedTuple):
         try:
             answer = _request("GET", self.url, headers, "", timeout_s)
         except EndpointError as error:
-            raise StepFailed(f"GET {without_query(self.url)}: {error}") from None
+            raise Unanswered(f"GET {without_query(self.url)}: {error}") from None
         if answer.status != self.status:
             if answer.status not in _CONCLUSIVE:
                 raise StepFailed(f"GET {without_query(self.url)} was answered {answer.status}")
