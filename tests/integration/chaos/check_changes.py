@@ -107,13 +107,13 @@ class ChangeChecks:
         return any(since <= end and until >= begin for since, until in zip([0.0, *moments[1::2]], begins, strict=False))
 
     def _started_meanwhile(self, pause: Request, maintenance: str) -> Iterator[str]:
-        """After the answer none of its events starts until an operator may have resumed it."""
+        """After the answer none of its events starts until an operator may have resumed it, by the time of a node."""
         resumes = [
             r.begin_s
             for r in self._requests["resume maintenance", maintenance]
             if not r.refused and r.end_s > pause.begin_s
         ]
-        until = self.history.at(min(resumes, default=float("inf")))
+        until = self.history.at(min(resumes, default=float("inf"))) - BEHIND_S
         for event in self.history.events:
             started = event.started_at if event.maintenance == maintenance else None
             if started is not None and self.history.at(pause.end_s) < started < until:

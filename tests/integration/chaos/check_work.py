@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from tests.integration.chaos.check_changes import BEHIND_S
 from tests.integration.chaos.check_documents import DocumentChecks, stage
 from tests.integration.chaos.history import Event, History
 
@@ -76,17 +77,17 @@ class WorkChecks:
         """Whether it started early, by the audit, by the command's records, or by what guests saw."""
         if event.not_before_at is None:
             return False
-        moments = [worked.at for worked in self.history.worked if worked.order == event.id]
-        moments += self._noted["event started", event.id]
-        moments += [
-            self.history.at(poll.end_s)
+        # When it started, and until when an approval of it may have been sent by then: the audit has the time of a node.
+        starts = [(at, at + BEHIND_S) for at in self._noted["event started", event.id]]
+        starts += [(worked.at, worked.at) for worked in self.history.worked if worked.order == event.id]
+        starts += [
+            (self.history.at(poll.end_s), self.history.at(poll.end_s))
             for poll in self._documents.polls
             if poll.scope == event.scope
             and (shown := self._documents.shown(poll).get(event.id)) is not None
             and shown["EventStatus"] == "Started"
         ]
-        first = min(moments, default=event.not_before_at)
-        return first < event.not_before_at and not self._had_go(event, first)
+        return any(at < event.not_before_at and not self._had_go(event, by) for at, by in starts)
 
     def _had_go(self, event: Event, by: float) -> bool:
         """Whether the approvals that may have been given by then suffice."""
