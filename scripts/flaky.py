@@ -25,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from scripts.test_parts import LANES, LOGS, PARTS, ROOT, environment_of_a_run, run
 
 MAX_PAUSE_MS = 400
-# How long after some processes were stopped the next ones are, one for each part. Earlier ones may be stopped still.
+# Every so often one of so many processes is stopped, at least one: each stands still for about a tenth of the time.
 NEXT_PAUSE_S = 0.05
+ONE_OF = 32
 MAX_PAUSED = 64
 # Marks the processes of a run: programs that leave their parent keep the environment.
 MARK = "FLAKY_RUN"
@@ -48,8 +49,9 @@ def main() -> int:
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     names = arguments.parts or [name for name in PARTS if name != "check"]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is stopped must be continued
     mark = f"{MARK}={uuid.uuid4()}"
-    with environment_of_a_run() as environment, pauses(mark, arguments.pause_ms / 1000, arguments.at_once):
+    with environment_of_a_run() as environment, pauses(mark, arguments.pause_ms / 1000):
         environment = {**environment, MARK: mark.partition("=")[2]}
         commands = {name: without_coverage(PARTS[name]) for name in names}
         failed = run_side_by_side(commands, arguments.at_once, arguments.runs, environment)
@@ -70,7 +72,9 @@ def run_side_by_side(
     logs.mkdir(exist_ok=True)
     ended = threading.Event()
     with ThreadPoolExecutor(at_once) as lanes:
-        parts = [lanes.submit(run_often, name, command, runs, environment, logs) for name, command in commands.items()]
+        parts = [
+            lanes.submit(run_often, name, command, runs, environment, logs, ended) for name, command in commands.items()
+        ]
         for _ in range(at_once):
             lanes.submit(compute, ended)  # begins when no part needs the lane
         try:
@@ -79,10 +83,19 @@ def run_side_by_side(
             ended.set()
 
 
-def run_often(name: str, command: Sequence[str], runs: int, environment: Mapping[str, str], logs: Path) -> Counter[str]:
+def run_often(
+    name: str,
+    command: Sequence[str],
+    runs: int,
+    environment: Mapping[str, str],
+    logs: Path,
+    interrupted: threading.Event,
+) -> Counter[str]:
     """Run one part `runs` times; keep the output of each failed run, and count the tests that failed."""
     failed: Counter[str] = Counter()
     for number in range(1, runs + 1):
+        if interrupted.is_set():
+            break
         result = run(name, command, environment)
         print(
             f"{name} {number} of {runs}: {result.seconds:.0f} s, {'ok' if result.code == 0 else 'FAILED'}", flush=True
@@ -106,10 +119,10 @@ def compute(ended: threading.Event) -> None:
 
 
 @contextmanager
-def pauses(mark: str, max_pause_s: float, at_once: int = 1) -> Iterator[None]:
-    """Until the block ends, stop random processes that have `mark` in their environment, `at_once`, each for a short time."""
+def pauses(mark: str, max_pause_s: float) -> Iterator[None]:
+    """Until the block ends, stop random processes that have `mark` in their environment, each for a short time."""
     ended = threading.Event()
-    thread = threading.Thread(target=_pause_processes, args=(mark.encode(), max_pause_s, at_once, ended))
+    thread = threading.Thread(target=_pause_processes, args=(mark.encode(), max_pause_s, ended))
     if max_pause_s > 0:
         thread.start()
     try:
@@ -120,12 +133,12 @@ def pauses(mark: str, max_pause_s: float, at_once: int = 1) -> Iterator[None]:
             thread.join()
 
 
-def _pause_processes(mark: bytes, max_pause_s: float, at_once: int, ended: threading.Event) -> None:
+def _pause_processes(mark: bytes, max_pause_s: float, ended: threading.Event) -> None:
     choose = random.Random()
     with ThreadPoolExecutor(MAX_PAUSED) as paused:
         while not ended.wait(NEXT_PAUSE_S):
             processes = marked_processes(mark)
-            for process_id in choose.sample(processes, min(at_once, len(processes))):
+            for process_id in choose.sample(processes, -(-len(processes) // ONE_OF)):
                 paused.submit(_pause, process_id, choose.uniform(0, max_pause_s), ended)
 
 
