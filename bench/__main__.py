@@ -56,6 +56,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Verdict]]] = {
 def main() -> int:
     names, size = _arguments()
     logging.disable(logging.WARNING)
+    print(f"Python {sys.version}")  # the same version differs by a fifth with how it was compiled
     verdicts: list[Verdict] = []
     for name in names:
         with tempfile.TemporaryDirectory(prefix="forewarn-bench-", dir=OUT) as folder:

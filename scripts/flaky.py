@@ -17,8 +17,9 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -49,8 +50,14 @@ def main() -> int:
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     names = arguments.parts or [name for name in PARTS if name != "check"]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is stopped must be continued
     mark = f"{MARK}={uuid.uuid4()}"
+
+    def end(*_: object) -> NoReturn:
+        for process_id in marked_processes(mark.encode()):
+            os.kill(process_id, signal.SIGKILL)
+        sys.exit(143)  # not at once: what is stopped is continued first
+
+    signal.signal(signal.SIGTERM, end)
     with environment_of_a_run() as environment, pauses(mark, arguments.pause_ms / 1000):
         environment = {**environment, MARK: mark.partition("=")[2]}
         commands = {name: without_coverage(PARTS[name]) for name in names}
@@ -135,28 +142,30 @@ def pauses(mark: str, max_pause_s: float) -> Iterator[None]:
 
 def _pause_processes(mark: bytes, max_pause_s: float, ended: threading.Event) -> None:
     choose = random.Random()
-    with ThreadPoolExecutor(MAX_PAUSED) as paused:
+    stopped: set[int] = set()  # by us: a process on a busy machine may take a while to stop
+
+    def pause(process_id: int) -> None:
+        with suppress(ProcessLookupError, FileNotFoundError):  # it has ended
+            os.kill(process_id, signal.SIGSTOP)
+            ended.wait(choose.uniform(0, max_pause_s))
+            if not stopped_twice(process_id):
+                os.kill(process_id, signal.SIGCONT)
+        stopped.discard(process_id)
+
+    with ThreadPoolExecutor(MAX_PAUSED) as pool:
         while not ended.wait(NEXT_PAUSE_S):
-            processes = marked_processes(mark)
+            processes = [each for each in marked_processes(mark) if each not in stopped]
             for process_id in choose.sample(processes, -(-len(processes) // ONE_OF)):
-                paused.submit(_pause, process_id, choose.uniform(0, max_pause_s), ended)
-
-
-def _pause(process_id: int, seconds: float, ended: threading.Event) -> None:
-    try:
-        os.kill(process_id, signal.SIGSTOP)
-        ended.wait(seconds)
-        if not stopped_twice(process_id):
-            os.kill(process_id, signal.SIGCONT)
-    except (ProcessLookupError, FileNotFoundError):
-        pass  # it has ended
+                stopped.add(process_id)
+                pool.submit(pause, process_id)
 
 
 def stopped_twice(process_id: int) -> bool:
-    """Whether a process that is stopped was stopped once more, by a test that wants it frozen: that SIGSTOP is still pending."""
-    status = Path(f"/proc/{process_id}/status").read_text("utf-8", "replace")
-    pending = int(status.partition("\nShdPnd:")[2].split()[0], 16)
-    return bool(pending & 1 << signal.SIGSTOP - 1)
+    """Whether a process was stopped again while it was stopped, by a test that wants it frozen: that SIGSTOP is still pending."""
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{process_id}/status").read_text("utf-8", "replace").splitlines()
+    )
+    return "T" in status["State"] and bool(int(status["ShdPnd"], 16) & 1 << signal.SIGSTOP - 1)
 
 
 def marked_processes(mark: bytes) -> list[int]:

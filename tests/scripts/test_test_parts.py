@@ -3,7 +3,9 @@
 import os
 import signal
 import subprocess
+import time
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,22 @@ def test_a_process_that_a_test_froze_stays_frozen() -> None:
             until(lambda: " S " in stat.read_text())
         finally:
             process.kill()
+
+
+def test_no_pause_leaves_a_process_stopped() -> None:
+    """Many short pauses of few processes, which do not find the time to stop before the next one: afterwards all go on."""
+    mark = f"FLAKY_RUN={uuid.uuid4()}"
+    environment = {**os.environ, "FLAKY_RUN": mark.partition("=")[2]}
+    with ExitStack() as stack:
+        busy = [
+            stack.enter_context(subprocess.Popen(["sh", "-c", "while :; do :; done"], env=environment)) for _ in "1234"
+        ]
+        for each in busy:
+            stack.callback(each.kill)
+        until(lambda: len(marked_processes(mark.encode())) == len(busy))
+        with pauses(mark, max_pause_s=0.01):
+            time.sleep(1.0)
+        assert sorted(marked_processes(mark.encode())) == sorted(each.pid for each in busy)
 
 
 def test_what_parts_share_is_gone_after_the_run(tmp_path: Path) -> None:
