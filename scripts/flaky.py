@@ -1,9 +1,9 @@
 """Run parts of the tests again and again on a machine made slow, and report which tests failed how often.
 
 `make flaky N=20` runs every part twenty times; `make flaky N=20 PART="guest nodes"` only these. Five parts run at a time and
-are each other's load; where fewer parts are left, busy loops take their place. Besides, one process of each part after
-another is stopped for up to `--pause-ms` and then continued. A busy machine does the same, but seldom at the moment that
-shows a race.
+are each other's load; where fewer parts are left, busy loops take their place. Besides, random processes of the parts are
+stopped, each for up to `--pause-ms`, so that each stands still for about a tenth of the time. A busy machine does the same,
+but seldom at the moment that shows a race.
 """
 
 import argparse
@@ -19,16 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from scripts.test_parts import LANES, LOGS, PARTS, ROOT, environment_of_a_run, run
 
 MAX_PAUSE_MS = 400
-# Every so often one of so many processes is stopped, at least one: each stands still for about a tenth of the time.
-NEXT_PAUSE_S = 0.05
-ONE_OF = 32
+# How much of the time each process stands still, and how often it is decided which ones to stop.
+STILL_SHARE = 0.1
+EVERY_S = 0.05
 MAX_PAUSED = 64
 # Marks the processes of a run: programs that leave their parent keep the environment.
 MARK = "FLAKY_RUN"
@@ -50,14 +49,8 @@ def main() -> int:
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     names = arguments.parts or [name for name in PARTS if name != "check"]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # after the runs under way, and nothing stays stopped
     mark = f"{MARK}={uuid.uuid4()}"
-
-    def end(*_: object) -> NoReturn:
-        for process_id in marked_processes(mark.encode()):
-            os.kill(process_id, signal.SIGKILL)
-        sys.exit(143)  # not at once: what is stopped is continued first
-
-    signal.signal(signal.SIGTERM, end)
     with environment_of_a_run() as environment, pauses(mark, arguments.pause_ms / 1000):
         environment = {**environment, MARK: mark.partition("=")[2]}
         commands = {name: without_coverage(PARTS[name]) for name in names}
@@ -126,10 +119,10 @@ def compute(ended: threading.Event) -> None:
 
 
 @contextmanager
-def pauses(mark: str, max_pause_s: float) -> Iterator[None]:
-    """Until the block ends, stop random processes that have `mark` in their environment, each for a short time."""
+def pauses(mark: str, max_pause_s: float, still_share: float = STILL_SHARE) -> Iterator[None]:
+    """Until the block ends, stop each process that has `mark` in its environment now and then, for a random time."""
     ended = threading.Event()
-    thread = threading.Thread(target=_pause_processes, args=(mark.encode(), max_pause_s, ended))
+    thread = threading.Thread(target=_pause_processes, args=(mark.encode(), max_pause_s, still_share, ended))
     if max_pause_s > 0:
         thread.start()
     try:
@@ -140,8 +133,9 @@ def pauses(mark: str, max_pause_s: float) -> Iterator[None]:
             thread.join()
 
 
-def _pause_processes(mark: bytes, max_pause_s: float, ended: threading.Event) -> None:
+def _pause_processes(mark: bytes, max_pause_s: float, still_share: float, ended: threading.Event) -> None:
     choose = random.Random()
+    running_s = max_pause_s / 2 * (1 - still_share) / still_share  # on average, between two pauses of a process
     stopped: set[int] = set()  # by us: a process on a busy machine may take a while to stop
 
     def pause(process_id: int) -> None:
@@ -153,11 +147,11 @@ def _pause_processes(mark: bytes, max_pause_s: float, ended: threading.Event) ->
         stopped.discard(process_id)
 
     with ThreadPoolExecutor(MAX_PAUSED) as pool:
-        while not ended.wait(NEXT_PAUSE_S):
-            processes = [each for each in marked_processes(mark) if each not in stopped]
-            for process_id in choose.sample(processes, -(-len(processes) // ONE_OF)):
-                stopped.add(process_id)
-                pool.submit(pause, process_id)
+        while not ended.wait(EVERY_S):
+            for process_id in marked_processes(mark):
+                if process_id not in stopped and choose.random() < EVERY_S / running_s:
+                    stopped.add(process_id)
+                    pool.submit(pause, process_id)
 
 
 def stopped_twice(process_id: int) -> bool:

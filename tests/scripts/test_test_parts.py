@@ -114,7 +114,7 @@ def test_pauses_stop_only_the_processes_of_a_run_and_let_them_go_on() -> None:
         stat = Path(f"/proc/{process.pid}/stat")
         try:
             until(lambda: marked_processes(mark.encode()) == [process.pid])
-            with pauses(mark, max_pause_s=PATIENCE_S):
+            with pauses(mark, max_pause_s=PATIENCE_S, still_share=0.999):
                 until(lambda: " T " in stat.read_text())
                 assert marked_processes(mark.encode()) == []
             assert " T " not in stat.read_text()
@@ -130,7 +130,7 @@ def test_a_process_that_a_test_froze_stays_frozen() -> None:
         stat = Path(f"/proc/{process.pid}/stat")
         try:
             until(lambda: marked_processes(mark.encode()) == [process.pid])
-            with pauses(mark, max_pause_s=PATIENCE_S):
+            with pauses(mark, max_pause_s=PATIENCE_S, still_share=0.999):
                 until(lambda: " T " in stat.read_text())
                 process.send_signal(signal.SIGSTOP)
             assert " T " in stat.read_text()
@@ -151,7 +151,7 @@ def test_no_pause_leaves_a_process_stopped() -> None:
         for each in busy:
             stack.callback(each.kill)
         until(lambda: len(marked_processes(mark.encode())) == len(busy))
-        with pauses(mark, max_pause_s=0.01):
+        with pauses(mark, max_pause_s=0.01, still_share=0.9):
             time.sleep(1.0)
         assert sorted(marked_processes(mark.encode())) == sorted(each.pid for each in busy)
 
