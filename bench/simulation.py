@@ -20,13 +20,15 @@ RECORDS = 40_000
 ROUNDS = 5
 # Twice what this bench measured before the work on the speed of the core and the simulation. The command used one core then.
 GOAL = 2.4
+# A seed in one process: a little more than before that work, so that more cores do not hide a slower simulation.
+CPU_GOAL = 1.4
 
 
 def bare_loop() -> int:
-    """Make, sort and print records, as a seed does."""
-    found = [{"name": f"s{number % 97}", "value": (number * 7_919) % 1_000} for number in range(RECORDS)]
-    found.sort(key=lambda record: (record["value"], record["name"]))
-    return sum(len(f"{record['name']}: {record['value']}") for record in found)
+    """Make, sort and print records, as the simulation does most of the time."""
+    records = [{"at": number * 7919 % RECORDS, "name": f"machine-{number % 97}"} for number in range(RECORDS)]
+    records.sort(key=lambda record: (record["name"], record["at"]))
+    return sum(len(f"{record['name']} at {record['at']}") for record in records)
 
 
 def run_one_by_one(seeds: Iterable[int]) -> None:
@@ -68,4 +70,7 @@ def run(_: Path, size: Size) -> list[Verdict]:
         " interleaved rounds"
     )
     print_table(title, ["how", "a seed", "bare loop", "seeds in the time of a loop"], rows)
-    return [at_least("simulation seeds in the time of a bare loop,", loops.wall_s / command.wall_s, GOAL)]
+    return [
+        at_least("simulation seeds in the time of a bare loop,", loops.wall_s / command.wall_s, GOAL),
+        at_least("simulation seeds in the CPU time of a bare loop,", loops.cpu_s / one_process.cpu_s, CPU_GOAL),
+    ]
