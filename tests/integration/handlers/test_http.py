@@ -212,20 +212,43 @@ def test_an_inconclusive_answer_means_neither_in_nor_out(registrar: Registrar, s
     assert registrar.changes == []
 
 
+def hanging_in_the_end(registrar: Registrar, mode: str, share_s: float = 10.0, **kept: object) -> Run:
+    """Return a Run in whose last two seconds the registrar does not respond, or no longer in this mode."""
+
+    def hang() -> None:
+        if run.left_s() < 2 * http.RETRY_S:
+            registrar.mode = mode
+
+    announced, time = event(NotBefore="soon"), StepTime(rate=10)
+    run = Run(step="one", phase="prepare", event=announced, share_s=share_s, time=time, poll=hang, kept=kept)
+    return run
+
+
 @pytest.mark.parametrize(("mode", "reason"), [("408", "was answered 408"), ("404", "answers 404, not 200")])
 def test_a_check_that_the_end_of_the_step_cuts_short_says_nothing(registrar: Registrar, mode: str, reason: str) -> None:
     """The step fails with what the registrar answered before, and not with the answer that did not come in time."""
     registrar.mode = mode
-
-    def hang_in_the_end() -> None:
-        if run.left_s() < 2 * http.RETRY_S:
-            registrar.mode = "hang"
-
-    announced, time = event(NotBefore="soon"), StepTime(rate=10)
-    run = Run(step="one", phase="prepare", event=announced, share_s=10, time=time, poll=hang_in_the_end)
-    with pytest.raises(StepFailed, match=f"{reason}$"):
-        http.prepare(spec_of(registrar.url), run)
+    with pytest.raises(OutOfTime, match=f"{reason}$"):
+        http.prepare(spec_of(registrar.url), hanging_in_the_end(registrar, "hang"))
     assert registrar.mode == "hang"
+
+
+@pytest.mark.parametrize("mode", ["hang", "hang at GET"])
+def test_a_change_that_the_end_of_the_step_cuts_short(registrar: Registrar, mode: str) -> None:
+    """The registrar refused the change for now: that is the reason, whether the next request was a check or a change."""
+    registrar.hiccups = ["", "503"] * 20
+    with pytest.raises(OutOfTime, match=f"^PUT {registrar.url}{MEMBER} was answered 503$"):
+        http.prepare(spec_of(registrar.url), hanging_in_the_end(registrar, mode, before="in"))
+    assert registrar.mode == mode
+    assert registrar.state == "up"
+
+
+def test_no_change_is_requested_after_a_check_without_response(registrar: Registrar) -> None:
+    """An old response is no reason to change anything, and a registrar that cannot be reached is the reason of the failure."""
+    registrar.hiccups = ["", "503", *["close"] * 50]
+    with pytest.raises(OutOfTime, match="the answer broke off"):
+        http.prepare(spec_of(registrar.url), fast_run(before="in"))
+    assert len(registrar.changes) == 1
 
 
 @pytest.mark.parametrize("status", ["302", "403", "409"])

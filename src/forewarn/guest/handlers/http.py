@@ -5,7 +5,7 @@ The response to the changing request is not enough: `verify` must be met. What w
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypeVar
 
 from forewarn.guest.config_values import check_keys, text
 from forewarn.guest.errors import OutOfTime, StepFailed, Unanswered
@@ -17,7 +17,7 @@ from forewarn.guest.handlers.http_registrar import (
     read_headers,
     without_query,
 )
-from forewarn.guest.steps import Run
+from forewarn.guest.steps import Condition, Run
 
 # An interrupted recover runs again: it leaves what is undone already.
 UNDOES_AGAIN = True
@@ -28,8 +28,7 @@ POLL_S = 0.2
 RETRY_S = 1.0
 IN, OUT = "in", "out"
 
-# Returns whether it is met (None: the response says neither) and what differs; raises StepFailed without a usable response.
-Check = Callable[[], Tuple[Optional[bool], str]]
+T = TypeVar("T")
 
 
 class Spec(NamedTuple):
@@ -88,17 +87,18 @@ def recover(spec: Spec, run: Run) -> None:
 def _is_out(spec: Spec, run: Run) -> bool:
     """Return whether the machine is out; ask until the registrar gives a conclusive response."""
     results: List[bool] = []
-    check = _keeping_the_reason(lambda: _check_expectation(spec, spec.verify, run), run)
 
     def is_known() -> Tuple[bool, str]:
         try:
-            met, difference = check()
+            met, difference = _check_expectation(spec, spec.verify, run)
+        except OutOfTime:
+            raise
         except StepFailed as error:
             return False, str(error)
         results.extend([] if met is None else [met])
         return bool(results), difference
 
-    run.require(is_known, RETRY_S)
+    _require(is_known, RETRY_S, run)
     return results[0]
 
 
@@ -110,10 +110,9 @@ def _is_in(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
     return met is False, difference or f"{without_query(spec.verify.url)} still says that it is out"
 
 
-def _change_until(spec: Spec, request: Change, is_done: Check, run: Run) -> None:
+def _change_until(spec: Spec, request: Change, is_done: Condition, run: Run) -> None:
     """Check until it is done; send the request until it succeeds once; try again without a response."""
     accepted = False
-    check = _keeping_the_reason(is_done, run)
 
     def not_yet(why: str) -> Tuple[bool, str]:
         if run.left_s() > 2 * RETRY_S:
@@ -123,39 +122,51 @@ def _change_until(spec: Spec, request: Change, is_done: Check, run: Run) -> None
     def act() -> Tuple[bool, str]:
         nonlocal accepted
         try:
-            met, difference = check()
+            met, difference = is_done()
+        except OutOfTime:
+            raise
         except StepFailed as error:
             return not_yet(str(error))
         if met or accepted:
             return bool(met), f"the request succeeded, but {difference}"
-        why = request.send(_headers(spec), run.time_for(RESPONSE_WITHIN_S))
+        try:
+            why = _response(lambda within_s: request.send(_headers(spec), within_s), run)
+        except Unanswered as error:
+            why = str(error)
         accepted = not why
         return act() if accepted else not_yet(why)
 
-    run.require(act, POLL_S)
+    _require(act, POLL_S, run)
 
 
-def _keeping_the_reason(check: Check, run: Run) -> Check:
-    """Return `check`, which repeats what it found before if the end of the step left no time for a response."""
-    before: Union[Tuple[Optional[bool], str], StepFailed, None] = None
+def _require(condition: Condition, every_s: float, run: Run) -> None:
+    """Check until the condition holds. Out of time in a check, the step fails with what was seen in the check before."""
+    seen = ""
 
     def checked() -> Tuple[Optional[bool], str]:
-        nonlocal before
-        cut_short = run.left_s() < RESPONSE_WITHIN_S
+        nonlocal seen
         try:
-            before = check()
-        except StepFailed as error:
-            if before is None or not (cut_short and isinstance(error, (OutOfTime, Unanswered))):
-                before = error
-        if isinstance(before, StepFailed):
-            raise before
-        return before
+            holds, seen = condition()
+        except OutOfTime as error:
+            raise OutOfTime(seen or str(error)) from None
+        return holds, seen
 
-    return checked
+    run.require(checked, every_s)
+
+
+def _response(request: Callable[[float], T], run: Run) -> T:
+    """Make a request and return its result; raise OutOfTime when the end of the step, and not the registrar, is to blame."""
+    within_s = run.time_for(RESPONSE_WITHIN_S)
+    try:
+        return request(within_s)
+    except Unanswered as error:
+        if within_s < RESPONSE_WITHIN_S:
+            raise OutOfTime(str(error)) from None
+        raise
 
 
 def _check_expectation(spec: Spec, expected: Expectation, run: Run) -> Tuple[Optional[bool], str]:
-    met, difference = expected.check(_headers(spec), run.time_for(RESPONSE_WITHIN_S))
+    met, difference = _response(lambda within_s: expected.check(_headers(spec), within_s), run)
     return met, f"{without_query(expected.url)} {difference}" if difference else ""
 
 

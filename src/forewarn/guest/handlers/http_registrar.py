@@ -11,7 +11,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
 from forewarn.guest.config_values import check_keys, count, one_of, read_secret_file, text
-from forewarn.guest.errors import ConfigError, EndpointError, StepFailed, Unanswered
+from forewarn.guest.errors import ConfigError, EndpointError, NoAnswer, StepFailed, Unanswered
 from forewarn.guest.transport import Response, request_once
 
 METHODS = ("PUT", "POST", "DELETE", "PATCH")
@@ -31,9 +31,14 @@ class Change(NamedTuple):
     body: str = ""
 
     def send(self, headers: Dict[str, str], timeout_s: float) -> str:
-        """Return "" on success, or why it is not known whether it was done; raise StepFailed when it was refused."""
+        """Return "" on success, or why it is not known whether it was done; raise StepFailed when it was refused.
+
+        Raises Unanswered when there is no response in time.
+        """
         try:
             status = _request(self.method, self.url, headers, self.body, timeout_s).status
+        except NoAnswer as error:
+            raise Unanswered(f"{self.method} {without_query(self.url)}: {error}") from None
         except EndpointError as error:
             return f"{self.method} {without_query(self.url)}: {error}"
         if 200 <= status < 300:
@@ -55,11 +60,16 @@ class Expectation(NamedTuple):
     contains: str = ""
 
     def check(self, headers: Dict[str, str], timeout_s: float) -> Tuple[Optional[bool], str]:
-        """Return whether the response is as expected (None: inconclusive) and what differs; StepFailed: there is none."""
+        """Return whether the response is as expected (None: inconclusive) and what differs.
+
+        Raises StepFailed without a usable response, and its subclass Unanswered when there is none in time.
+        """
         try:
             answer = _request("GET", self.url, headers, "", timeout_s)
-        except EndpointError as error:
+        except NoAnswer as error:
             raise Unanswered(f"GET {without_query(self.url)}: {error}") from None
+        except EndpointError as error:
+            raise StepFailed(f"GET {without_query(self.url)}: {error}") from None
         if answer.status != self.status:
             if answer.status not in _CONCLUSIVE:
                 raise StepFailed(f"GET {without_query(self.url)} was answered {answer.status}")
