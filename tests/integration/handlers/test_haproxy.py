@@ -264,8 +264,9 @@ def test_a_proxy_that_hangs_or_trickles_is_left_in_time(web: Pool, mode: str) ->
     with relay(proxy) as between:
         between.mode = mode
         for phase in (haproxy.prepare, haproxy.verify, haproxy.recover):
-            with recorded_timeouts_s() as given, pytest.raises(StepFailed):
+            with recorded_timeouts_s() as given, pytest.raises(StepFailed) as failed:
                 phase(spec_of(between.address), new_run(share_s=0.5, time=Time(), before={}))
+            assert given or "it ran out of time" in str(failed.value)
             assert all(each_s <= 0.5 for each_s in given)
     assert web.server_state(proxy).usable
 
