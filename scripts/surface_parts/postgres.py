@@ -3,11 +3,12 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.support.ports import reserved_port
 
 from scripts.surface_parts.checkout import until
 
@@ -65,12 +66,8 @@ def running(folder: Path) -> Iterator[Server]:
         user = pwd.getpwnam("postgres")
         os.chown(folder, user.pw_uid, user.pw_gid)
     run("initdb", "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
-    with socket.socket() as reserved:
-        # Bound without listening: nobody else is given the port, and PostgreSQL, which sets SO_REUSEADDR too, can listen on it.
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        with _started(folder, reserved.getsockname()[1]) as server:
-            yield server
+    with reserved_port() as reserved, _started(folder, reserved.getsockname()[1]) as server:
+        yield server
 
 
 @contextmanager

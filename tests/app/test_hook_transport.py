@@ -16,7 +16,7 @@ import pytest
 from forewarn.app.hook_transport import MAX_ERROR_CHARS, HttpTransport, retry_after_s
 from forewarn.core.hooks import AllowedTargets, entry_message, secret_text, signed_headers
 from forewarn.service.hook_sender import DeliveryFailed, Reply
-from tests.support.postgres_servers import reserved_port
+from tests.support.ports import reserved_port
 from tests.support.records import entry, hook
 from tests.support.webhook_receiver import receiving
 

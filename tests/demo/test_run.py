@@ -1,7 +1,9 @@
-"""The options of the demo, and its fleet."""
+"""The options of the demo, its fleet, and how long it waits for its agents."""
 
+import logging
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from forewarn.core.errors import InvalidSettings
 from forewarn.core.fleet import parse_fleet
 from forewarn.demo.agents import NEVER_APPROVES, NEVER_POLLS, USER_MACHINE, drain_command
-from forewarn.demo.run import FLEET, check_ports_free, parse_rate
+from forewarn.demo.run import FLEET, _wait_for_first_events, check_ports_free, parse_rate
 from forewarn.guest.programs import program_problems
 from tests.support.own_network import own_network
 
@@ -44,6 +46,20 @@ def test_the_operators_port_must_be_free_too() -> None:
         port = occupied.getsockname()[1]
         with pytest.raises(InvalidSettings, match=f"127.0.0.1:{port} is not available"):
             check_ports_free(port - 1)
+
+
+def test_agents_that_do_not_poll_in_time_are_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """The demo goes on with a warning; it gives none when all have polled or when it is stopped."""
+    begun = threading.Event()
+    with caplog.at_level(logging.WARNING, "forewarn.demo"):
+        _wait_for_first_events(begun, lambda: True, 0.0)
+        assert caplog.messages == []
+        _wait_for_first_events(begun, lambda: False, 0.0)
+        assert caplog.messages == ["some agents have not polled within 0 s: their scopes get maintenance later"]
+        caplog.clear()
+        begun.set()
+        _wait_for_first_events(begun, lambda: False, 0.0)
+        assert caplog.messages == []
 
 
 def test_an_agent_runs_the_step_from_a_checkout_that_a_group_may_write(

@@ -4,6 +4,8 @@ import logging
 import threading
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import count
 
 import pytest
 
@@ -249,6 +251,27 @@ def test_a_cycle_outside_the_loop_counts() -> None:
     assert ticker.cycled_at_s is None
     ticker.cycle()
     assert ticker.cycled_at_s is not None
+
+
+def test_every_cycle_of_a_long_advance_counts() -> None:
+    """The loop waits during an `advance`, and the ticker is at work all the same."""
+    service = make_service(MemoryStore(), executor="simulated")
+    reboot(service)
+    seen: list[float | None] = []
+
+    class Seeing:
+        def next_due(self) -> None:
+            return None
+
+        def do(self, now: datetime) -> int:
+            seen.append(ticker.cycled_at_s)
+            return 0
+
+    ticker = ticker_with(service, service.executor, monotonic=partial(next, count(1.0)))
+    ticker.call_periodically(Seeing())
+    ticker.advance(3_600)
+    assert len(seen) > 3
+    assert len(set(seen)) == len(seen)
 
 
 def test_the_loop_survives_not_knowing_when_to_wake() -> None:

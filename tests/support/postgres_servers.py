@@ -5,7 +5,6 @@ import fcntl
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import psycopg
 
 from forewarn.store.postgres.store import PostgresStore
 from tests.folders import folder_for_every_user
+from tests.support.ports import reserved_port
 from tests.support.processes import kill_with_children
 from tests.support.waiting import PATIENCE_S
 
@@ -83,18 +83,6 @@ def _empty_data() -> Path:
             run_program("initdb", "-D", str(unfinished), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
             unfinished.rename(data)
     return data
-
-
-def reserved_port() -> socket.socket:
-    """Return a socket that keeps a free port of 127.0.0.1 for a server of ours.
-
-    The socket is bound and does not listen: nobody else is given the port, connections are refused, and a server that sets
-    SO_REUSEADDR too, as PostgreSQL and HTTPServer do, can listen on it, also when it is started again.
-    """
-    kept = socket.socket()
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    kept.bind(("127.0.0.1", 0))
-    return kept
 
 
 class Server:

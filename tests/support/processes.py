@@ -7,6 +7,8 @@ import subprocess
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S, until
+
 
 def kill_with_children(process: "subprocess.Popen[bytes]") -> None:
     """Kill a process and its children, and wait until all of them are gone.
@@ -18,7 +20,12 @@ def kill_with_children(process: "subprocess.Popen[bytes]") -> None:
         children: list[int] = []  # their pidfds
         if process.poll() is None:
             process.send_signal(signal.SIGSTOP)  # so that it starts no more children
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            state = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+            until(
+                lambda: os.waitid(os.P_PID, process.pid, state),
+                detail=lambda: f"{process.args!r} does not stop",
+                every_s=0.001,
+            )
             for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
                 with suppress(ProcessLookupError):
                     children.append(os.pidfd_open(int(pid)))
@@ -27,6 +34,7 @@ def kill_with_children(process: "subprocess.Popen[bytes]") -> None:
             for child in children:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(child, signal.SIGKILL)
-        process.wait()
+        process.wait(PATIENCE_S)
         for child in children:
-            select.select([child], [], [])  # readable once the child has ended
+            ended, _, _ = select.select([child], [], [], PATIENCE_S)  # readable once the child has ended
+            assert ended, f"a child of {process.args!r} has not ended"

@@ -19,6 +19,7 @@ from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, NotFoun
 from forewarn.core.model import UNFINISHED, EventType, HostMode, MaintenanceRequest, Targets
 from forewarn.service.clock import ManualClock
 from forewarn.service.settings import load
+from forewarn.service.ticker import Ticker
 from forewarn.store import MaintenanceQuery
 from forewarn.testing.default_machines import default_fleet
 from forewarn.testing.durations import Duration
@@ -70,6 +71,13 @@ def plain_service(folder: Path) -> Iterator[str]:
 def emulator() -> Iterator[Emulator]:
     with Emulator(seed=1) as running_emulator:
         yield running_emulator
+
+
+def test_it_is_ready_before_its_ticker_loop_has_cycled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the loop may not have run yet when the emulator says that it is ready."""
+    monkeypatch.setattr(Ticker, "run", lambda ticker: ticker._stopping.wait())
+    with Emulator() as emulator:
+        assert send(emulator.operator_url, path="/readyz", headers={}).status == 200
 
 
 def test_a_reboot_from_notice_to_end(emulator: Emulator) -> None:

@@ -53,7 +53,7 @@ def run(*, port: int, speed: str, program: str, say: Callable[[str], None]) -> N
                 (guest,) = guest_server.listener.urls
                 with running_agents(machines, guest, folder=folder, rate=rate):
                     tune_process()
-                    _wait_for_first_events(schedule.begun, stopping)
+                    _wait_for_first_events(schedule.begun, stopping.is_set, FIRST_EVENTS_WITHIN_S)
                     say(f"ready guest={guest} operator={operator}")
                     say(welcome(guest=guest, operator=operator, rate=rate, program=program))
                     stopping.wait()
@@ -107,14 +107,12 @@ def check_ports_free(port: int) -> None:
                 ) from None
 
 
-def _wait_for_first_events(begun: threading.Event, stopping: StopSignal) -> None:
+def _wait_for_first_events(begun: threading.Event, stopped: Callable[[], bool], within_s: float) -> None:
     """Wait until every scope has its first maintenance, so that the first page is not empty."""
-    deadline_s = time.monotonic() + FIRST_EVENTS_WITHIN_S
-    while not begun.wait(0.05) and not stopping.is_set():
+    deadline_s = time.monotonic() + within_s
+    while not begun.wait(0.05) and not stopped():
         if time.monotonic() > deadline_s:
-            log.warning(
-                "some agents have not polled within %g s: their scopes get maintenance later", FIRST_EVENTS_WITHIN_S
-            )
+            log.warning("some agents have not polled within %g s: their scopes get maintenance later", within_s)
             return
 
 

@@ -6,13 +6,11 @@ Every request is compared with the audit and with the state at the end.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from tests.integration.chaos.history import Audited, Event, History, Request
+from tests.integration.chaos.history import BEHIND_S, Audited, Event, History, Request
 from tests.integration.chaos.load import WRONG_ID
 
 # The time of an audit entry is the moment of the decision: at most 5 s before it was saved.
 DECIDED_S = 6.0
-# A node's idea of the database's time is late by the transfer; readings that took over 3 s are not used.
-BEHIND_S = 3.5
 RESOLVING_VERBS = ("retry", "finish", "abandon")
 ENDED = ("Completed", "Cancelled", "Abandoned")
 
@@ -107,7 +105,10 @@ class ChangeChecks:
         return any(since <= end and until >= begin for since, until in zip([0.0, *moments[1::2]], begins, strict=False))
 
     def _started_meanwhile(self, pause: Request, maintenance: str) -> Iterator[str]:
-        """After the answer none of its events starts until an operator may have resumed it, by the time of a node."""
+        """No event starts between the answer and the first resumption.
+
+        A start has a node's time, which may be `BEHIND_S` behind.
+        """
         resumes = [
             r.begin_s
             for r in self._requests["resume maintenance", maintenance]

@@ -8,9 +8,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from tests.integration.chaos.check_changes import BEHIND_S
 from tests.integration.chaos.check_documents import DocumentChecks, stage
-from tests.integration.chaos.history import Event, History
+from tests.integration.chaos.history import BEHIND_S, Event, History
 
 NOTICE_S = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Preempt": 30}
 HAS_STARTED = ("Started", "Completed", "Abandoned")
@@ -77,7 +76,8 @@ class WorkChecks:
         """Whether it started early, by the audit, by the command's records, or by what guests saw."""
         if event.not_before_at is None:
             return False
-        # When it started, and until when an approval of it may have been sent by then: the audit has the time of a node.
+        # Each start by its record, and the latest time at which it can really have been: the audit has a node's time, which may
+        # be behind.
         starts = [(at, at + BEHIND_S) for at in self._noted["event started", event.id]]
         starts += [(worked.at, worked.at) for worked in self.history.worked if worked.order == event.id]
         starts += [

@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+# A node's idea of the database's time is late by the transfer; readings that took over 3 s are not used.
+BEHIND_S = 3.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

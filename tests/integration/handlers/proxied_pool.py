@@ -232,7 +232,7 @@ class Relay:
 
     pass: everything goes through; hang: nothing is answered; trickle: a byte now and then; lie: `set` is answered as if it
     had been done; garble, nothing: so are the answers. `hang_at` hangs at the first command after one that has this text in it;
-    `scur` is what a count of sessions reads instead, and "": web-0 has no line.
+    `scur` is what a count of sessions reads instead, and "": web-0 has no line. `passed` is set once an answer went through.
     """
 
     def __init__(self, proxy: str) -> None:
@@ -240,7 +240,7 @@ class Relay:
         self.mode = "pass"
         self.hang_at = ""
         self.scur: str | None = None
-        self.hung = threading.Event()
+        self.hung, self.passed = threading.Event(), threading.Event()
         self._proxy, self._over = proxy, threading.Event()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.address)
@@ -267,6 +267,7 @@ class Relay:
                 talking.sendall(b"\n")
             else:
                 answer = ask(self._proxy, line, Deadline(5))
+                self.passed.set()
                 talking.sendall((self._miscounted(answer) if line.startswith("show stat") else answer).encode())
             if self.hang_at and self.hang_at in line:
                 self.mode, self.hang_at = "hang", ""

@@ -21,7 +21,7 @@ from forewarn.guest.steps import CHECK_NEEDS_S, Run
 from tests.integration.handlers.agent_process import cancelled_run, fast_run, new_run, recorded_timeouts_s
 from tests.integration.handlers.agent_with_endpoint import agent_with_endpoint
 from tests.integration.handlers.proxied_pool import OpenRequest, Pool, get, pool, relay
-from tests.support.fake_endpoint import StepTime
+from tests.support.fake_endpoint import StepTime, event
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[3]
@@ -221,6 +221,31 @@ def test_a_proxy_that_cannot_be_asked_again_keeps_its_reason(web: Pool) -> None:
         haproxy.prepare(spec_of(proxy), new_run(time=LongPauses()))
 
 
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        ("web-0", "sessions are still open: web/web-0 at {proxy}"),
+        ("web-9", "web/web-9 at {proxy}: there is no such server; the backend has web-0, web-1"),
+    ],
+)
+def test_a_proxy_that_answers_again_does_not_keep_its_reason(web: Pool, first: str, reason: str) -> None:
+    """When the time is over before its second server, the reason is not that the proxy did not answer before."""
+    proxy = web.haproxy()
+    held = OpenRequest(web.front(), web.services["web-0"])
+    with relay(proxy) as between:
+        between.mode = "nothing"
+        run = Run(
+            step="one", phase="prepare", event=event(), share_s=20.0, time=StepTime(), poll=between.heal,
+            limit_s=lambda: 0.0 if between.passed.is_set() else None,
+        )  # fmt: skip
+        servers = [f"web/{first}", "web/web-1"]
+        spec = haproxy.parse({"proxies": [between.address], "servers": servers, "keep": 0}, "here")
+        reason = reason.format(proxy=between.address)
+        with pytest.raises(OutOfTime, match=f"^{reason}; it ran out of time: web/web-1 at {between.address}$"):
+            haproxy.prepare(spec, run)
+    held.answers()
+
+
 def test_a_server_without_requests_before_needs_none_after(web: Pool) -> None:
     """With the weight 0 it is back when it is as it was."""
     proxy = web.haproxy()
@@ -239,8 +264,9 @@ def test_a_proxy_that_hangs_or_trickles_is_left_in_time(web: Pool, mode: str) ->
     with relay(proxy) as between:
         between.mode = mode
         for phase in (haproxy.prepare, haproxy.verify, haproxy.recover):
-            with recorded_timeouts_s() as given, pytest.raises(StepFailed):
+            with recorded_timeouts_s() as given, pytest.raises(StepFailed) as failed:
                 phase(spec_of(between.address), new_run(share_s=0.5, time=Time(), before={}))
+            assert given or "it ran out of time" in str(failed.value)
             assert all(each_s <= 0.5 for each_s in given)
     assert web.server_state(proxy).usable
 

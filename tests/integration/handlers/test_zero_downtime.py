@@ -224,6 +224,7 @@ def test_with_agents_no_request_fails(tmp_path: Path) -> None:
         for name in MACHINES:
             assert (made.folder / name / "did").read_text().split() == ["reboot"] * ROUNDS
         assert made.approvals() == dict.fromkeys(MACHINES, ROUNDS)
+        assert max(made._times("approved")) <= ROUNDS
 
 
 @pytest.mark.timeout(180)

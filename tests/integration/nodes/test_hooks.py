@@ -10,7 +10,8 @@ from typing import Any
 
 from tests.integration.nodes.hook_messages import SCOPES, Messages, create_hooks, secrets_of, wanted_of
 from tests.integration.nodes.nodes import Node, some_nodes
-from tests.support.postgres_servers import SHARED, reserved_port
+from tests.support.ports import reserved_port
+from tests.support.postgres_servers import SHARED
 from tests.support.waiting import until
 
 # What one maintenance of one machine and its cancellation write: submitted, published, cancelled twice, ended.

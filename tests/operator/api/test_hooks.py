@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.hooks import ALL_KINDS, USUAL_KINDS
-from tests.support.postgres_servers import reserved_port
+from tests.support.ports import reserved_port
 from tests.support.running_service import RunningService, running_service
 from tests.support.waiting import until
 from tests.support.webhook_receiver import receiving

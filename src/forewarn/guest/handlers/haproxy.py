@@ -129,6 +129,7 @@ def _repeat_until_done(servers: List[PoolServer], act: Callable[[PoolServer, Dea
             except StepFailed as error:
                 refused.append(str(error))
                 waiting[server] = ""
+            silent_before.pop(server.proxy, None)  # it answers again, or `silent` has it
             if not waiting[server]:
                 del waiting[server]
         return not waiting, "; ".join(_describe_waiting(waiting, silent))
