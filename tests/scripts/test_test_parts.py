@@ -5,11 +5,12 @@ import signal
 import subprocess
 import time
 import uuid
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from scripts.flaky import marked_processes, pauses, run_side_by_side, without_coverage
+from scripts.flaky import MARK, marked_processes, pauses, run_side_by_side, without_coverage
 from scripts.test_parts import (
     PARTS,
     QUICK,
@@ -106,51 +107,47 @@ def test_without_tools_the_parts_that_need_them_fail(tmp_path: Path) -> None:
     assert results[WITHOUT_TOOLS[0]].code == 0
 
 
+@contextmanager
+def marked(*command: str, count: int = 1) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
+    """Start so many processes that the tool may stop; yield their mark and them."""
+    mark = str(uuid.uuid4())
+    with ExitStack() as stack:
+        processes = []
+        for _ in range(count):
+            process = stack.enter_context(subprocess.Popen(command, env={**os.environ, MARK: mark}))
+            stack.callback(process.kill)
+            processes.append(process)
+        until(lambda: len(marked_processes(f"{MARK}={mark}".encode())) == count)
+        yield f"{MARK}={mark}", processes
+
+
+def is_stopped(process: "subprocess.Popen[bytes]") -> bool:
+    return " T " in Path(f"/proc/{process.pid}/stat").read_text()
+
+
 def test_pauses_stop_only_the_processes_of_a_run_and_let_them_go_on() -> None:
     """Processes are known by a variable in their environment. After the block none of them is stopped."""
-    mark = f"FLAKY_RUN={uuid.uuid4()}"
-    environment = {**os.environ, "FLAKY_RUN": mark.partition("=")[2]}
-    with subprocess.Popen(["sleep", "600"], env=environment) as process:
-        stat = Path(f"/proc/{process.pid}/stat")
-        try:
-            until(lambda: marked_processes(mark.encode()) == [process.pid])
-            with pauses(mark, max_pause_s=PATIENCE_S, still_share=0.999):
-                until(lambda: " T " in stat.read_text())
-                assert marked_processes(mark.encode()) == []
-            assert " T " not in stat.read_text()
-        finally:
-            process.kill()
+    with marked("sleep", "600") as (mark, [process]):
+        with pauses(mark, max_pause_s=PATIENCE_S, still_share=0.999):
+            until(lambda: is_stopped(process))
+            assert marked_processes(mark.encode()) == []
+        assert not is_stopped(process)
 
 
 def test_a_process_that_a_test_froze_stays_frozen() -> None:
     """The end of a pause does not continue a process that was stopped again during the pause."""
-    mark = f"FLAKY_RUN={uuid.uuid4()}"
-    environment = {**os.environ, "FLAKY_RUN": mark.partition("=")[2]}
-    with subprocess.Popen(["sleep", "600"], env=environment) as process:
-        stat = Path(f"/proc/{process.pid}/stat")
-        try:
-            until(lambda: marked_processes(mark.encode()) == [process.pid])
-            with pauses(mark, max_pause_s=PATIENCE_S, still_share=0.999):
-                until(lambda: " T " in stat.read_text())
-                process.send_signal(signal.SIGSTOP)
-            assert " T " in stat.read_text()
-            process.send_signal(signal.SIGCONT)
-            until(lambda: " S " in stat.read_text())
-        finally:
-            process.kill()
+    with marked("sleep", "600") as (mark, [process]):
+        with pauses(mark, max_pause_s=PATIENCE_S, still_share=0.999):
+            until(lambda: is_stopped(process))
+            process.send_signal(signal.SIGSTOP)
+        assert is_stopped(process)
+        process.send_signal(signal.SIGCONT)
+        until(lambda: not is_stopped(process))
 
 
 def test_no_pause_leaves_a_process_stopped() -> None:
     """Many short pauses of few processes, which do not find the time to stop before the next one: afterwards all go on."""
-    mark = f"FLAKY_RUN={uuid.uuid4()}"
-    environment = {**os.environ, "FLAKY_RUN": mark.partition("=")[2]}
-    with ExitStack() as stack:
-        busy = [
-            stack.enter_context(subprocess.Popen(["sh", "-c", "while :; do :; done"], env=environment)) for _ in "1234"
-        ]
-        for each in busy:
-            stack.callback(each.kill)
-        until(lambda: len(marked_processes(mark.encode())) == len(busy))
+    with marked("sh", "-c", "while :; do :; done", count=4) as (mark, busy):
         with pauses(mark, max_pause_s=0.01, still_share=0.9):
             time.sleep(1.0)
         assert sorted(marked_processes(mark.encode())) == sorted(each.pid for each in busy)
