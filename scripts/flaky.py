@@ -175,14 +175,20 @@ def marked_processes(mark: bytes) -> list[int]:
 
 
 def _may_be_stopped(folder: Path) -> bool:
-    """Whether the process runs or sleeps, and has no parent that would notice a stop.
+    """Whether the process runs or sleeps, and neither it nor its parent notices that it was stopped.
 
     A shell with job control notices it of its jobs. nsenter stops itself when its child is stopped, and nobody continues it.
+    Wine reports an internal error when a program that it starts was stopped meanwhile.
     """
-    # The name of the program, in parentheses before this, may hold any character.
-    state, parent, group, session, *_ = (folder / "stat").read_text("utf-8", "replace").rpartition(") ")[2].split()
+    # The name of the program, in parentheses, may hold any character.
+    _, _, name_and_more = (folder / "stat").read_text("utf-8", "replace").partition("(")
+    name, _, more = name_and_more.rpartition(") ")
+    state, parent, group, session, *_ = more.split()
     is_job = group == folder.name != session
-    return state in "RSD" and not is_job and (Path("/proc") / parent / "comm").read_text() != "nsenter\n"
+    is_wine = name.startswith("wine") or name.endswith(".exe")
+    return (
+        state in "RSD" and not is_job and not is_wine and (Path("/proc") / parent / "comm").read_text() != "nsenter\n"
+    )
 
 
 if __name__ == "__main__":

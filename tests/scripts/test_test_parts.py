@@ -1,6 +1,7 @@
 """`scripts/test_parts.py` and `scripts/flaky.py`: what is run, and what is printed when something fails."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -178,4 +179,17 @@ def test_the_child_of_nsenter_is_never_stopped(tmp_path: Path) -> None:
             assert marked_processes(mark.encode()) == [process.pid]
         finally:
             os.kill(child, signal.SIGKILL)
+            process.kill()
+
+
+@pytest.mark.parametrize("name", ["python.exe", "wineserver64"])
+def test_programs_of_wine_are_never_stopped(tmp_path: Path, name: str) -> None:
+    """Wine would not survive it."""
+    mark = str(uuid.uuid4())
+    program = Path(shutil.copy("/bin/sleep", tmp_path / name))
+    with subprocess.Popen([program, "600"], env={MARK: mark}) as process:
+        try:
+            until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == f"{name}\n")
+            assert marked_processes(f"{MARK}={mark}".encode()) == []
+        finally:
             process.kill()
