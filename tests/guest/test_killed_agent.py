@@ -2,6 +2,7 @@
 twice that may not be, the machine comes back exactly once, and no approval is early."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -51,12 +52,18 @@ class AgentForker:
     def _started() -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "tests.guest.killed_agent"]
         return subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)  # an agent that it forked has the pipe, too
             self._process.communicate()
             self._process = None
 
