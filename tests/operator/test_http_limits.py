@@ -19,7 +19,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from forewarn.operator.http_limits import LimitedProtocol, LimitedServer, unsent_bytes
+from forewarn.operator.http_limits import (
+    IDLE_TICK_EVERY_S,
+    TICK_EVERY_S,
+    LimitedProtocol,
+    LimitedServer,
+    unsent_bytes,
+)
 from forewarn.operator.open_connections import (
     RESERVED,
     RESERVED_PER_ADDRESS,
@@ -381,6 +387,17 @@ def test_the_limit_follows_the_descriptors_of_the_process(monkeypatch: pytest.Mo
 
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_the_listener_looks_for_late_connections_seldom_while_none_is_open() -> None:
+    """The listener wakes up once a second while no connection is open, and ten times a second while one is."""
+    with running() as (server, address):
+        assert server.tick_every_s == IDLE_TICK_EVERY_S
+        with connected(address) as connection:
+            connection.sendall(REQUEST)
+            assert b"\r\ndate: " in connection.recv(65_536).lower()
+            assert server.tick_every_s == TICK_EVERY_S
+        until(lambda: server.tick_every_s == IDLE_TICK_EVERY_S)
 
 
 @pytest.mark.parametrize("over_tls", [False, True])

@@ -20,6 +20,8 @@ from forewarn.operator.open_connections import IDLE_WHILE_WAITING, OpenConnectio
 MAX_HEAD_BYTES = 65_536
 END_OF_HEAD = b"\r\n\r\n"
 TICK_EVERY_S = 0.1
+# Where no connection is open, none can be late. Row of the bench: 10,000 polling once a second.
+IDLE_TICK_EVERY_S = 1.0
 CLOSE_WITHIN_S = 0.1
 # The event loop makes the transport of an accepted connection in its next turn, and reports it to uvicorn in the one after.
 TURNS_TO_ACCEPT = 3
@@ -158,13 +160,15 @@ class LimitedServer(uvicorn.Server):
 
     async def main_loop(self) -> None:
         self._ending, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        ticks = 0
-        while not await self.on_tick(ticks):
-            ticks += 1
+        while not await self.on_tick(0):  # 0: set the Date header of the next responses
             self._open_connections.drop_late()
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_EVERY_S):
+                async with asyncio.timeout(self.tick_every_s):
                     await self._ending.wait()
+
+    @property
+    def tick_every_s(self) -> float:
+        return TICK_EVERY_S if self._open_connections.count else IDLE_TICK_EVERY_S
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._open_connections.end_delays()
