@@ -1,4 +1,4 @@
-"""The follower reads what other nodes saved: nothing is skipped after a failure, and silence is reported."""
+"""The follower reads changes of others: nothing is skipped after a failure, bursts are read together, silence is reported."""
 
 import threading
 from datetime import timedelta
@@ -7,7 +7,7 @@ import pytest
 
 from forewarn.core.errors import StoreUnavailable
 from forewarn.service.clock import MAX_READING_S, KeptClock
-from forewarn.service.follower import UNREADY_AFTER_S, Follower
+from forewarn.service.follower import GATHER_S, RETRY_S, UNREADY_AFTER_S, Follower
 from forewarn.store import Feed, FeedUpdate
 from tests.support.guest_service import START
 from tests.support.several_nodes import (
@@ -78,3 +78,29 @@ def test_catching_up_waits_for_a_poll_that_began_later() -> None:
     assert not waiting.is_alive()
     with pytest.raises(StoreUnavailable, match="try again"):
         follower.catch_up(within_s=0.01)
+
+
+def test_the_follower_pauses_after_changes_and_after_failures_only() -> None:
+    """A change after a quiet time is read at once; closely after others, it is read with those of the next moments."""
+    feed = ScriptedFeed()
+    outcomes = iter([True, False, None, True])
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        outcome = next(outcomes, "stop")
+        feed.away, feed.changed = outcome is None, outcome is True
+        return outcome == "stop"
+
+    follower = Follower(feed, KeptClock(lambda: START), pause=pause)
+    follower.start()
+    follower.run()
+    assert pauses == [0.0, GATHER_S, 0.0, RETRY_S, GATHER_S]
+
+
+def test_stopping_ends_a_pause() -> None:
+    """A node that stops does not wait until its follower polls again."""
+    follower = Follower(ScriptedFeed(), KeptClock(lambda: START))
+    follower.start()
+    follower.stop()
+    assert follower._pause(PATIENCE_S)

@@ -35,6 +35,7 @@ from forewarn.service.control import Control
 from forewarn.service.cycle_counts import CycleCounts
 from forewarn.service.follower import Follower
 from forewarn.service.orders import Orders
+from forewarn.store import FeedUpdate
 from forewarn.store.memory import MemoryStore
 from tests.properties import mutations as core
 from tests.sim.database import Database, Tables
@@ -197,12 +198,13 @@ def answers_what_it_did_not_save(patch: pytest.MonkeyPatch) -> None:
 def read_before_it_is_taken_in(patch: pytest.MonkeyPatch) -> None:
     """Advance the follower's position before its listeners have processed the changes."""
 
-    def hasty(one: Follower, wait_s: float) -> None:
+    def hasty(one: Follower, wait_s: float) -> FeedUpdate:
         news = one._feed.poll(one._position, wait_s)
         one._keep_time(news)
         one._position, one._known_s = news.position, news.sent_s
         for hearer in one._listeners:
             hearer(news)
+        return news
 
     patch.setattr(Follower, "poll", hasty)
 

@@ -35,11 +35,15 @@ def feed_update(
 
 
 class ScriptedFeed:
-    """A feed that counts up, or fails while `away`, and records from which position it was asked."""
+    """A feed that counts up, or fails while `away`, and records from which position it was asked.
+
+    `changed` says whether its updates report a change.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.positions: list[FeedPosition | None] = []
         self.away = False
+        self.changed = True
         self.took_s = 0.0
         self._monotonic = monotonic
 
@@ -48,7 +52,7 @@ class ScriptedFeed:
         self.positions.append(since)
         if self.away:
             raise StoreUnavailable("the database is away")
-        return feed_update(len(self.positions), took_s=self.took_s, received_s=self._monotonic())
+        return feed_update(len(self.positions), changed=self.changed, took_s=self.took_s, received_s=self._monotonic())
 
     def close(self) -> None:
         """Close nothing: there is no connection."""

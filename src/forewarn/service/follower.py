@@ -1,7 +1,8 @@
 """Keeps a node up to date with the other nodes that share its store: reads their changes, and keeps the database's time.
 
-Once a second, and when the database notifies, the follower reads what changed since its last poll. The changes count as read
-only after every listener has processed them: after a failure the next poll delivers them again.
+Once a second, and when the database notifies, the follower reads what changed since its last poll; changes that follow each other
+closely are read together. The changes count as read only after every listener has processed them: after a failure the next poll
+delivers them again.
 """
 
 import logging
@@ -16,6 +17,9 @@ from forewarn.store import Feed, FeedPosition, FeedUpdate
 
 POLL_EVERY_S = 1.0
 RETRY_S = 0.5
+# How long the follower pauses after a poll that found changes: under load, the next poll covers the changes of that time. A
+# change after a quiet time is read at once. Row of the bench: one event per commit on PostgreSQL, 3 writers.
+GATHER_S = 0.005
 CATCH_UP_WITHIN_S = 3.0
 # "`/readyz` fails after 3 s."
 UNREADY_AFTER_S = 3.0
@@ -26,13 +30,23 @@ Listener = Callable[[FeedUpdate], None]
 
 
 class Follower:
-    def __init__(self, feed: Feed, clock: KeptClock, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    """Polls a feed. `pause` waits so many seconds, or until `stop` is called, and returns whether it was called."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        clock: KeptClock,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], bool] | None = None,
+    ) -> None:
         self._feed = feed
         self._monotonic = monotonic
         self._clock = clock
         self._listeners: list[Listener] = []
         self._position: FeedPosition | None = None
         self._stopping = threading.Event()
+        self._pause = pause or self._stopping.wait
         self._trouble = TroubleLog(log, "other nodes cannot be followed")
         self._known_s = 0.0
         self._polled = threading.Condition()
@@ -52,12 +66,13 @@ class Follower:
 
     def run(self) -> None:
         """Poll until `stop`; survive a database that is away and unexpected errors."""
-        while not self._stopping.is_set():
+        pause_s = 0.0
+        while not self._pause(pause_s):
             try:
-                self.poll(POLL_EVERY_S)
+                pause_s = GATHER_S if self.poll(POLL_EVERY_S).changed else 0.0
             except Exception as error:
                 self._trouble.note(error)
-                self._stopping.wait(RETRY_S)
+                pause_s = RETRY_S
         self.close()
 
     def close(self) -> None:
@@ -67,8 +82,8 @@ class Follower:
     def stop(self) -> None:
         self._stopping.set()
 
-    def poll(self, wait_s: float) -> None:
-        """Wait up to `wait_s` for changes, and pass them to the listeners."""
+    def poll(self, wait_s: float) -> FeedUpdate:
+        """Wait up to `wait_s` for changes, pass them to the listeners, and return them."""
         update = self._feed.poll(self._position, wait_s)
         self._keep_time(update)
         for listener in self._listeners:
@@ -77,6 +92,7 @@ class Follower:
             self._position, self._known_s, self.warning = update.position, update.sent_s, update.warning
             self._polled.notify_all()
         self._trouble.clear("the database is back, and all changes are read")
+        return update
 
     def _keep_time(self, update: FeedUpdate) -> None:
         if update.received_s - update.sent_s <= MAX_READING_S:

@@ -12,7 +12,9 @@ import pytest
 from forewarn.core.change import Change
 from forewarn.core.errors import Conflict
 from forewarn.endpoint.documents import Documents
-from forewarn.service.clock import ManualClock
+from forewarn.service.clock import KeptClock, ManualClock
+from forewarn.service.follower import GATHER_S
+from forewarn.service.follower import Follower as NodeFollower
 from forewarn.store import AuditQuery, Feed, FeedPosition, FeedUpdate
 from forewarn.store.postgres.store import MAX_NAMED, PostgresStore
 from tests.support.postgres_servers import ANY_TIME_S, SHARED
@@ -166,6 +168,28 @@ def test_a_change_too_large_to_name_says_everything(store: PostgresStore, feed: 
     store.apply(change(scopes=[scope(f"s{n}") for n in range(MAX_NAMED + more)]))
     news = feed.poll(position, 0.0)
     assert (news.everything, len(news.scopes)) == ((True, 0) if more else (False, MAX_NAMED))
+
+
+def test_changes_during_a_pause_are_read_together(address: str, store: PostgresStore) -> None:
+    """The follower reads the first change by itself and, after its pause, all that other nodes saved meanwhile at once."""
+    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as other:
+        pauses: list[float] = []
+        saved = iter((["first"], ["second", "third", "fourth"]))
+
+        def save_during(pause_s: float) -> bool:
+            pauses.append(pause_s)
+            names = next(saved, [])
+            for name in names:
+                other.apply(change(scopes=[scope(name)]))
+            return not names
+
+        follower = NodeFollower(store.feed(), KeptClock(store.now), pause=save_during)
+        follower.start()
+        read: list[list[str]] = []
+        follower.listen(lambda update: read.append(sorted(update.scopes)))
+        follower.run()
+    assert read == [["first"], ["fourth", "second", "third"]]
+    assert pauses == [0.0, GATHER_S, GATHER_S]
 
 
 # -- documents in memory
