@@ -74,8 +74,8 @@ class Bare:
 class Statements:
     """Records what this node sends to the store's database, to execute it again on a copy with the same values.
 
-    That is also what its follower reads to show the changes of other nodes. What is sent before the node waits for the server is
-    sent so again. What the service costs beyond that is its own work.
+    That is also what its follower reads, to find the changes of other nodes and to show them. What is sent before the node waits
+    for the server is sent so again. What the service costs beyond that is its own work.
     """
 
     def __init__(self, copy: str) -> None:
@@ -87,8 +87,9 @@ class Statements:
         begun: dict[int, list[Sent]] = defaultdict(list)  # by connection
 
         def note(connection: Connection, how: str, query: Any = None, values: Any = None) -> None:
-            begun[id(connection)].append((how, query, values))
-            if query == "COMMIT":
+            sent = begun[id(connection)]
+            sent.append((how, query, values))
+            if query == "COMMIT" or not str(sent[0][1]).startswith("BEGIN"):  # the feed opens no transaction
                 transactions.append(begun.pop(id(connection)))
 
         class RecordingCursor(psycopg.Cursor[Any]):
@@ -114,6 +115,10 @@ class Statements:
         PostgresSession._wait = noted_wait  # type: ignore[assignment,method-assign]
         store._pool.connect = connect_recorded
         store._pool.close_idle()
+
+    def forget(self) -> None:
+        """Forget what was recorded: the copy needs no LISTEN."""
+        self._transactions.clear()
 
     def send_again(self) -> None:
         """Execute what was recorded since the last call, on the copy."""
@@ -213,6 +218,7 @@ def serve_steps(address: str, copy: str, folder: Path, writer: int, scopes: int)
             raise RuntimeError(f"{address} is no PostgreSQL")
         statements.record(service.store)
         with _following(service.store, documents):
+            statements.forget()
             own = Writer(service, clock, bare, statements, range(writer * scopes, (writer + 1) * scopes))
             print("ready", flush=True)
             for line in sys.stdin:

@@ -19,7 +19,7 @@ POLL_EVERY_S = 1.0
 RETRY_S = 0.5
 # How long the follower pauses after a poll that found changes: under load, the next poll covers the changes of that time. A
 # change after a quiet time is read at once. Row of the bench: one event per commit on PostgreSQL, 3 writers.
-GATHER_S = 0.005
+GATHER_S = 0.01
 CATCH_UP_WITHIN_S = 3.0
 # "`/readyz` fails after 3 s."
 UNREADY_AFTER_S = 3.0

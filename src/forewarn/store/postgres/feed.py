@@ -18,7 +18,7 @@ from forewarn.store import FeedPosition, FeedUpdate
 from forewarn.store.postgres.combining import read_combined, send_combined
 from forewarn.store.postgres.dsn import Dsn
 from forewarn.store.postgres.errors import translated_errors
-from forewarn.store.postgres.pool import Connection, Pool, connect
+from forewarn.store.postgres.pool import Connection, Pool
 from forewarn.store.sql.rows import NATIVE_ROWS, Values
 
 CHANNEL = "forewarn"
@@ -81,7 +81,7 @@ class PostgresFeed:
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._dsn)
+            self._connection = self._pool.connect(self._dsn)
             self._pool.touch(self._connection)
             self._connection.execute(f"LISTEN {CHANNEL}")
             self._store.notifies_as = str(self._connection.info.backend_pid)
