@@ -249,6 +249,8 @@ def waking_others(store: Store, change: Change) -> Change:
 
     A maintenance may wait until another one has ended its work on a host, or until machines can be sent to a host again.
     """
+    if not (change.orders or change.removed_hosts or change.hosts):
+        return change
     over = {order.host for order in change.orders if order.state in OVER} - {""}
     if not (over or change.removed_hosts or any(host.cordoned is None for host in change.hosts)):
         return change
