@@ -6,7 +6,7 @@ batches, and lateness of events due at once.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
@@ -25,18 +25,27 @@ def replace(instance: T, /, **changes: Any) -> T:
 def maker_of_checked(cls: type[T]) -> Callable[..., T]:
     """Return a function that makes an instance of values that were checked before, in the order of the fields."""
     slots = cls.__slots__  # type: ignore[attr-defined]
+    return maker_from(cls, slots, {name: name for name in slots}, {})
+
+
+def maker_from(
+    cls: type[T], parameters: Iterable[str], values: Mapping[str, str], known: Mapping[str, Any]
+) -> Callable[..., T]:
+    """Return a function of these parameters that makes an instance. `values` are the sources of its fields."""
+    slots = cls.__slots__  # type: ignore[attr-defined]
     names: dict[str, Any] = {
+        **known,
         "cls": cls,
         "settable": type(cls.__name__, (), {"__slots__": slots}),
         "new": object.__new__,
     }
     lines = [
         "made = new(settable)",
-        *(f"made.{name} = {name}" for name in slots),
+        *(f"made.{name} = {values[name]}" for name in slots),
         "made.__class__ = cls",
         "return made",
     ]
-    exec(f"def make({', '.join(slots)}):\n " + "\n ".join(lines), names)  # noqa: S102 - as dataclasses does it
+    exec(f"def make({', '.join(parameters)}):\n " + "\n ".join(lines), names)  # noqa: S102 - as dataclasses does it
     make: Callable[..., T] = names["make"]
     return make
 
