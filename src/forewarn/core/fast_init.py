@@ -51,7 +51,10 @@ def maker_from(
 
 
 def fast_init(cls: type[T]) -> type[T]:
-    """Replace the constructor of a frozen dataclass with slots by one that does the same."""
+    """Replace the constructor of a frozen dataclass with slots by one that does the same.
+
+    A copy that differs only in the fields of `unchecked_fields`, if the class has them, is not checked again.
+    """
     settable = type(cls.__name__, (), {"__slots__": cls.__slots__})  # type: ignore[attr-defined]
     names: dict[str, Any] = {"cls": cls, "settable": settable, "set_class": object.__setattr__, "missing": MISSING}
     names |= {"new": object.__new__, "replace_subclass": dataclasses.replace}
@@ -77,7 +80,8 @@ def fast_init(cls: type[T]) -> type[T]:
     body.append("self.__class__ = cls")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
-        copied.append("copy.__post_init__()")
+        names["unchecked"] = getattr(cls, "unchecked_fields", frozenset())
+        copied.append("if not changes.keys() <= unchecked: copy.__post_init__()")
     copied.append("return copy")
     for function, lines in ((f"__init__({', '.join(parameters)})", body), ("with_changes(self, changes)", copied)):
         exec(f"def {function}:\n " + "\n ".join(lines), names)  # noqa: S102 - as dataclasses does it
