@@ -286,9 +286,9 @@ class Documents:
         for event in change.events:
             moved[event.scope][event.id] = event
         done, changed = set(), []
-        for scopes in _batches(change.scopes):
+        for start in range(0, len(change.scopes), BATCH):
             with self._lock:
-                for scope in scopes:
+                for scope in change.scopes[start : start + BATCH]:
                     view = self.views.get(scope.name)
                     if (
                         view is None
