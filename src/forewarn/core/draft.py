@@ -247,11 +247,11 @@ class Draft:
         return Change(
             at=self.now,
             # Approvals are inserted rows: they rely on no version and raise none.
-            expect=() if self._only_approvals(scopes) else _versions(self.before.scopes),
+            expect=() if self._approvals and self._changes_nothing_else(scopes) else _versions(self.before.scopes),
             scopes=tuple(scopes.values()),
             machines=tuple(machines),
             removed_machines=tuple(self._removed_machines),
-            hosts=tuple(self._changed_hosts(orders)),
+            hosts=tuple(self._changed_hosts(orders)) if self.hosts else (),
             maintenances=tuple(maintenances),
             events=tuple(events),
             approvals=tuple(self._approvals),
@@ -272,8 +272,6 @@ class Draft:
 
     def _changed_hosts(self, orders: Iterable[Order]) -> list[Host]:
         """Return the hosts to write. The version of a host guards that only one maintenance opens an order of it."""
-        if not self.hosts:
-            return []
         found = {host.name: host for host in _changed(self.before.hosts, self.hosts)}
         found |= {o.host: self.hosts[o.host] for o in orders if o.host in self.hosts and o.state is OrderState.OPEN}
         return list(found.values())
@@ -305,8 +303,8 @@ class Draft:
         self._ids_of_scope[event.scope].append(event.id)
         self._ids_of_maintenance[event.maintenance_id].append(event.id)
 
-    def _only_approvals(self, scopes: Mapping[str, Scope]) -> bool:
-        return bool(self._approvals) and not scopes and self.maintenances == self.before.maintenances
+    def _changes_nothing_else(self, scopes: Mapping[str, Scope]) -> bool:
+        return not scopes and self.maintenances == self.before.maintenances
 
     def _only_approved(self, event: Event) -> bool:
         """Whether the event only gained approvals, which are rows of their own: then the event itself is not written."""

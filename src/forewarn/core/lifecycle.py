@@ -340,7 +340,7 @@ def _lies_within(draft: Draft, maintenance: Maintenance) -> bool:
     host = current_host(draft, maintenance) if maintenance.host_mode is not None else None
     if host is not None and not is_read(draft, host):
         return False
-    return all(e.scope in draft.scopes for e in draft.events_of(maintenance.id) if e.status in OPEN)
+    return not [e for e in draft.events_of(maintenance.id) if e.status in OPEN and e.scope not in draft.scopes]
 
 
 # -- enabling scopes

@@ -153,7 +153,7 @@ class SqlStore:
                 fleet_use=use.read() if use is not None else NOTHING_DOWN,
                 machine_counts={row["scope"]: row["machines"] for row in counts},
                 other_scopes=_scopes(reader, other_scopes) if others else {},
-                no_go_machines=_no_go_machines(reader, rules, machines, events.values()),
+                no_go_machines=_no_go_machines(reader, rules, machines, events.values()) if rules.no_go_times else {},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
                 store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -704,8 +704,6 @@ class _FleetUseRows:
 def _no_go_machines(
     reader: SqlSession, rules: FleetRules, machines: Iterable[MachineKey], events: Iterable[Event]
 ) -> dict[str, frozenset[MachineKey]]:
-    if not rules.no_go_times:
-        return {}
     keys = machines_to_examine(rules, machines, events)
     found = reader.query("labels_by_key", keys=reader.as_pairs(sorted(keys))) if keys else ()
     labelled = (

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 
 from forewarn.core.change import Change
@@ -230,9 +229,10 @@ def add_audit(connection: sqlite3.Connection, entries: Sequence[AuditEntry]) -> 
     if not entries:
         return
     newest = connection.execute(_SQL["newest_audit"]).fetchone() or connection.execute(_SQL["audit_start"]).fetchone()
-    hashes = accumulate(entries, entry_hash, initial=newest[1])
-    next(hashes)
-    values = [(*_audit_values(entry), hash_) for entry, hash_ in zip(entries, hashes, strict=True)]
+    head, values = newest[1], []
+    for entry in entries:
+        head = entry_hash(head, entry)
+        values.append((*_audit_values(entry), head))
     connection.executemany(_ADD_AUDIT, values)
 
 
