@@ -100,3 +100,13 @@ def test_a_maker_of_checked_values_makes_what_the_constructor_makes() -> None:
     assert type(made) is Fast
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.size = 5  # type: ignore[misc]
+
+
+def test_a_copy_is_checked_again_if_a_checked_field_changes() -> None:
+    """Fields that a class names as unchecked are copied without a check, and no check of a scope reads one."""
+    scope = Scope(name="web", kind=ScopeKind.STANDALONE)
+    assert replace(scope, version=2).version == 2
+    with pytest.raises(Invalid, match="max_user_operations"):
+        replace(scope, version=2, max_user_operations=-1)
+    assert not Scope.unchecked_fields & {*Scope.__post_init__.__code__.co_names}
+    assert Scope.unchecked_fields <= {each.name for each in dataclasses.fields(Scope)}

@@ -182,8 +182,10 @@ def _plan_missed_wave_again(draft: Draft, maintenance_id: str, new_id: Callable[
 def _note_published(draft: Draft, maintenance_id: str) -> None:
     """Record that the wave was read as published: guests can see it, and its minimum notice counts from now."""
     maintenance = draft.maintenances[maintenance_id]
+    if maintenance.observed_published_at is not None:
+        return
     wave = [e for e in current_wave(draft, maintenance) if e.status is Status.SCHEDULED]
-    if maintenance.observed_published_at is None and wave:
+    if wave:
         observed = max(draft.now_in(e.scope) for e in wave)
         draft.put_maintenance(replace(maintenance, observed_published_at=observed))
 
@@ -192,8 +194,10 @@ def _publish(draft: Draft, maintenance_id: str) -> None:
     """Publish the Planned events of the current wave. Guests see events approved at creation only once they have started."""
     maintenance = draft.maintenances[maintenance_id]
     planned = [e for e in current_wave(draft, maintenance) if e.status is Status.PLANNED]
+    if not planned or stopped(draft, maintenance):
+        return
     wave = [e for e in planned if not e.born_approved]
-    if not planned or stopped(draft, maintenance) or (wave and publication_waits(draft, maintenance, wave)):
+    if wave and publication_waits(draft, maintenance, wave):
         return
     if not maintenance.drill_hold_s and (wave or due(draft, maintenance, planned)):
         yield_to(draft, planned)
@@ -339,7 +343,8 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
         for order in _orders_of(draft, maintenance.id)
         if draft.before.store_hold is None and order.state in TIMED and order.deadline is not None
     ]
-    moments += [draft.now for order in draft.host_orders_of(maintenance.id) if machines_to_start(draft, order)]
+    if maintenance.host_mode is not None:
+        moments += [draft.now for order in draft.host_orders_of(maintenance.id) if machines_to_start(draft, order)]
     moments += _drill_ends(draft, maintenance)
     deadline = deadline_ahead(draft, maintenance)
     moments += [deadline] if deadline is not None else []
@@ -348,7 +353,7 @@ def _wake_at(draft: Draft, maintenance: Maintenance) -> datetime | None:
     moments += [closing] if closing is not None and any(e.published for e in wave) else []
     if not stopped(draft, maintenance):
         moments += _wake_for_wave(draft, maintenance, wave) if wave else []
-        moments += _wake_for_host(draft, maintenance)
+        moments += _wake_for_host(draft, maintenance) if maintenance.host_mode is not None else []
     return min(moments, default=None)
 
 
@@ -377,7 +382,7 @@ def _drill_ends(draft: Draft, maintenance: Maintenance) -> list[datetime]:
 
 def _wake_for_host(draft: Draft, maintenance: Maintenance) -> list[datetime]:
     """Return when the next host could move: now if it was not read, so that the next tick reads it; or its earliest start."""
-    order = current_host(draft, maintenance) if maintenance.host_mode is not None else None
+    order = current_host(draft, maintenance)
     if order is None or (order.state is not OrderState.PLANNED and order.state is not OrderState.DONE):
         return []
     if not is_read(draft, order):

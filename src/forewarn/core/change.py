@@ -127,14 +127,13 @@ class Change:
     @property
     def frees_budget(self) -> bool:
         """Whether machines or hosts that were down are up again."""
-        return any(e.status in ENDED and e.published is not None for e in self.events) or any(
-            order.host and order.state in OVER for order in self.orders
-        )
+        ended = [e for e in self.events if e.status in ENDED and e.published is not None]
+        return bool(ended or [order for order in self.orders if order.host and order.state in OVER])
 
     @property
     def takes_budget_unasked(self) -> bool:
         """Whether machines are taken down, or stay down, that count and never wait for a budget."""
-        return any(e.status in VISIBLE and not e.one_domain_at_a_time for e in self.events)
+        return bool([e for e in self.events if e.status in VISIBLE and not e.one_domain_at_a_time])
 
     @property
     def empty(self) -> bool:

@@ -247,11 +247,11 @@ class Draft:
         return Change(
             at=self.now,
             # Approvals are inserted rows: they rely on no version and raise none.
-            expect=() if self._only_approvals(scopes) else _versions(self.before.scopes),
+            expect=() if self._approvals and self._changes_nothing_else(scopes) else _versions(self.before.scopes),
             scopes=tuple(scopes.values()),
             machines=tuple(machines),
             removed_machines=tuple(self._removed_machines),
-            hosts=tuple(self._changed_hosts(orders)),
+            hosts=tuple(self._changed_hosts(orders)) if self.hosts else (),
             maintenances=tuple(maintenances),
             events=tuple(events),
             approvals=tuple(self._approvals),
@@ -265,13 +265,13 @@ class Draft:
     def _maintenances_to_write(self, changed: Iterable[Maintenance], orders: Iterable[Order]) -> list[Maintenance]:
         """Return the changed maintenances and those of changed orders of hosts, whose version guards these orders."""
         found = {m.id: m for m in changed}
-        found |= {o.maintenance_id: self.maintenances[o.maintenance_id] for o in orders if o.host}
+        for order in orders:
+            if order.host:
+                found[order.maintenance_id] = self.maintenances[order.maintenance_id]
         return list(found.values())
 
     def _changed_hosts(self, orders: Iterable[Order]) -> list[Host]:
         """Return the hosts to write. The version of a host guards that only one maintenance opens an order of it."""
-        if not self.hosts:
-            return []
         found = {host.name: host for host in _changed(self.before.hosts, self.hosts)}
         found |= {o.host: self.hosts[o.host] for o in orders if o.host in self.hosts and o.state is OrderState.OPEN}
         return list(found.values())
@@ -303,8 +303,8 @@ class Draft:
         self._ids_of_scope[event.scope].append(event.id)
         self._ids_of_maintenance[event.maintenance_id].append(event.id)
 
-    def _only_approvals(self, scopes: Mapping[str, Scope]) -> bool:
-        return bool(self._approvals) and not scopes and self.maintenances == self.before.maintenances
+    def _changes_nothing_else(self, scopes: Mapping[str, Scope]) -> bool:
+        return not scopes and self.maintenances == self.before.maintenances
 
     def _only_approved(self, event: Event) -> bool:
         """Whether the event only gained approvals, which are rows of their own: then the event itself is not written."""
@@ -319,10 +319,13 @@ class Draft:
             return {}
         # The wave of an event may change while its status stays.
         touched = {e.scope for e in events}
-        touched |= {self.events[o.id].scope for o in orders if not o.host}
-        touched |= {s.name for s in _changed(self.before.scopes, self.scopes)}
-        touched |= {m.scope for m in machines}
-        touched |= {scope for scope, _ in self._removed_machines}
+        for order in orders:
+            if not order.host:
+                touched.add(self.events[order.id].scope)
+        for written in _changed(self.before.scopes, self.scopes):
+            touched.add(written.name)
+        if machines or self._removed_machines:
+            touched |= {m.scope for m in machines} | {scope for scope, _ in self._removed_machines}
         # The document lists the visible events with their statuses, so it changes with the status of such an event.
         changed = {e.scope for e in moved if e.status in VISIBLE or _status(self.before.events, e) in VISIBLE}
         return {name: self._next_scope(name, document_changed=name in changed) for name in sorted(touched)}
@@ -334,16 +337,18 @@ class Draft:
 
     def _wakes(self, moved: Iterable[Event], orders: Iterable[Order], maintenances: Iterable[Maintenance]) -> set[str]:
         """Return the maintenances to wake: those whose events changed, and those that may have waited for such an event."""
-        wakes = self._woken | {e.maintenance_id for e in moved}
-        wakes |= {self.events[a.event_id].maintenance_id for a in self._approvals}
-        wakes |= {self.maintenance_of(o) for o in orders}
-        affected_scopes = {e.scope for e in moved if e.status is Status.STARTED or e.status in ENDED}
-        # An order that fails, or no longer counts as failed, may add a wave to the queue or remove one.
-        affected_scopes |= {
-            self.events[order.id].scope
-            for order in orders
-            if not order.host and _failed(self.before.orders.get(order.id)) != _failed(order)
-        }
+        wakes, affected_scopes = set(self._woken), set[str]()
+        for event in moved:
+            wakes.add(event.maintenance_id)
+            if event.status is Status.STARTED or event.status in ENDED:
+                affected_scopes.add(event.scope)
+        for approval in self._approvals:
+            wakes.add(self.events[approval.event_id].maintenance_id)
+        for order in orders:
+            wakes.add(self.maintenance_of(order))
+            # An order that fails, or no longer counts as failed, may add a wave to the queue or remove one.
+            if not order.host and _failed(self.before.orders.get(order.id)) != _failed(order):
+                affected_scopes.add(self.events[order.id].scope)
         for maintenance in maintenances:
             known = self.before.maintenances.get(maintenance.id)
             if known is not None and known.paused != maintenance.paused:
@@ -369,6 +374,8 @@ def _failed(order: Order | None) -> bool:
 
 
 def _changed(before: Mapping[K, V], after: Mapping[K, V]) -> list[V]:
+    if not after:
+        return []
     return [value for key, value in after.items() if before.get(key) is not value and before.get(key) != value]
 
 

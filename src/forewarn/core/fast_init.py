@@ -6,7 +6,7 @@ batches, and lateness of events due at once.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
@@ -25,24 +25,36 @@ def replace(instance: T, /, **changes: Any) -> T:
 def maker_of_checked(cls: type[T]) -> Callable[..., T]:
     """Return a function that makes an instance of values that were checked before, in the order of the fields."""
     slots = cls.__slots__  # type: ignore[attr-defined]
+    return maker_from(cls, slots, {name: name for name in slots}, {})
+
+
+def maker_from(
+    cls: type[T], parameters: Iterable[str], values: Mapping[str, str], known: Mapping[str, Any]
+) -> Callable[..., T]:
+    """Return a function of these parameters that makes an instance. `values` are the sources of its fields."""
+    slots = cls.__slots__  # type: ignore[attr-defined]
     names: dict[str, Any] = {
+        **known,
         "cls": cls,
         "settable": type(cls.__name__, (), {"__slots__": slots}),
         "new": object.__new__,
     }
     lines = [
         "made = new(settable)",
-        *(f"made.{name} = {name}" for name in slots),
+        *(f"made.{name} = {values[name]}" for name in slots),
         "made.__class__ = cls",
         "return made",
     ]
-    exec(f"def make({', '.join(slots)}):\n " + "\n ".join(lines), names)  # noqa: S102 - as dataclasses does it
+    exec(f"def make({', '.join(parameters)}):\n " + "\n ".join(lines), names)  # noqa: S102 - as dataclasses does it
     make: Callable[..., T] = names["make"]
     return make
 
 
 def fast_init(cls: type[T]) -> type[T]:
-    """Replace the constructor of a frozen dataclass with slots by one that does the same."""
+    """Replace the constructor of a frozen dataclass with slots by one that does the same.
+
+    A copy that differs only in the fields of `unchecked_fields`, if the class has them, is not checked again.
+    """
     settable = type(cls.__name__, (), {"__slots__": cls.__slots__})  # type: ignore[attr-defined]
     names: dict[str, Any] = {"cls": cls, "settable": settable, "set_class": object.__setattr__, "missing": MISSING}
     names |= {"new": object.__new__, "replace_subclass": dataclasses.replace}
@@ -68,7 +80,8 @@ def fast_init(cls: type[T]) -> type[T]:
     body.append("self.__class__ = cls")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
-        copied.append("copy.__post_init__()")
+        names["unchecked"] = getattr(cls, "unchecked_fields", frozenset())
+        copied.append("if not changes.keys() <= unchecked: copy.__post_init__()")
     copied.append("return copy")
     for function, lines in ((f"__init__({', '.join(parameters)})", body), ("with_changes(self, changes)", copied)):
         exec(f"def {function}:\n " + "\n ".join(lines), names)  # noqa: S102 - as dataclasses does it

@@ -121,7 +121,7 @@ def hosts_to_read(
     hosts: dict[str, None] = {}
     machines: dict[tuple[str, str], None] = {}
     named = [snapshot.maintenances[i] for i in maintenance_ids if i in snapshot.maintenances]
-    for maintenance in (m for m in named if m.host_mode is not None and m.ended is None):
+    for maintenance in [m for m in named if m.host_mode is not None and m.ended is None]:
         draft = Draft(snapshot, maintenance.created, Actor("reader"))
         for order in draft.host_orders_of(maintenance.id):
             returning = machines_to_return(draft, maintenance, order)

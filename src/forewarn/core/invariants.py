@@ -65,13 +65,18 @@ _IDENTITY = (
     "requested_not_before",
 )  # fmt: skip
 _identity = attrgetter(*_IDENTITY)
+_NO_LIMITS = StartLimits((), ())
 
 
 def check_invariants(before: Snapshot, after: Snapshot, now: datetime) -> None:
     """Raise InvariantBroken if the step from `before` to `after` at `now` breaks an invariant."""
-    changed = [e for e in after.events.values() if (known := before.events.get(e.id)) is not e and known != e]
-    for event in changed:
-        _check_identity(before.events.get(event.id), event)
+    changed = []
+    for event in after.events.values():
+        known = before.events.get(event.id)
+        if known is event or known == event:
+            continue
+        changed.append(event)
+        _check_identity(known, event)
         _check_resources(event)
         _check_approvals(event)
         _check_notice(before, event)
@@ -355,12 +360,14 @@ def _check_windows(after: Snapshot, started: Iterable[Event]) -> None:
 def _limits(after: Snapshot, event: Event) -> StartLimits:
     """Return the windows and no-go times of one event, whatever the rest of its wave."""
     rules, scope = after.fleet_rules, after.scopes.get(event.scope) or after.other_scopes.get(event.scope)
-    machines = {(event.scope, name) for name in event.resources}
     opened = scope is None or (scope.approval_opens_window and _is_approved(event))
     choices = (
         () if scope is None or opened else scope.windows,
         after.maintenances[event.maintenance_id].strategy.windows,
     )
+    if not (rules.no_go_times or any(choices)):
+        return _NO_LIMITS
+    machines = {(event.scope, name) for name in event.resources}
     windows = [tuple(rules.windows[name] for name in names if name in rules.windows) for names in choices if names]
     no_go_times = [
         no_go
@@ -497,6 +504,8 @@ def _check_scope_budgets(
     before: Snapshot, after: Snapshot, by_scope: dict[str, list[Event]], changed: Iterable[Event]
 ) -> None:
     """16. A published event fits into `max_unavailable` beside what was visible before; other events may exceed it."""
+    if not [scope for scope in after.scopes.values() if scope.max_unavailable]:
+        return
     published = {e.id: e for e in changed if _becomes_visible(before, e) and e.one_domain_at_a_time}
     for name in {e.scope for e in published.values()}:
         scope = after.scopes.get(name)
@@ -654,8 +663,7 @@ def _check_scopes(before: Snapshot, after: Snapshot, changed_documents: Containe
 
 def _changed_documents(before: Snapshot, after: Snapshot, changed: Iterable[Event]) -> set[str]:
     """Return the scopes whose visible events differ, or the statuses of these."""
-    gone = [before.events[each] for each in before.events.keys() - after.events.keys()]
-    found = {event.scope for event in gone if event.status in VISIBLE}
+    found = {e.scope for e in before.events.values() if e.id not in after.events and e.status in VISIBLE}
     for event in changed:
         status = _status_before(before, event)
         if status is not event.status and (status in VISIBLE or event.status in VISIBLE):

@@ -316,12 +316,14 @@ def tick(snapshot: Snapshot, *, now: datetime, actor: Actor, order_timeout_s: in
     Wake the other maintenances that nothing in these scopes holds back: a tick that reads all their scopes decides about them.
     """
     draft = Draft(snapshot, now, actor)
-    movable = [m.id for m in draft.maintenances.values() if m.ended is None and _can_move(draft, m)]
-    within = {each: _lies_within(draft, each) for each in movable}
-    advance(draft, [each for each in movable if within[each]], order_timeout_s, new_id)
-    for maintenance_id in movable:
-        if not within[maintenance_id]:
-            wake_if_startable(draft, maintenance_id)
+    within: list[str] = []
+    beyond: list[str] = []
+    for maintenance in draft.maintenances.values():
+        if maintenance.ended is None and _can_move(draft, maintenance):
+            (within if _lies_within(draft, maintenance) else beyond).append(maintenance.id)
+    advance(draft, within, order_timeout_s, new_id)
+    for maintenance_id in beyond:
+        wake_if_startable(draft, maintenance_id)
     return draft.change()
 
 
@@ -334,12 +336,11 @@ def _can_move(draft: Draft, maintenance: Maintenance) -> bool:
     return unpublished or any(draft.may_be_ready(event) for event in open_events)
 
 
-def _lies_within(draft: Draft, maintenance_id: str) -> bool:
-    maintenance = draft.maintenances[maintenance_id]
+def _lies_within(draft: Draft, maintenance: Maintenance) -> bool:
     host = current_host(draft, maintenance) if maintenance.host_mode is not None else None
     if host is not None and not is_read(draft, host):
         return False
-    return all(e.scope in draft.scopes for e in draft.events_of(maintenance_id) if e.status in OPEN)
+    return not [e for e in draft.events_of(maintenance.id) if e.status in OPEN and e.scope not in draft.scopes]
 
 
 # -- enabling scopes

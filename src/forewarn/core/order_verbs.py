@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.draft import Draft
 from forewarn.core.errors import IllegalTransition, Invalid, Refused, StoreHeld
-from forewarn.core.fast_init import replace
+from forewarn.core.fast_init import fast_init, replace
 from forewarn.core.host_work import fail_host, finish_host
 from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import UNSTARTED, Actor, Event, Order, OrderState, Phase
@@ -17,6 +17,7 @@ from forewarn.core.waiting import held_because
 MAX_NOTED_OUTPUT = 4_000
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of an order: whether it succeeded, its output, and the new hosts of machines that moved."""
@@ -34,6 +35,7 @@ class Unknown:
     reason: str = "the executor does not know what became of it"
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class OrderReport:
     """The end of an order, as an executor reports it, or that the executor cannot tell what became of it.

@@ -12,6 +12,7 @@ from forewarn.core.budgets import split_by_budget
 from forewarn.core.change import Snapshot
 from forewarn.core.errors import Invalid, NotFound, Refused
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.fast_init import fast_init
 from forewarn.core.lazy_dataclass import dataclass
 from forewarn.core.model import (
     MAX_MACHINES_PER_MAINTENANCE,
@@ -194,6 +195,7 @@ def _refuse_other_scope_kinds(
             )
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Publication:
     """The values that publication fixes on an event."""

@@ -172,8 +172,10 @@ def current_wave(draft: Draft, maintenance: Maintenance) -> list[Event]:
     open_events = [
         e for e in draft.events_of(maintenance.id) if e.status in OPEN and not (skip_failed and order_failed(draft, e))
     ]
-    lowest = min([e.wave for e in open_events], default=0)
-    wave = [e for e in open_events if e.wave == lowest]
+    wave = open_events
+    if len(open_events) > 1:
+        lowest = min([e.wave for e in open_events])
+        wave = [e for e in open_events if e.wave == lowest]
     draft.current_waves[maintenance.id] = wave
     return wave
 
@@ -269,7 +271,7 @@ def stopped(draft: Draft, maintenance: Maintenance) -> bool:
     return (
         maintenance.paused
         or (draft.has_failures and bool(blocking_failures(draft, maintenance) or blocking_hosts(draft, maintenance)))
-        or awaits_continue(draft, maintenance)
+        or (maintenance.strategy.pause_after > 0 and awaits_continue(draft, maintenance))
     )
 
 

@@ -130,7 +130,7 @@ class Documents:
 
     def on_change(self, change: Change) -> None:
         """Take in what a change names, or read it again; returns when memory shows it."""
-        scopes = {scope.name for scope in change.scopes} - self._take_in(change)
+        scopes = {scope.name for scope in change.scopes} - self._take_in(change) if change.scopes else set()
         if not (scopes or change.removed_scopes or change.machines or change.removed_machines or self._pending):
             return  # mostly. Row of the bench: one event per commit
         machines = {machine.key: machine for machine in change.machines}
@@ -286,9 +286,9 @@ class Documents:
         for event in change.events:
             moved[event.scope][event.id] = event
         done, changed = set(), []
-        for scopes in _batches(change.scopes):
+        for start in range(0, len(change.scopes), BATCH):
             with self._lock:
-                for scope in scopes:
+                for scope in change.scopes[start : start + BATCH]:
                     view = self.views.get(scope.name)
                     if (
                         view is None

@@ -249,8 +249,9 @@ def waking_others(store: Store, change: Change) -> Change:
 
     A maintenance may wait until another one has ended its work on a host, or until machines can be sent to a host again.
     """
-    over = {order.host for order in change.orders if order.state in OVER} - {""}
-    if not (over or change.removed_hosts or any(host.cordoned is None for host in change.hosts)):
+    over = {order.host for order in change.orders if order.host and order.state in OVER}
+    uncordoned = [host for host in change.hosts if host.cordoned is None] if change.hosts else []
+    if not (over or change.removed_hosts or uncordoned):
         return change
     evacuations = _unfinished_evacuations(store)
     return wake_hosts(store, replace(change, wakes=tuple(sorted({*change.wakes, *evacuations}))), over)

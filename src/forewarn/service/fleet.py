@@ -199,6 +199,8 @@ def waking_hosts(store: Store, change: Change, machines: Mapping[tuple[str, str]
 
     A wake-up changes the version of the maintenance: a node that is about to begin the work must read the machines again.
     """
+    if not (change.removed_machines or change.machines):
+        return change
     keys = chain(change.removed_machines, (machine.key for machine in change.machines))
     left, joined = (
         {machines[key].host for key in keys if key in machines},

@@ -168,7 +168,8 @@ class HookSender:
 
     def nudge(self) -> None:
         """Start the next cycle now: something changed."""
-        self._nudged.set()
+        if not self._nudged.is_set():  # `set` takes a lock. Row of the bench: one event per commit.
+            self._nudged.set()
 
     def cycle(self) -> None:
         """Start the work of each hook that has something to do now."""

@@ -70,8 +70,8 @@ class FleetHosts:
 
 def with_target_hosts(store: Store, snapshot: Snapshot, *, needed: bool = False) -> Snapshot:
     """Return the snapshot with the hosts that machines may be sent to, if `needed` or if a maintenance in it evacuates hosts."""
-    evacuates = (m.host_mode is HostMode.EVACUATE and m.ended is None for m in snapshot.maintenances.values())
-    if not needed and not any(evacuates):
+    evacuates = [m for m in snapshot.maintenances.values() if m.host_mode is HostMode.EVACUATE and m.ended is None]
+    if not needed and not evacuates:
         return snapshot
     return replace(snapshot, target_hosts=Hosts(rows=store.hosts(), in_maintenance=hosts_in_maintenance(store)))
 

@@ -13,6 +13,11 @@ def time_text(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds")[:26] + "Z"
 
 
+def is_plain(text: str) -> bool:
+    """Whether the text is ASCII and `without_nul` leaves it as it is."""
+    return text.isascii() and "\0" not in text and _ESCAPE not in text
+
+
 def without_nul(text: str) -> str:
     if "\0" in text or _ESCAPE in text:
         return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")

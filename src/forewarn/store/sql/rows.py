@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
 
-from forewarn.core.fast_init import maker_of_checked
+from forewarn.core.fast_init import maker_from
 from forewarn.core.fleet_rules import FleetRules, NoGoTime, Window
 from forewarn.core.model import (
     Approval,
@@ -207,7 +207,7 @@ class Codec(Generic[T]):
         self._by_name = by_name
         self._width = 0
         self._decode: Callable[..., T] = cls
-        self._last: tuple[Row | None, T | None] = (None, None)
+        self._last: tuple[Row | tuple[object, ...] | None, T | None] = (None, None)
         known, values = self._values()
         named = [f"{column!r}: {value}" for column, value in values.items()]
         self.encode: Callable[[T], Values] = eval(f"lambda instance: {{{', '.join(named)}}}", known)  # noqa: S307
@@ -227,34 +227,35 @@ class Codec(Generic[T]):
             for column, name, (to_sql, _, optional) in zip(self.columns, self._names, self._coders, strict=True)
         }
 
-    def decode(self, row: Row, **apart: object) -> T:
+    def decode(self, row: Row, *apart: object) -> T:
         """Return the object of a row, which was checked before it was written."""
         if len(row) != self._width:
             # Every query for this class selects the whole table, so the positions of its columns are computed once.
             # Set the width last: a thread that sees it uses `_decode`.
             self._decode = self._compiled_decode(list(row.keys()))
             self._width = len(row)
-        return self._decode(row, **apart)
+        return self._decode(row, *apart)
 
     def decode_again(self, row: Row) -> T:
         """Decode a row that seldom differs from the last one, such as the rules of the fleet."""
         known, instance = self._last
-        if instance is None or known != row:
+        values = row if self._by_name else tuple(row)  # rows compare the names of their columns too
+        if instance is None or known != values:
             instance = self.decode(row)
-            self._last = (row, instance)
+            self._last = (values, instance)
         return instance
 
     def _compiled_decode(self, columns: list[str]) -> Callable[..., T]:
         known: dict[str, Any] = {"make": self._cls}
+        parameters = ("row", *self._apart)
         values = {name: name for name in self._apart}
         for name, column, (_, from_sql, optional) in zip(self._names, self.columns, self._coders, strict=True):
             position = repr(column) if self._by_name else columns.index(column)
             values[name] = _call(known, from_sql, f"row[{position}]", optional=optional)
-        given = [f"{name}={value}" for name, value in values.items()]
         if self._cls.__base__ is object:  # else it inherits fields, for which there is no maker
-            known["make"] = maker_of_checked(self._cls)
-            given = [values[f.name] for f in fields(self._cls)]  # type: ignore[arg-type]
-        source = f"lambda {', '.join(('row', *self._apart))}: make({', '.join(given)})"
+            return maker_from(self._cls, parameters, values, known)
+        given = [f"{name}={value}" for name, value in values.items()]
+        source = f"lambda {', '.join(parameters)}: make({', '.join(given)})"
         compiled: Callable[..., T] = eval(source, known)  # noqa: S307
         return compiled
 

@@ -138,11 +138,13 @@ class SqlStore:
             _add_approvals(reader, events, (row for rows, _ in details for row in rows))
             others = scopes_to_examine(rules, scopes, events.values())
             other_scopes = reader.query("scopes_by_name", names=reader.as_list(sorted(others))) if others else ()
+            if unknown:
+                maintenances |= _maintenances(reader, more)
             return Snapshot(
                 scopes=scopes,
                 machines=machines,
-                hosts=_hosts(reader, hosts),
-                maintenances=dict(sorted((maintenances | _maintenances(reader, more)).items())),
+                hosts=_hosts(reader, hosts) if focus.hosts else {},
+                maintenances=dict(sorted(maintenances.items())),
                 events=events,
                 orders={row["id"]: reader.rows.order.decode(row) for rows in order_rows for row in rows},
                 read_hosts=frozenset(focus.hosts),
@@ -150,8 +152,8 @@ class SqlStore:
                 fleet_rules=rules,
                 fleet_use=use.read() if use is not None else NOTHING_DOWN,
                 machine_counts={row["scope"]: row["machines"] for row in counts},
-                other_scopes=_scopes(reader, other_scopes),
-                no_go_machines=_no_go_machines(reader, rules, machines, events.values()),
+                other_scopes=_scopes(reader, other_scopes) if others else {},
+                no_go_machines=_no_go_machines(reader, rules, machines, events.values()) if rules.no_go_times else {},
                 hold=clock_hold if clock_hold is not None and clock_hold.confirmed is None else None,
                 confirmed=clock_hold if clock_hold is not None and clock_hold.confirmed is not None else None,
                 store_hold=store_hold if store_hold is not None and store_hold.resumed is None else None,
@@ -258,9 +260,12 @@ class SqlStore:
                 writing.write_tokens(writer, change)
             if change.hooks or change.removed_hooks:
                 writing.write_hooks(writer, change)
-            writing.write_hold(writer, change)
-            writing.write_store_hold(writer, change)
-            writing.write_fleet_rules(writer, change)
+            if change.hold is not None or change.releases_hold is not None:
+                writing.write_hold(writer, change)
+            if change.store_hold is not None or change.resumes_store is not None:
+                writing.write_store_hold(writer, change)
+            if change.fleet_rules is not None:
+                writing.write_fleet_rules(writer, change)
             self._announce(writer, change)
             self._add_audit(writer, change.audit)
 
@@ -522,9 +527,7 @@ class SqlStore:
 
 
 def _maintenance(reader: SqlSession, row: Row) -> Maintenance:
-    return reader.rows.maintenance.decode(
-        row, targets=read_targets(row["targets"]), strategy=read_strategy(row["strategy"])
-    )
+    return reader.rows.maintenance.decode(row, read_targets(row["targets"]), read_strategy(row["strategy"]))
 
 
 def _maintenances(reader: SqlSession, found: Iterable[Row]) -> dict[str, Maintenance]:
@@ -551,7 +554,7 @@ def _machines(reader: SqlSession, focus: Focus) -> dict[tuple[str, str], Machine
         found += reader.query("machines_by_identity", keys=reader.as_pairs(focus.identities))
     if focus.instance_ids:
         found += reader.query("machines_by_instance_id", ids=reader.as_list(focus.instance_ids))
-    return _machines_of(reader, list({(row["scope"], row["name"]): row for row in found}.values()))
+    return _machines_of(reader, list({(row["scope"], row["name"]): row for row in found}.values())) if found else {}
 
 
 def _machines_of(reader: SqlSession, found: list[Row]) -> dict[tuple[str, str], Machine]:
@@ -569,7 +572,7 @@ def _with_addresses(
         known[row["scope"], row["name"]].append(row["address"])
     return {
         (row["scope"], row["name"]): reader.rows.machine.decode(
-            row, addresses=tuple(filter(None, known.get((row["scope"], row["name"]), ())))
+            row, tuple(filter(None, known.get((row["scope"], row["name"]), ())))
         )
         for row in machines
     }
@@ -646,7 +649,7 @@ def _unread(reader: SqlSession, row: Row) -> UnreadEvents:
 def _decoded_events(reader: SqlSession, found: Iterable[Row]) -> list[Event]:
     """Return the events of these rows, without their approvals, which are rows of their own."""
     decode = reader.rows.event.decode
-    return [decode(row, approvals=()) for row in found]
+    return [decode(row, ()) for row in found]
 
 
 def _events(reader: SqlSession, focus: Focus, names: set[str]) -> _FoundEvents:
@@ -701,8 +704,6 @@ class _FleetUseRows:
 def _no_go_machines(
     reader: SqlSession, rules: FleetRules, machines: Iterable[MachineKey], events: Iterable[Event]
 ) -> dict[str, frozenset[MachineKey]]:
-    if not rules.no_go_times:
-        return {}
     keys = machines_to_examine(rules, machines, events)
     found = reader.query("labels_by_key", keys=reader.as_pairs(sorted(keys))) if keys else ()
     labelled = (

@@ -6,7 +6,6 @@ blocks it. A read of few rows uses the writing connection while that is idle.
 
 import json
 import os
-import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +24,7 @@ from forewarn.store.sql.scripts import queries
 from forewarn.store.sql.session import SqlSession
 from forewarn.store.sql.store import SqlStore
 from forewarn.store.sqlite.file import (
+    PARAMETER,
     add_audit,
     begin_anew,
     connect,
@@ -39,7 +39,6 @@ from forewarn.store.sqlite.filling import can_fill, fill_machines
 
 SQL = queries("sqlite")
 BATCH = 1_000
-_PARAMETER = re.compile(r":(\w+)")
 
 T = TypeVar("T")
 
@@ -144,8 +143,8 @@ def _with_positions(name: str, codec: Codec[T]) -> tuple[str, Callable[[T], tupl
 
     Row of the bench: one event per commit.
     """
-    columns = list(dict.fromkeys(_PARAMETER.findall(SQL[name])))
-    statement = _PARAMETER.sub(lambda found: f"?{columns.index(found[1]) + 1}", SQL[name])
+    columns = list(dict.fromkeys(PARAMETER.findall(SQL[name])))
+    statement = PARAMETER.sub(lambda found: f"?{columns.index(found[1]) + 1}", SQL[name])
     return statement, codec.row_encoder(columns)
 
 
