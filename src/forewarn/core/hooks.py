@@ -371,6 +371,8 @@ def _is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         if address in _NAT64:
             return _is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        if address not in _GLOBAL_IPV6 or (address.sixtofour is not None and not _is_public(address.sixtofour)):
+        if address not in _GLOBAL_IPV6:
             return False
+        if address.sixtofour is not None:  # `is_global` of such an address differs between releases of Python 3.11
+            return _is_public(address.sixtofour)
     return address.is_global and not address.is_multicast
