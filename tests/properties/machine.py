@@ -46,6 +46,7 @@ from forewarn.service.placement import FleetHosts
 from forewarn.service.settings import Settings
 from forewarn.store import EventQuery, Focus, Store
 from forewarn.testing.stories import START
+from tests.support.services import STILL
 
 SCOPES = ("any", "all", "pool")
 HOSTS = ("h-0", "h-1", "h-2", "spare")
@@ -122,7 +123,12 @@ class ServiceMachine(RuleBasedStateMachine):
         self.count = 0
         settings = Settings(store="memory:", order_timeout_s=3_000)
         self.service = Service(
-            settings, clock=self.clock, store=cast(Store, self.store), new_id=self.new_id, node="here"
+            settings,
+            clock=self.clock,
+            store=cast(Store, self.store),
+            new_id=self.new_id,
+            node="here",
+            times=STILL,
         )
         self.control = self.service.control
         self.seen: dict[tuple[str, int, int], bytes] = {}
@@ -327,7 +333,12 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule()
     def the_service_restarts(self) -> None:
         self.service = Service(
-            self.service.settings, clock=self.clock, store=cast(Store, self.store), new_id=self.new_id, node="here"
+            self.service.settings,
+            clock=self.clock,
+            store=cast(Store, self.store),
+            new_id=self.new_id,
+            node="here",
+            times=STILL,
         )
         self.control = self.service.control
         self.service.ticker.recover()

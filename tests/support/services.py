@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from forewarn.app.node import REAL, Times
+from forewarn.app.node import Times
 from forewarn.app.service import Service
 from forewarn.core.change import Change, Snapshot
 from forewarn.core.errors import Conflict, StoreUnavailable
@@ -34,11 +34,13 @@ from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
 
 OPERATOR = Actor("operator")
+# No time passes between a decision and its commit, however busy the machine is.
+STILL = Times(monotonic=lambda: 0.0)
 ORDER_ID = "00000001-0000-4000-8000-000000000000"
 
 
 def make_service(
-    store: Store, *, scopes: int = 1, enabled: bool = True, times: Times = REAL, **settings: object
+    store: Store, *, scopes: int = 1, enabled: bool = True, times: Times = STILL, **settings: object
 ) -> Service:
     """Return a service on a manual clock with the scopes s-0, s-1 …, each with one machine `m`."""
     options = {"executor": "external", **settings}
