@@ -12,7 +12,7 @@ from forewarn.store.memory import MemoryStore
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support.budget import BUDGET
-from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, UNHURRIED
 
 # How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile(
@@ -33,7 +33,7 @@ StoreFactory = Callable[[Path], Store]
 
 STORES: dict[str, StoreFactory] = {
     "memory": lambda _: MemoryStore(),
-    "postgres": lambda _: PostgresStore(SHARED.emptied(), decided_within_s=ANY_TIME_S),
+    "postgres": lambda _: PostgresStore(SHARED.emptied(), decided_within_s=ANY_TIME_S, limits=UNHURRIED),
     "sqlite": lambda folder: SqliteStore(folder / "forewarn.db"),
 }
 

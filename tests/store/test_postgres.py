@@ -18,7 +18,7 @@ from forewarn.store.postgres import dsn, schema
 from forewarn.store.postgres import store as postgres_store
 from forewarn.store.postgres.dsn import READ, Dsn, TimeLimits
 from forewarn.store.postgres.pool import Connection, Deadlines, Pool, connect, cut
-from forewarn.store.postgres.store import PostgresStore
+from forewarn.store.postgres.store import STATEMENTS_AT_ONCE, PostgresStore
 from forewarn.store.sql.scripts import migrations
 from tests.integration.nodes.nodes import wire_to
 from tests.support.postgres_servers import ANY_TIME_S, SHARED, server
@@ -142,6 +142,27 @@ def test_a_fleet_is_saved_whole(store: PostgresStore, monkeypatch: pytest.Monkey
     moved = [replace(fleet[1], addresses=("10.0.0.3",), host=""), *swapped]
     store.apply(change(expect=[("shop", 1)], scopes=[replace(scope(), version=1)], machines=moved))
     assert store.inventory().machines == {each.key: each for each in (*fleet, *moved)}
+
+
+def test_many_statements_do_not_share_the_time_of_one(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit begins again after every STATEMENTS_AT_ONCE statements of a change."""
+    begun = 0
+    set_limit = store._pool.deadlines.set
+
+    def count(connection: Connection, within_s: float) -> None:
+        nonlocal begun
+        begun += 1
+        set_limit(connection, within_s)
+
+    def limits_of(maintenance_id: str, number: int) -> int:
+        before = begun
+        events = [event(f"{maintenance_id}-{n}", maintenance_id, position=n) for n in range(number)]
+        store.apply(change(maintenances=[maintenance(maintenance_id)], events=events))
+        return begun - before
+
+    store.apply(change(scopes=[scope()]))
+    monkeypatch.setattr(store._pool.deadlines, "set", count)
+    assert limits_of("M2", 3 * STATEMENTS_AT_ONCE) >= limits_of("M1", 1) + 3
 
 
 def test_one_address_of_two_machines_is_a_conflict(store: PostgresStore) -> None:

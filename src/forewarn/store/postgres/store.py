@@ -37,6 +37,8 @@ from forewarn.store.texts import array_text, time_text, without_nul
 
 SQL = {name: query.encode() for name, query in queries("postgres").items()}
 BATCH = 1_000
+# How many statements are sent before their answers are read: together they have the time limit of one.
+STATEMENTS_AT_ONCE = 250
 WALKED_AT_ONCE = 5_000
 # A change of more machines and scopes than this makes other nodes read everything.
 MAX_NAMED = 10_000
@@ -129,7 +131,7 @@ class PostgresSession:
         """Send in batches and wait for each full batch, so that the time limit applies to a batch and not to a fleet."""
         remaining = iter(values)
         query = SQL[name]
-        while batch := list(islice(remaining, BATCH)):
+        while batch := list(islice(remaining, STATEMENTS_AT_ONCE)):
             self._touch()
             cursor = self._connection.cursor()
             if len(batch) == 1:
@@ -138,7 +140,7 @@ class PostgresSession:
                 cursor.executemany(query, batch)
             if error_if_unchanged is not None:
                 self._unchecked.append((cursor, len(batch), error_if_unchanged))
-            if len(batch) == BATCH:
+            if len(batch) == STATEMENTS_AT_ONCE:
                 self._wait()
                 self.check_row_counts()
 
