@@ -65,6 +65,32 @@ def test_a_partial_request_behind_a_long_poll_keeps_its_deadline() -> None:
         assert status(client.ask(b"\r\n")) == 200
 
 
+def test_half_a_request_after_an_answer_has_the_deadline_of_a_request() -> None:
+    """A guest that was answered a moment ago is closed when its next request is not complete in time, and not before."""
+    with serving(guest_request_timeout_s=10, stopped=True) as served:
+        client = served.client()
+        assert status(client.ask(get())) == 200
+        served.wait_until_handled(client.send(get()[:-2]))
+        for _ in range(10):
+            served.move(1)
+        assert client.quiet()
+        served.move(1)
+        assert client.closed()
+
+
+def test_a_guest_that_does_not_close_after_an_unreadable_request_is_closed() -> None:
+    """The service waits two seconds for the guest to close first."""
+    with serving(stopped=True) as served:
+        client = served.client()
+        assert status(client.ask(b"GET / HTTP/1.1\r\nHost : x\r\n\r\n")) == 400
+        (connection,) = served.endpoint.connections
+        for _ in range(2):
+            served.move(1)
+        assert connection in served.endpoint.connections
+        served.move(1)
+        until(lambda: connection not in served.endpoint.connections)
+
+
 def test_a_body_followed_by_half_a_head_is_not_taken_for_a_head() -> None:
     """The bytes of one request do not count for the limits of the next."""
     with serving() as served:

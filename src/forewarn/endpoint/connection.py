@@ -43,13 +43,13 @@ class Connection:
     # only the parser's path needs start as class attributes.
     __slots__ = (
         "__dict__",
-        "_answered_s",
-        "_parser",
         "_since_s",
+        "answered_s",
         "caller",
         "endpoint",
         "gone",
         "interface",
+        "parser",
         "transport",
     )
 
@@ -66,9 +66,9 @@ class Connection:
         self.endpoint = endpoint
         self.interface = interface
         self.caller: Caller | None = None
-        self._parser: Parser | None = None
+        self.parser: Parser | None = None
         self._since_s = endpoint.monotonic()
-        self._answered_s = 0.0  # 0: no response yet
+        self.answered_s = 0.0  # 0: no response yet
         self.gone = False  # closed or closing: no more responses
 
     # -- opening and closing
@@ -117,7 +117,7 @@ class Connection:
         if self.endpoint.connections.pop(self, self) is None:
             if self._rejections_in_a_row() and self._limited:
                 # Connecting again must not get a caller more rejected requests than it gets on open connections.
-                self._parser = self._queue = self._buffered = None
+                self.parser = self._queue = self._buffered = None
                 self.endpoint.loop.call_later(REJECTION_PAUSE_S, self._leave_share)
             elif self.caller is not None:
                 self.caller.connections -= 1
@@ -172,14 +172,14 @@ class Connection:
     def check_deadline(self, now_s: float) -> None:
         """Drop the connection if a request is not complete in time, or if it has been idle for too long."""
         if self._lingering:
-            late = now_s - self._answered_s > LINGER_S
+            late = now_s - self.answered_s > LINGER_S
         elif self._paused or self.busy:
-            late = self._paused and now_s - self._answered_s > self.endpoint.limits.idle_s
+            late = self._paused and now_s - self.answered_s > self.endpoint.limits.idle_s
             self._since_s = now_s  # the guest could not complete its next request meanwhile
-        elif (self._parser is not None and self._parser.partial) or not self._answered_s:
+        elif (self.parser is not None and self.parser.partial) or not self.answered_s:
             late = now_s - self._since_s > self.endpoint.limits.request_s
         else:
-            late = now_s - self._answered_s > self.endpoint.limits.idle_s
+            late = now_s - self.answered_s > self.endpoint.limits.idle_s
         if late:
             self.endpoint.counters.timed_out += not self._lingering
             self.drop()
@@ -207,7 +207,7 @@ class Connection:
         endpoint = self.endpoint
         known = endpoint.remembered.get(data)
         caller = self.caller
-        if known is None or caller is None or self._parser is not None or self.gone:
+        if known is None or caller is None or self.parser is not None or self.gone:
             self._parse(data)
             return
         view = caller.view
@@ -229,7 +229,7 @@ class Connection:
             self._parse(data)
             return
         caller.spent_until_s = spent_s
-        self._answered_s = endpoint.swept_s
+        self.answered_s = endpoint.swept_s
         if caller.seen is not moment:
             caller.seen = view.seen = moment
             if not caller.seen_queued:
@@ -255,16 +255,16 @@ class Connection:
         if self.busy or self._paused:
             self._buffer(data)
             return
-        parser, limits = self._parser, self.endpoint.limits
+        parser, limits = self.parser, self.endpoint.limits
         if parser is None:
-            parser = self._parser = Parser(
+            parser = self.parser = Parser(
                 max_head_bytes=limits.head_bytes,
                 max_headers=limits.headers,
                 max_body_bytes=limits.body_bytes,
                 reads_body=self._reads_body,
             )
         fresh = not parser.partial
-        if fresh and self._answered_s:
+        if fresh and self.answered_s:
             self._since_s = self.endpoint.monotonic()
         parser.feed(data)
         requests, parser.requests = parser.requests, []
@@ -300,9 +300,9 @@ class Connection:
             self._parse(data)
         elif self._half_closed:
             self._close()
-        elif self._parser is not None and not self._parser.partial:
-            self._parser = None  # all that was sent is answered
-        elif self._parser is not None and self._parser.wants_continue():
+        elif self.parser is not None and not self.parser.partial:
+            self.parser = None  # all that was sent is answered
+        elif self.parser is not None and self.parser.wants_continue():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def start_exchange(self, request: Request, raw: bytes | None) -> None:
@@ -397,9 +397,9 @@ class Connection:
 
     def write(self, status: int, data: bytes, *, keep: bool) -> None:
         self.endpoint.counters.outcomes[status] += 1
-        self._answered_s = self.endpoint.monotonic()
+        self.answered_s = self.endpoint.monotonic()
         self.transport.write(data)
-        if not keep and self._parser is not None and self._parser.problem is not None:
+        if not keep and self.parser is not None and self.parser.problem is not None:
             self._linger()
         elif not keep:
             self._close()
