@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, FloatRect, Locator, Page, expect, sync_playwright
 from scripts.screenshots import FLAGS, chromium_path
 
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 # Playwright's own limit, 5 s, is a claim about the machine's speed.
 expect.set_options(timeout=PATIENCE_S * 1000)
@@ -47,6 +47,19 @@ def new_page(browser: Browser) -> Iterator[NewPage]:
     for context in contexts:
         context.close()
     assert not errors
+
+
+def box_of(locator: Locator) -> FloatRect:
+    """Return where an element is. A live update may replace the element while it is measured: then measure it again."""
+    boxes: list[FloatRect | None] = []
+
+    def measured() -> bool:
+        boxes.append(locator.bounding_box())
+        return boxes[-1] is not None
+
+    until(measured)
+    assert boxes[-1] is not None
+    return boxes[-1]
 
 
 def log_in(page: Page, url: str, token: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import expect
 
-from tests.integration.browser.conftest import NewPage, log_in
+from tests.integration.browser.conftest import NewPage, box_of, log_in
 from tests.support import forty_hosts
 from tests.support.running_service import RunningService
 
@@ -37,15 +37,11 @@ def test_forty_hosts_in_the_portal(service: RunningService, new_page: NewPage, w
     for machine in forty_hosts.FAILING:
         expect(failures.get_by_role("link", name=f"Reboot of {machine}")).to_be_visible()
         expect(failures.get_by_role("button", name=f"Abandon: Reboot of {machine}")).to_be_visible()
-    top = failures.bounding_box()
-    counts = page.locator("#counts").bounding_box()
-    assert top is not None
-    assert counts is not None
-    assert top["y"] < counts["y"]
+    assert box_of(failures)["y"] < box_of(page.locator("#counts"))["y"]
     if scripts:
         # A wide screen has room for the whole header in one line.
-        buttons = [page.get_by_role("button", name=name).bounding_box() for name in ("Find", "Log out")]
-        assert len({each and round(each["y"] + each["height"] / 2) for each in buttons}) == 1
+        buttons = [box_of(page.get_by_role("button", name=name)) for name in ("Find", "Log out")]
+        assert len({round(each["y"] + each["height"] / 2) for each in buttons}) == 1
         violations = Axe().run(page).response["violations"]
         assert [(each["id"], each["nodes"][0]["html"]) for each in violations] == []
     else:

@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Page, ViewportSize, expect
 
-from tests.integration.browser.conftest import NewPage, log_in
+from tests.integration.browser.conftest import NewPage, box_of, log_in
 from tests.support.running_service import RunningService, running_service
 
 SCOPES = 45
@@ -107,9 +107,7 @@ def test_now_groups_filters_and_acts_on_many(service: RunningService, new_page: 
     expect(page.locator("#open .group")).to_have_count(1)
     expect(page.get_by_text("20 events that are the same")).to_be_visible()
     expect(page.get_by_text("wave 2, 45 events")).to_be_visible()
-    chart = page.locator("#open .line .chart").first.bounding_box()
-    assert chart is not None
-    assert chart["width"] > 500
+    assert box_of(page.locator("#open .line .chart").first)["width"] > 500
     page.get_by_label("Host", exact=True).fill("rack-3-0")
     page.get_by_label("Contains").press("Enter")
     expect(page.get_by_text("9 of 9 started or scheduled events")).to_be_visible()

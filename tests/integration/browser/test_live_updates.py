@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.integration.browser.conftest import NewPage, log_in
+from tests.integration.browser.conftest import NewPage, box_of, log_in
 from tests.support.running_service import RunningService, running_service
 
 
@@ -74,11 +74,11 @@ def test_nothing_moves_while_the_pointer_is_over_a_button(service: RunningServic
     page = new_page()
     open_live(page, service, f"/events/{first_event(made)}")
     page.get_by_role("button", name="Cancel").hover()
-    position = page.get_by_role("button", name="Cancel").bounding_box()
+    position = box_of(page.get_by_role("button", name="Cancel"))
     service.post(f"/v1/maintenances/{made['id']}/pause")
     expect(page.locator("#live")).to_contain_text("has changed")
     expect(page.locator("#state")).not_to_contain_text("the maintenance is paused")
-    assert page.get_by_role("button", name="Cancel").bounding_box() == position
+    assert box_of(page.get_by_role("button", name="Cancel")) == position
     page.mouse.move(1, 1)
     expect(page.locator("#state")).to_contain_text("the maintenance is paused")
 
