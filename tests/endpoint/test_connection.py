@@ -78,6 +78,15 @@ def test_half_a_request_after_an_answer_has_the_deadline_of_a_request() -> None:
         assert client.closed()
 
 
+def test_a_guest_that_sends_nothing_has_the_deadline_of_a_request() -> None:
+    """It is closed in time also if a guest that was answered may be idle for longer than the machine has been running."""
+    with serving(guest_request_timeout_s=10, guest_idle_timeout_s=1e9, stopped=True) as served:
+        client = served.client()
+        until(lambda: served.endpoint.connections)
+        served.move(11)
+        assert client.closed()
+
+
 def test_a_guest_that_does_not_close_after_an_unreadable_request_is_closed() -> None:
     """The service waits two seconds for the guest to close first."""
     with serving(stopped=True) as served:
