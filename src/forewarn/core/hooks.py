@@ -373,6 +373,6 @@ def _is_public(address: Address) -> bool:
             return _is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
         if address not in _GLOBAL_IPV6:
             return False
-        if address.sixtofour is not None:  # `is_global` of such an address differs between releases of Python 3.11
+        if address.sixtofour is not None:  # `is_global` of such an address differs between releases of Python
             return _is_public(address.sixtofour)
     return address.is_global and not address.is_multicast
