@@ -360,7 +360,8 @@ class Scope:
     windows: tuple[str, ...] = ()
     max_unavailable: str = ""
     approval_opens_window: bool = False
-    # What every change of a document changes. Row of the bench: one event per commit.
+    # `__post_init__` checks none of these: a copy that differs only in them is not checked again. Row of the bench: one event
+    # per commit.
     unchecked_fields: ClassVar[frozenset[str]] = frozenset({"epoch", "incarnation", "version", "changed"})
 
     def __post_init__(self) -> None:
