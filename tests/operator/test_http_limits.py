@@ -389,7 +389,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_the_listener_looks_for_late_connections_seldom_while_none_is_open() -> None:
+def test_the_listener_wakes_up_seldom_while_no_connection_is_open() -> None:
     """The listener wakes up once a second while no connection is open, and ten times a second while one is."""
     with running() as (server, address):
         assert server.tick_every_s == IDLE_TICK_EVERY_S

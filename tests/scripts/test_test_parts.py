@@ -148,7 +148,7 @@ def test_a_process_that_a_test_froze_stays_frozen() -> None:
 
 def test_no_pause_leaves_a_process_stopped() -> None:
     """Many short pauses of few processes, which do not find the time to stop before the next one: afterwards all go on."""
-    with marked("sh", "-c", "while :; do :; done", count=4) as (mark, busy):
+    with marked("sh", "-c", "while kill -0 $PPID; do :; done", count=4) as (mark, busy):
         with pauses(mark, max_pause_s=0.01, still_share=0.9):
             time.sleep(1.0)
         assert sorted(marked_processes(mark.encode())) == sorted(each.pid for each in busy)
