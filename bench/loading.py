@@ -2,7 +2,6 @@
 
 import http.client
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -14,6 +13,7 @@ from tests.support.waiting import PATIENCE_S
 from bench.fleet import scope_name
 from bench.processes import serve_command
 from bench.report import Verdict, milliseconds, print_table
+from bench.subjects import reserved_port
 
 POLL = "/metadata/scheduledevents?api-version=2020-07-01"
 PAUSE_S = 0.02
@@ -21,9 +21,11 @@ PAUSE_S = 0.02
 
 def measure_loading(database: Path) -> list[Verdict]:
     """One start. Every caller counts as a machine of the first scope, which is loaded first."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with reserved_port() as port:
+        return _measure(database, port)
+
+
+def _measure(database: Path, port: int) -> list[Verdict]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
     environment = clean | {"FOREWARN_EVERY_CALLER": f"{scope_name(0)}/vm-00", "FOREWARN_RATE_LIMIT": "0"}
     answers: list[tuple[float, float]] = []  # when, and how long it took

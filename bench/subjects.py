@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 from bench.guests import PATH
 from bench.measure import resident_bytes, spent_cpu_s
@@ -150,8 +150,9 @@ def nginx(folder: Path, body: bytes) -> Iterator[Subject]:
         configuration.write_text(NGINX.format(folder=folder, port=port, path=path, query=query, body=body.decode()))
         with _running(command) as process:
             _until_listening(port)
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
-            yield Subject("nginx", int(children[0]), port)
+            worker = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            until(worker.read_text)  # nginx listens before it starts its worker
+            yield Subject("nginx", int(worker.read_text("ascii")), port)
 
 
 @contextmanager

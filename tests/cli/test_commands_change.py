@@ -409,7 +409,9 @@ def test_windows_of_a_scope_that_leave_a_maintenance_no_time_are_warned_of(cli: 
 
 
 def test_an_extension_that_is_over_is_not_shown(cli: CommandLine) -> None:
-    cli.output("window", "add", "days", "--when", "daily 00:00-23:59")
+    now = datetime.fromisoformat(cli.json("clock", "show")["now"])
+    hours = f"{now - timedelta(hours=2):%H:%M}-{now + timedelta(hours=2):%H:%M}"
+    cli.output("window", "add", "days", "--when", f"daily {hours}")
     assert re.search(r"extended until +\S+ \S+ \(in 1d\)\n", cli.output("window", "extend", "days", "--until", "+1d"))
     cli.output("clock", "advance", "2d")
     assert re.search(r"extended until *\n", cli.output("window", "show", "days"))

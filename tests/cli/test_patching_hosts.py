@@ -68,7 +68,9 @@ def cli(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
     for name, value in variables(home).items():
         monkeypatch.setenv(name, value)
     (settings,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    (home / "serve.toml").write_text(settings.replace("/usr/local/bin", f"{home}/bin"))
+    # The usual hour for an order lasts 1.2 s here.
+    text = 'order_timeout = "30d"\n' + settings.replace("/usr/local/bin", f"{home}/bin")
+    (home / "serve.toml").write_text(text)
     with serving(home, "--clock", "3000x", "--config", str(home / "serve.toml"), fleet=FLEET) as made:
         polled, ended = Event(), Event()
 

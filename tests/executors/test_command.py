@@ -21,6 +21,7 @@ from forewarn.executors import HostWork, OrderReport, Progress, Unknown, runner
 from forewarn.executors.command import CommandExecutor
 from forewarn.service.settings import STEP_VARIABLES, load
 from forewarn.testing.stories import START
+from tests.support.processes import is_gone
 from tests.support.records import maintenance
 from tests.support.services import ORDER_ID as ID
 from tests.support.services import work
@@ -189,7 +190,7 @@ def test_a_command_is_stopped_with_its_children(tmp_path: Path) -> None:
         until((tmp_path / "child").exists)
         runner.stop(process, grace_s=0.1)
     child = int((tmp_path / "child").read_text())
-    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
+    until(lambda: is_gone(child))
 
 
 def test_the_last_output_is_kept_on_a_busy_machine() -> None:

@@ -41,7 +41,7 @@ from tests.support.services import (
     reboot,
     ticker_with,
 )
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 def test_one_cycle_does_a_bounded_batch_and_logs_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
@@ -223,7 +223,8 @@ def test_an_unexpected_error_does_not_end_the_loop(caplog: pytest.LogCaptureFixt
         thread.start()
         until(lambda: "the ticker works again" in caplog.text)
     ticker.stop()
-    thread.join(timeout=5)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
     assert caplog.text.count("RuntimeError: unexpected") == 1
 
 
@@ -241,7 +242,7 @@ def test_the_loop_survives_a_store_that_is_away(caplog: pytest.LogCaptureFixture
         service.ticker.nudge()
         until(lambda: "the ticker works again" in caplog.text)
     service.ticker.stop()
-    thread.join(timeout=5)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -286,7 +287,8 @@ def test_the_loop_survives_not_knowing_when_to_wake() -> None:
     service.ticker.nudge()
     until(lambda: service.control.event(event_id)[0].status is Status.STARTED)
     service.ticker.stop()
-    thread.join(timeout=5)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 def test_a_maintenance_that_cannot_be_ticked_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -306,7 +308,8 @@ def test_a_maintenance_that_cannot_be_ticked_does_not_hold_up_the_others(caplog:
     until(lambda: "cannot be ticked" in caplog.text)
     assert service.control.event(events[1])[0].status is Status.SCHEDULED
     service.ticker.stop()
-    thread.join(timeout=5)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 def test_a_wave_that_is_first_in_the_queue_again_is_woken(store: Store) -> None:

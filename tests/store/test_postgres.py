@@ -21,7 +21,7 @@ from forewarn.store.postgres.pool import Connection, Deadlines, Pool, connect, c
 from forewarn.store.postgres.store import STATEMENTS_AT_ONCE, PostgresStore
 from forewarn.store.sql.scripts import migrations
 from tests.integration.nodes.nodes import wire_to
-from tests.support.postgres_servers import ANY_TIME_S, SHARED, server
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, UNHURRIED, server
 from tests.support.records import (
     approval,
     at,
@@ -52,7 +52,7 @@ def address() -> str:
 
 @pytest.fixture
 def store(address: str) -> Iterator[PostgresStore]:
-    made = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    made = PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)
     yield made
     made.close()
 
@@ -444,7 +444,7 @@ def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
     """A commit whose wait for the synchronous standby is cancelled is an error, although PostgreSQL reports success."""
     with server() as alone:
         alone.execute("CREATE DATABASE forewarn")
-        store = PostgresStore(alone.address("forewarn"), limits=TimeLimits(patience_s=PATIENCE_S))
+        store = PostgresStore(alone.address("forewarn"), limits=TimeLimits(statement_s=PATIENCE_S))
         alone.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         alone.execute("SELECT pg_reload_conf()")
         waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"

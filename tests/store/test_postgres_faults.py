@@ -181,10 +181,11 @@ def test_a_row_that_others_hold_is_a_conflict(address: str) -> None:
 
 def test_a_node_that_falls_silent_in_a_change_is_ended(address: str) -> None:
     """The server would wait for ever for a silent writer's next statement: a writer that needs the lock ends its connection."""
-    limits = replace(PATIENT, lock_s=0.2, silent_s=0.3)
     stopped, store = PostgresStore(address), PostgresStore(address)
     for each in (stopped, store):
-        with_limits(each, address, limits)
+        with_limits(each, address, replace(PATIENT, lock_s=0.2, silent_s=LONG_S))
+        each.scope_names()  # opens the session that is used below: the server lets it be silent
+    store._pool.dsn = Dsn(address, limits=replace(PATIENT, lock_s=0.2, silent_s=0.3))  # so long may another writer be
 
     def stop_in_a_change() -> None:
         with stopped._pool.pipeline(WRITE) as (connection, _):

@@ -26,7 +26,7 @@ START_WITHIN_S = PATIENCE_S
 # For a store whose changes bear the times of a test instead of the database's.
 ANY_TIME_S = 1e9
 # For a store of a test that is not about time: a busy machine may need any time for a statement and between two of them.
-UNHURRIED = TimeLimits(statement_s=600, silent_s=600, free_s=600)
+UNHURRIED = TimeLimits(statement_s=600, lock_s=600, silent_s=600, free_s=600)
 # The name of the variable with the folder for what the parts of a run share.
 SHARED_FOLDER = "TEST_SHARED_FOLDER"
 FAST = {

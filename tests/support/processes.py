@@ -10,6 +10,14 @@ from pathlib import Path
 from tests.support.waiting import PATIENCE_S, until
 
 
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended, also if it is still a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def kill_with_children(process: "subprocess.Popen[bytes]") -> None:
     """Kill a process and its children, and wait until all of them are gone.
 

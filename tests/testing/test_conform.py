@@ -27,6 +27,7 @@ from forewarn.testing.conform.report import BehaviourRow, Report
 from forewarn.testing.conform.trial import CLAIMS, Delays
 from tests.support.budget import BUDGET
 from tests.support.commands import run_here
+from tests.support.processes import is_gone
 from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -329,21 +330,13 @@ def test_the_agent_gets_placeholders_and_environment(tmp_path: Path, monkeypatch
     assert not Path(folder).exists()
 
 
-def gone(pid: int) -> bool:
-    """Whether the process has ended, also if it is still a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def test_the_agents_processes_are_killed(tmp_path: Path) -> None:
     """Child processes are killed too, also if the agent ended before them."""
     script = f"sleep 1000 & echo $$ $! > {tmp_path}/pids; exit 3"
     report = conform(["sh", "-c", script], only=["metadata-header"])
     assert report.names(FAILED) == ["metadata-header"]
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    until(lambda: all(gone(pid) for pid in pids))
+    until(lambda: all(is_gone(pid) for pid in pids))
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
@@ -365,7 +358,7 @@ def test_a_signal_ends_the_agents_too(signal_number: signal.Signals, tmp_path: P
         program.send_signal(signal_number)
         assert program.wait(PATIENCE_S) != 0
     pid, folder = (tmp_path / "pid").read_text().split()
-    until(lambda: gone(int(pid)))
+    until(lambda: is_gone(int(pid)))
     assert Path(folder).exists() == (signal_number == signal.SIGKILL)
 
 

@@ -207,8 +207,11 @@ def test_a_scenario_ends_whether_or_not_a_guest_approves(name: str, approves: bo
     assert notice_s is None or notice_s - 10 <= max(notices_s) <= notice_s
 
 
-def test_the_command_emulate_plays_a_scenario() -> None:
+def test_the_command_emulate_plays_a_scenario(tmp_path: Path) -> None:
     """It prints `ready` and then each step."""
+    # The usual hour for an order lasts 0.6 s here.
+    text = scenario("user-reboot").text.replace("executor=external", "executor=external order_timeout=30d")
+    (tmp_path / "user-reboot.txt").write_text(text)
     command = [
         sys.executable,
         "-m",
@@ -219,7 +222,7 @@ def test_the_command_emulate_plays_a_scenario() -> None:
         "--clock",
         "6000x",
         "--scenario",
-        "user-reboot",
+        str(tmp_path / "user-reboot.txt"),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         try:

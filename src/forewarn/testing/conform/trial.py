@@ -233,10 +233,13 @@ class Trial:
         """Return the result of `find` once it is true; raise AgentFailed if the agent has ended or its time is over."""
         begun_s = polled_s = time.monotonic()
         before, polls = self.emulator.log.last_number, 0
-        while not (result := find()):
+        while True:
+            # Before `find`: what the agent did by then counts, however long this thread stands still in between.
+            now_s, polls_before, polls = time.monotonic(), polls, self._polls_since(before)
+            if result := find():
+                return result
             self._check_going()
             self._check_served()
-            now_s, polls_before, polls = time.monotonic(), polls, self._polls_since(before)
             if polls != polls_before:
                 polled_s = now_s
             if now_s - begun_s > self.setup.patience_s and polls >= PATIENCE_POLLS:
@@ -244,7 +247,6 @@ class Trial:
             if now_s - polled_s > self.setup.silence_s:
                 raise AgentFailed(f"{what}: the agent has not polled for {self.setup.silence_s:g} s")
             self._pause()
-        return result
 
     def _polls_since(self, number: int) -> int:
         """Return the number of answered polls after request `number`, without those that the rate limit refused."""
