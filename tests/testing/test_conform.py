@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -24,11 +25,12 @@ from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
 from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.outcomes import FAILED, NOT_REACHED, NOT_SHOWN, OUTCOMES, PASSED, SKIPPED
 from forewarn.testing.conform.report import BehaviourRow, Report
-from forewarn.testing.conform.trial import CLAIMS, Delays
+from forewarn.testing.conform.trial import CLAIMS, PATIENCE_POLLS, AgentSetup, Delays, Trial
 from tests.support.budget import BUDGET
 from tests.support.commands import run_here
 from tests.support.processes import is_gone
 from tests.support.waiting import PATIENCE_S, until
+from tests.testing.http_guest import send
 
 ROOT = Path(__file__).parents[2]
 AGENTS = Path(__file__).parent / "agents"
@@ -328,6 +330,25 @@ def test_the_agent_gets_placeholders_and_environment(tmp_path: Path, monkeypatch
     assert variables["OURS"] == "kept"
     assert "HTTP_PROXY" not in variables
     assert not Path(folder).exists()
+
+
+def test_polls_after_a_look_at_the_agent_do_not_count_against_it(tmp_path: Path) -> None:
+    """The thread that examines the agent may stand still after it has looked, and the agent polls and acts meanwhile."""
+    setup = AgentSetup(
+        command=[], claims=frozenset(), environment={}, delays=Delays(first_answer_s=0, outage_s=0), patience_s=0
+    )
+    trial = Trial(setup, tmp_path, threading.Event())
+    acted: list[str] = []
+
+    def look() -> list[str]:
+        found = list(acted)
+        for _ in range(0 if found else PATIENCE_POLLS):
+            send(trial.emulator.endpoint)
+        acted.append("approved")
+        return found
+
+    with trial.run_emulator():
+        assert trial.until(look, "the agent approves") == ["approved"]
 
 
 def test_the_agents_processes_are_killed(tmp_path: Path) -> None:
