@@ -63,6 +63,7 @@ class OpenConnection:
     )
     unsent_before: int = 0
     delayed: asyncio.Task[Any] | None = None  # the task whose request waits
+    complete: bool = False  # whether that request has arrived completely
 
 
 @dataclass(slots=True)
@@ -177,7 +178,9 @@ class OpenConnections:
     def work(self, peer: Peer) -> None:
         """Note that a request is complete, or that the caller reads again."""
         connection = self._by_peer.get(peer)
-        if connection is not None and connection.delayed is None:
+        if connection is not None and connection.delayed is not None:
+            connection.complete = True
+        else:
             self._change(peer, State.CALLER, State.BUSY)
 
     @contextmanager
@@ -187,13 +190,13 @@ class OpenConnections:
         if connection is None:
             yield lambda: False
             return
-        connection.delayed = asyncio.current_task()
+        connection.delayed, connection.complete = asyncio.current_task(), connection.state is State.BUSY
         self._change(peer, State.BUSY, State.CALLER)
         try:
             yield lambda: self._by_peer.get(peer) is connection
         finally:
             connection.delayed = None
-            if self._by_peer.get(peer) is connection:
+            if connection.complete and self._by_peer.get(peer) is connection:
                 self.work(peer)
 
     def end_delays(self) -> None:

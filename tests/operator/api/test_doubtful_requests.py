@@ -4,10 +4,12 @@ import asyncio
 import socket
 import threading
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from forewarn.app import operator_server
 from forewarn.core.operator_model import Role, Token
 from forewarn.operator.api.access import Access, digest
 from forewarn.operator.api.calendar import CALENDAR
@@ -166,8 +168,34 @@ def test_a_request_that_waits_is_not_busy() -> None:
     asyncio.run(run())
 
 
-def test_wrong_tokens_on_an_open_connection_block_nobody() -> None:
+def test_a_request_whose_body_is_not_complete_after_its_wait_is_not_busy() -> None:
+    """It still waits for its caller, until the last byte of its body arrives."""
+
+    async def run() -> None:
+        opened, peer, other = OpenConnections(ConnectionLimits(connections_per_address=1)), (FLOODER, 1), (FLOODER, 2)
+        with socket.socket() as first, socket.socket() as second:
+            for accepted, its_peer in ((first, peer), (second, other)):
+                assert opened.admit(accepted, its_peer)
+            opened.begin_request(peer, health=False)
+            with opened.delayed(peer):
+                pass
+            assert opened.begin_request(other, health=False)
+            opened.work(peer)
+            assert not opened.begin_request(other, health=False)
+
+    asyncio.run(run())
+
+
+def test_wrong_tokens_on_an_open_connection_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one request at a time per address, a right token is answered beside a wrong one that waits."""
+    begun, over = threading.Event(), threading.Event()
+
+    async def sleep(_: float) -> None:
+        begun.set()
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(operator_server, "DoubtfulRequests", partial(DoubtfulRequests, sleep=sleep))
     with running_service(operator_connections="1") as service:
         for _ in range(MAX_FAILURES):
             assert service.request("GET", "/v1/scopes", token="fw_wrong").status == 401
@@ -175,9 +203,11 @@ def test_wrong_tokens_on_an_open_connection_block_nobody() -> None:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as flooder:
             head = b"POST /v1/maintenances HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer fw_wrong\r\n"
             flooder.sendall(head + b"Content-Length: 2\r\n\r\n{")
+            assert begun.wait(PATIENCE_S)
             assert service.request("GET", "/v1/scopes").status == 200
             flooder.sendall(b"}")
             assert service.request("GET", "/v1/scopes").status == 200
+            over.set()
             assert flooder.recv(65_536).startswith(b"HTTP/1.1 429 ")
 
 
