@@ -1,10 +1,9 @@
 """A real PostgreSQL cluster under Patroni with etcd; each member can lose its power."""
 
-import contextlib
+import base64
 import json
 import os
 import shutil
-import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -13,14 +12,15 @@ from pathlib import Path
 
 from tests.folders import folder_for_every_user
 from tests.support.own_network import clean_environment
+from tests.support.processes import kill_with_children
 from tests.support.waiting import PATIENCE_S, until
 
 ETCD = "127.0.0.9"
 SQL_PORT, REST_PORT = 5432, 8008
 LOGIN = "operator:let-me-in"
 WITHIN_S = PATIENCE_S
-# How long a leader that says nothing more still counts as one; and so, about, how long nobody leads after it has died.
-TTL_S = 10
+# How long a leader that says nothing more still counts as one: long, so that none loses its lead because the machine is busy.
+TTL_S = 60
 # Patroni adds the folder with the version itself where it finds it by this name.
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 CONFIG = """
@@ -96,9 +96,8 @@ class Member:
 
     def down(self) -> None:
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(self.pid_file.read_text()), signal.SIGKILL)
-            self.process.wait()
+            # The pid in the file may be another process's by now: a test may have killed the member with it.
+            kill_with_children(self.process)
             self.process = None
 
     def says(self, path: str = "/patroni") -> dict[str, object]:
@@ -136,6 +135,13 @@ class Cluster:
 
         until(found, WITHIN_S)
         return leading[0]
+
+    def end_lease(self) -> None:
+        """Delete the key of a dead leader, as etcd does at the end of its TTL: the members elect another leader."""
+        key = base64.b64encode(b"/service/shop/leader").decode()
+        url = f"http://{ETCD}:2379/v3/kv/deleterange"
+        with urllib.request.urlopen(url, json.dumps({"key": key}).encode(), timeout=PATIENCE_S) as answer:
+            answer.read()
 
     @property
     def ready(self) -> bool:

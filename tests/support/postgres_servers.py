@@ -146,7 +146,7 @@ class Server:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
-        with psycopg.connect(self.address(database), autocommit=True, connect_timeout=5) as connection:
+        with psycopg.connect(self.address(database), autocommit=True, connect_timeout=int(PATIENCE_S)) as connection:
             found = connection.execute(statement.encode())
             return found.fetchall() if found.description else []
 

@@ -13,7 +13,7 @@ from standardwebhooks.webhooks import Webhook
 
 
 class Receiver(ThreadingHTTPServer):
-    """Verifies each message with the secrets it knows and appends it to `received`; answers `status`.
+    """Verifies each message with the secrets it knows and appends it with its webhook-id to `accepted`; answers `status`.
 
     If `hook_secrets` has the secret of each hook by its short id, a message is verified with the secret of its hook.
     """
@@ -26,14 +26,17 @@ class Receiver(ThreadingHTTPServer):
         self.hook_secrets: dict[str, str] = {}
         self.status = 204
         self.headers: dict[str, str] = {}
-        self.received: list[dict[str, Any]] = []
-        self.ids: list[str] = []
+        self.accepted: list[tuple[str, dict[str, Any]]] = []
         self.refused = 0
         self._log = log
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/in"
+
+    @property
+    def received(self) -> list[dict[str, Any]]:
+        return [message for _, message in self.accepted]
 
     def accept(self, body: bytes, headers: dict[str, str]) -> int:
         if not 200 <= self.status < 300:
@@ -42,8 +45,7 @@ class Receiver(ThreadingHTTPServer):
         hook = headers["webhook-id"].split("_")[1]
         for secret in [self.hook_secrets[hook]] if self.hook_secrets else self.secrets:
             message = Webhook(secret).verify(body, headers)  # an exception answers 500 and fails the delivery
-        self.received.append(message)
-        self.ids.append(headers["webhook-id"])
+        self.accepted.append((headers["webhook-id"], message))
         if self._log is not None:
             with self._log.open("a") as file:
                 file.write(json.dumps({"webhook-id": headers["webhook-id"], **message}) + "\n")

@@ -90,7 +90,7 @@ class ThreeNodes:
         options = "-c lock_timeout=2s"
         with (
             suppress(psycopg.errors.LockNotAvailable),
-            psycopg.connect(self._database, connect_timeout=5, options=options) as connection,
+            psycopg.connect(self._database, connect_timeout=int(START_WITHIN_S), options=options) as connection,
         ):
             connection.execute(
                 "UPDATE forewarn.leases SET until = clock_timestamp() - interval '1 hour' WHERE node LIKE %s",
@@ -110,7 +110,7 @@ class ThreeNodes:
 
     def holder(self) -> int:
         """Return the number of the node with the ticker's lease; 0 if there is none."""
-        with psycopg.connect(self._database, connect_timeout=5) as connection:
+        with psycopg.connect(self._database, connect_timeout=int(START_WITHIN_S)) as connection:
             row = connection.execute("SELECT node FROM forewarn.leases WHERE name = 'ticker'").fetchone()
         pid = int(str(row[0]).rpartition(":")[2].partition("-")[0]) if row else 0
         pids = [process.pid if process is not None else -1 for process in self._processes]

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -40,7 +39,7 @@ from forewarn.service.control import Control
 from forewarn.store import EventQuery, MaintenanceQuery
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support.budget import chosen_seed
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ORDERS = 24
 HOSTS = 8
@@ -169,9 +168,9 @@ def wait_for_a_cycle(url: str) -> None:
 
     def answers() -> bool:
         try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=5) as response:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=PATIENCE_S) as response:
                 return bool(response.status == 200)
-        except urllib.error.URLError:
+        except OSError:
             return False
 
     until(answers)

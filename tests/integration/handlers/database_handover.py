@@ -8,7 +8,7 @@ from forewarn.core.model import Status
 from tests.integration.handlers.agent_process import Agent
 from tests.integration.handlers.service_with_event import page_steps, service_with_event
 from tests.support.patroni_cluster import LOGIN, SQL_PORT, WITHIN_S, Cluster, Member, streaming
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 # The example of the documentation, with this cluster's addresses.
 (PAGE_STEP,) = page_steps("patroni")
@@ -19,17 +19,17 @@ POWER_OFF = (
 )
 
 
-def connection_string(cluster: Cluster) -> str:
-    """Return a connection string that leads to the current leader."""
+def connection_string(cluster: Cluster, within_s: float = PATIENCE_S) -> str:
+    """Return a connection string that leads to the current leader. A member that is off refuses at once."""
     hosts = f"host={cluster.addresses} port={SQL_PORT} user=postgres dbname=postgres"
-    return f"{hosts} target_session_attrs=read-write connect_timeout=1"
+    return f"{hosts} target_session_attrs=read-write connect_timeout={int(within_s)}"
 
 
 class Rows:
     """Writes numbers into a table of the cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._connection = psycopg.connect(connection_string(cluster), autocommit=True)
+        self._connection = psycopg.connect(connection_string(cluster, 1.0), autocommit=True)
 
     def write(self, number: int) -> None:
         self._connection.execute("INSERT INTO rows VALUES (%s)", (number,))

@@ -268,9 +268,9 @@ class Relay:
             else:
                 answer = ask(self._proxy, line, Deadline(5))
                 self.passed.set()
+                if self.hang_at and self.hang_at in line:  # before the answer, after which the next command comes
+                    self.mode, self.hang_at = "hang", ""
                 talking.sendall((self._miscounted(answer) if line.startswith("show stat") else answer).encode())
-            if self.hang_at and self.hang_at in line:
-                self.mode, self.hang_at = "hang", ""
 
     def _miscounted(self, answer: str) -> str:
         if self.scur is None:

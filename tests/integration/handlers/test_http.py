@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import socket
+import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ class Registrar:
         self.url = ""
         self.state = "up"
         self.mode = "pass"
+        self.hung = threading.Event()  # a request has begun to hang
         self.drains_for = 0
         self.lock_after = ""
         # A status for the next change alone; whether a GET says 404 until then; what befalls the next requests, one each.
@@ -58,6 +60,7 @@ class Registrar:
         elif self.refuses and handler.command != "GET":
             respond(handler, int(self.refuses))
         elif self.mode == "hang" or (self.mode == "hang at GET" and handler.command == "GET"):
+            self.hung.set()
             while self.mode.startswith("hang"):
                 time.sleep(0.02)
             handler.close_connection = True
@@ -74,8 +77,8 @@ class Registrar:
             self.forgets = False
             if self.mode != "lie":
                 self.state = json.loads(body)["state"]
+            self.mode = self.lock_after or self.mode  # before the answer, after which the agent asks again
             respond(handler, 204)
-            self.mode = self.lock_after or self.mode
 
     def _show(self, handler: BaseHTTPRequestHandler) -> None:
         shown = self.state
@@ -396,8 +399,9 @@ def test_killed_between_preparing_and_verifying(registrar: Registrar, tmp_path: 
     toml = step(registrar.url, secret(tmp_path))
     with agent_with_endpoint(tmp_path, toml, lambda: registrar.state == "drained") as (platform, agent):
         platform.announce()
-        agent.wait_until(lambda: registrar.changes == ["PUT drained"] and registrar.mode == "hang at GET")
+        agent.wait_until(registrar.hung.is_set)
         agent.kill()
+        assert registrar.changes == ["PUT drained"]
         assert platform.approvals == []
         registrar.mode, registrar.lock_after = "pass", ""
         if cancelled:
@@ -431,8 +435,9 @@ def test_killed_while_it_is_put_in_again(registrar: Registrar, tmp_path: Path) -
         agent.wait_until(lambda: platform.approvals == [True])
         registrar.lock_after = "hang at GET"
         platform.end()
-        agent.wait_until(lambda: registrar.changes == ["PUT drained", "PUT up"] and registrar.mode == "hang at GET")
+        agent.wait_until(registrar.hung.is_set)
         agent.kill()
+        assert registrar.changes == ["PUT drained", "PUT up"]
         registrar.state, registrar.mode, registrar.lock_after = "unknown", "pass", ""
         agent.up()
         agent.wait_until_back()

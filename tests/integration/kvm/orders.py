@@ -13,10 +13,11 @@ from forewarn.core.order_verbs import Outcome, Unknown
 from forewarn.executors import Executor, Work
 from forewarn.libvirt.executor import PREEMPT_GRACE_S, LibvirtExecutor, LibvirtSettings
 from forewarn.libvirt.journal import Journal
+from tests.integration.kvm.site import GUEST_PATIENCE_S
 from tests.support.waiting import until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-QUICK = LibvirtSettings(shutdown_grace_s=20, migration_time_limit_s=60, freeze_default_s=1, host_return_s=60)
+QUICK = LibvirtSettings(shutdown_grace_s=20, migration_time_limit_s=600, freeze_default_s=1, host_return_s=60)
 
 _numbers = itertools.count(1)
 
@@ -75,7 +76,7 @@ def ended(executor: Executor, work: Work) -> Outcome | Unknown:
         found.extend(report.outcome for report in executor.reports(NOW) if report.order_id == work.order.id)
         return bool(found)
 
-    until(reported)
+    until(reported, GUEST_PATIENCE_S)
     return found[0]
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from scripts.kvm_bed.bed import Bed
 
+from tests.integration.kvm.site import GUEST_PATIENCE_S
 from tests.support.waiting import until
 
 PORT = 7000
@@ -43,7 +44,7 @@ class TcpWatch:
     def until_it_goes_on(self, detail: Callable[[], object] = lambda: "") -> None:
         """Wait for ten receipts from now on: what came before this call tells nothing about the guest's state now."""
         wanted = self.receipts + 10
-        until(lambda: self.receipts >= wanted, detail=detail)
+        until(lambda: self.receipts >= wanted, GUEST_PATIENCE_S, detail)
 
     def restart(self) -> None:
         self._last_s = time.monotonic()

@@ -17,6 +17,7 @@ from forewarn.libvirt.executor import PREEMPT_GRACE_S, LibvirtExecutor
 from forewarn.libvirt.hosted_domain import HostedDomain, LibvirtHost
 from forewarn.libvirt.placement import NoTarget, Placement
 from tests.integration.kvm.orders import QUICK, done, ended, executor_in, work_on
+from tests.integration.kvm.site import GUEST_PATIENCE_S
 from tests.integration.kvm.tcp_watch import PROGRAM, TcpWatch
 from tests.support.waiting import until
 
@@ -55,8 +56,8 @@ def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtE
     assert watch.connections == 1, "the guest's connection broke"
     assert guest.boots() == 1
     # It is None while the host does not answer soon enough.
-    until(lambda: executor.machines_on("kvm-a", bed.hosts["kvm-a"]) == ())
-    until(lambda: executor.machines_on("kvm-b", bed.hosts["kvm-b"]) == ("web-0",))
+    until(lambda: executor.machines_on("kvm-a", bed.hosts["kvm-a"]) == (), GUEST_PATIENCE_S)
+    until(lambda: executor.machines_on("kvm-b", bed.hosts["kvm-b"]) == ("web-0",), GUEST_PATIENCE_S)
 
     # A migration that takes too long is aborted, and retried when it is faster.
     hasty = executor_in(tmp_path, replace(QUICK, migration_time_limit_s=1))
@@ -76,17 +77,20 @@ def test_machines_move_and_stop_as_their_orders_say(bed: Bed, executor: LibvirtE
         outcome = done(executor, work_on(bed, EventType.FREEZE, {"web-0": "kvm-b"}, duration_s=2))
         assert outcome.ok
         assert float(re.findall(r"paused for ([\d.]+) s", outcome.output)[0]) >= 2
-        until(lambda: changes[-2:] == [libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_RESUMED])
+        until(
+            lambda: changes[-2:] == [libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_RESUMED],
+            GUEST_PATIENCE_S,
+        )
     watch.until_it_goes_on(detail=guest.last_words)
     assert (watch.connections, guest.boots()) == (1, 1)
 
     assert done(executor, work_on(bed, EventType.REBOOT, {"web-0": "kvm-b"})).ok
-    until(lambda: guest.boots() == 2)
+    until(lambda: guest.boots() == 2, GUEST_PATIENCE_S)
 
     bed.virsh("kvm-b", "autostart", "web-0")
     outcome = done(executor, work_on(bed, EventType.REDEPLOY, {"web-0": "kvm-b"}))
     assert (outcome.ok, outcome.new_hosts) == (True, {("shop", "web-0"): "kvm-a"})
-    until(lambda: guest.boots() == 3)
+    until(lambda: guest.boots() == 3, GUEST_PATIENCE_S)
     assert bed.virsh("kvm-b", "list", "--all", "--name") == ""
     assert "web-0" in bed.virsh("kvm-a", "list", "--all", "--autostart", "--name")
 
@@ -257,7 +261,7 @@ def test_a_guest_that_ignores_its_power_button_is_destroyed(bed: Bed, tmp_path: 
         assert isinstance(outcome, Outcome)
         assert outcome.ok
         starts_and_stops = (libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_STOPPED)
-        until(lambda: libvirt.VIR_DOMAIN_EVENT_STARTED in changes)
+        until(lambda: libvirt.VIR_DOMAIN_EVENT_STARTED in changes, GUEST_PATIENCE_S)
         assert [change for change in changes if change in starts_and_stops] == [*reversed(starts_and_stops)]
     assert bed.virsh("kvm-a", "domstate", "deaf-0") == "running"
     executor.close()

@@ -13,6 +13,7 @@ import pytest
 from scripts.kvm_bed.bed import ROOT, Bed
 
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
+from tests.integration.kvm.site import GUEST_PATIENCE_S
 from tests.support.waiting import until
 
 USES_A_BED = """
@@ -37,10 +38,10 @@ def test_a_guest_boots_counts_and_obeys_its_power_button(bed: Bed) -> None:
     # QEMU would lose writes of a guest with other memory in a live migration: see `QEMU_MEMORY_KIB`.
     answer = bed.virsh("kvm-a", "qemu-monitor-command", "web-0", '{"execute": "query-memory-size-summary"}')
     assert json.loads(answer)["return"]["base-memory"] % (256 * 1024) != 0
-    until(lambda: guest.boots() == 1)
-    until(lambda: guest.read("log"), every_s=0.2)
+    until(lambda: guest.boots() == 1, GUEST_PATIENCE_S)
+    until(lambda: guest.read("log"), GUEST_PATIENCE_S, every_s=0.2)
     bed.virsh("kvm-a", "shutdown", "web-0")
-    until(lambda: bed.virsh("kvm-a", "domstate", "web-0") == "shut off", every_s=0.2)
+    until(lambda: bed.virsh("kvm-a", "domstate", "web-0") == "shut off", GUEST_PATIENCE_S, every_s=0.2)
     described = subprocess.run(["dumpe2fs", "-h", guest.disk], capture_output=True, text=True, check=True).stdout
     assert re.search(r"^Filesystem state: +clean$", described, re.MULTILINE), described
 

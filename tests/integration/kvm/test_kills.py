@@ -23,9 +23,10 @@ from forewarn.core.order_verbs import OrderReport, Outcome, Unknown
 from forewarn.executors import Progress, Work
 from forewarn.libvirt.journal import Journal
 from tests.integration.kvm.orders import ended, executor_in, work_on
+from tests.integration.kvm.site import GUEST_PATIENCE_S
 from tests.integration.kvm.tcp_watch import PROGRAM, TcpWatch
 from tests.support.budget import BUDGET
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import until
 
 STOP = ("chosen", "recorded", "stopping", "off")
 # Each phase of each action, and whether the guest boots during it.
@@ -63,7 +64,7 @@ class Victim:
     boots: int = 1
 
     def until_booted(self) -> None:
-        until(lambda: self.guest.boots() >= self.boots)
+        until(lambda: self.guest.boots() >= self.boots, GUEST_PATIENCE_S)
         assert self.guest.boots() == self.boots, self.guest.last_words()
 
     def work(self, kind: EventType, *, live: bool = False) -> Work:
@@ -119,9 +120,9 @@ def test_a_migration_whose_process_was_killed_begins_again(victim: Victim, tmp_p
     victim.bed.virsh(victim.host, "migrate-setspeed", "web-0", "1")
     work = victim.work(EventType.FREEZE, live=True)
     with worker(victim, work, tmp_path, "never") as process:
-        until(lambda: "Unbounded" in victim.bed.virsh(victim.host, "domjobinfo", "web-0"))
+        until(lambda: "Unbounded" in victim.bed.virsh(victim.host, "domjobinfo", "web-0"), GUEST_PATIENCE_S)
         process.send_signal(signal.SIGKILL)
-    until(lambda: "None" in victim.bed.virsh(victim.host, "domjobinfo", "web-0"))
+    until(lambda: "None" in victim.bed.virsh(victim.host, "domjobinfo", "web-0"), GUEST_PATIENCE_S)
     victim.bed.virsh(victim.host, "migrate-setspeed", "web-0", "1000")
     outcome = continued(work, tmp_path)
     assert isinstance(outcome, Outcome)
@@ -143,7 +144,7 @@ def test_killed_work_is_continued_once(
     victim.until_booted()
     work = victim.work(kind, live=live)
     with worker(victim, work, tmp_path, moment) as process:
-        until(lambda: process.poll() is not None)
+        until(lambda: process.poll() is not None, GUEST_PATIENCE_S)
         assert process.returncode == -signal.SIGKILL
     # Another node, which lacks the journal, proves what was done or says that it cannot tell. It never does anything.
     other = executor_in(tmp_path / "other")
@@ -171,7 +172,7 @@ def test_a_killed_termination_removes_the_machine(victim: Victim, tmp_path: Path
     victim.bed.add_guest(name, "kvm-a", start=False)
     work = work_on(victim.bed, EventType.TERMINATE, {name: "kvm-a"})
     with worker(victim, work, tmp_path, moment) as process:
-        until(lambda: process.poll() is not None)
+        until(lambda: process.poll() is not None, GUEST_PATIENCE_S)
         assert process.returncode == -signal.SIGKILL
     outcome = continued(work, tmp_path)
     assert isinstance(outcome, Outcome)
@@ -196,7 +197,7 @@ def test_killed_work_in_place_stops_and_starts_once(
     start = replace(stop, order=replace(stop.order, attempt=2, phase=Phase.START))
     for work, moment, state in ((stop, stopping, "shut off"), (start, starting, "running")):
         with worker(victim, work, tmp_path, moment) as process:
-            assert process.wait(PATIENCE_S) == -signal.SIGKILL
+            assert process.wait(GUEST_PATIENCE_S) == -signal.SIGKILL
         outcome = continued(work, tmp_path)
         assert isinstance(outcome, Outcome), outcome
         assert outcome.ok, outcome.reason
@@ -230,7 +231,7 @@ def test_work_waits_for_a_libvirtd_that_died(victim: Victim, tmp_path: Path, kin
     executor = executor_in(tmp_path, journal_type=KillingJournal)
     work = victim.work(kind)
     executor.take(work)
-    until(lambda: (victim.bed.folder / host / "down").exists())
+    until(lambda: (victim.bed.folder / host / "down").exists(), GUEST_PATIENCE_S)
     victim.bed.start_libvirtd(host)
     outcome = ended(executor, work)
     assert isinstance(outcome, Outcome), outcome

@@ -51,6 +51,11 @@ class Answer:
         found: list[dict[str, object]] = json.loads(self.body)["Events"]
         return found
 
+    @property
+    def statuses(self) -> list[object] | None:
+        """The status of each event; None if the node did not answer with a document, as on 503."""
+        return [event["EventStatus"] for event in self.events] if self.status == 200 else None
+
 
 class Node:
     """One `forewarn serve` process."""

@@ -57,4 +57,4 @@ def test_two_nodes_cannot_exceed_the_budget_of_the_fleet_together(nodes: Nodes) 
     assert [(reason["code"], reason["events"]) for reason in waiting["waiting_for"]] == [("budget", [visible["id"]])]
     assert first.api("GET", "/v1/budget")[1]["machines_down"] == 1
     assert second.api("POST", f"/v1/events/{visible['id']}/cancel")[0] == 200
-    until(lambda: first.event(waiting["id"])["status"] == "Scheduled")
+    until(lambda: first.event(waiting["id"]).get("status") == "Scheduled")

@@ -88,7 +88,7 @@ def order(node: Node, order_id: str) -> dict[str, object]:
 
 
 def until_in_doubt(node: Node, order_id: str) -> None:
-    until(lambda: order(node, order_id)["state"] == "in-doubt", detail=lambda: order(node, order_id))
+    until(lambda: order(node, order_id).get("state") == "in-doubt", detail=lambda: order(node, order_id))
     status, page = node.api("GET", "/v1/orders?state=in-doubt")
     assert (status, [each["id"] for each in page["items"]]) == (200, [order_id])  # type: ignore[attr-defined]
     waiting_for = node.event(order_id)["waiting_for"]
@@ -109,9 +109,9 @@ def test_a_node_that_is_stopped_leaves_its_command_at_work_and_nobody_begins_it_
     os.kill(site.pid_of_command(), 0)
     assert site.recorded() == ["began 1"]
     again = site.start("a")
-    until(lambda: order(again, event_id)["state"] == "running")
+    until(lambda: order(again, event_id).get("state") == "running")
     site.finish_work()
-    until(lambda: second.poll().events == [])
+    until(lambda: second.poll().statuses == [])
     assert site.recorded() == ["began 1", "ended 1"]
     assert order(second, event_id)["state"] == "done"
     timeline = [entry["what"] for entry in second.event(event_id)["timeline"]]  # type: ignore[attr-defined]
@@ -135,8 +135,8 @@ def test_a_command_that_ended_while_its_node_was_dead_is_not_run_again(site: Sit
     site.end_leases(first)
     until_in_doubt(second, event_id)
     site.start("a")
-    until(lambda: order(second, event_id)["state"] == "done")
-    until(lambda: second.poll().events == [])
+    until(lambda: order(second, event_id).get("state") == "done")
+    until(lambda: second.poll().statuses == [])
     assert site.recorded() == ["began 1", "ended 1"]
 
 
@@ -154,7 +154,7 @@ def test_a_command_is_not_run_again_after_a_reboot(site: Site, tmp_path: Path) -
     assert site.recorded() == ["began 1"]
     assert again.api("POST", f"/v1/events/{event_id}/retry")[0] == 200
     site.finish_work()
-    until(lambda: again.poll().events == [])
+    until(lambda: again.poll().statuses == [])
     assert site.recorded() == ["began 1", "began 2", "ended 2"]
 
 

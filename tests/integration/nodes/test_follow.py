@@ -17,7 +17,7 @@ from forewarn.service.follower import GATHER_S
 from forewarn.service.follower import Follower as NodeFollower
 from forewarn.store import AuditQuery, Feed, FeedPosition, FeedUpdate
 from forewarn.store.postgres.store import MAX_NAMED, PostgresStore
-from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, UNHURRIED
 from tests.support.records import at, change, entry, event, machine, maintenance, saved_scope, scope
 from tests.support.waiting import PATIENCE_S
 
@@ -29,7 +29,7 @@ def address() -> str:
 
 @pytest.fixture
 def store(address: str) -> Iterator[PostgresStore]:
-    made = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    made = PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)
     yield made
     made.close()
 
@@ -88,11 +88,13 @@ def test_a_late_commit_is_not_missed(address: str, store: PostgresStore, feed: F
 def test_the_bell_rings_at_the_commit(address: str, feed: Feed) -> None:
     """A waiting poll returns when another node saves a change, long before its time ends."""
     position = feed.poll(None, 0.0).position
-    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as other:
+    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)) as other:
         timer = threading.Timer(0.2, lambda: other.apply(change(scopes=[scope()])))
+        begun_s = time.monotonic()
         timer.start()
-        news = feed.poll(position, 30.0)
+        news = feed.poll(position, PATIENCE_S)
         timer.join()
+    assert news.sent_s - begun_s < PATIENCE_S
     assert news.scopes == {"shop": 1}
 
 
@@ -109,7 +111,10 @@ def test_the_bell_of_a_node_itself_wakes_nobody(store: PostgresStore, feed: Feed
 def test_the_bells_of_two_nodes_are_told_apart(address: str, store: PostgresStore, feed: Feed) -> None:
     """Each node is woken by the changes of the other, also by one that has a feed itself."""
     position = feed.poll(None, 0.0).position
-    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as other, closing(other.feed()) as other_feed:
+    with (
+        closing(PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)) as other,
+        closing(other.feed()) as other_feed,
+    ):
         other_position = other_feed.poll(None, 0.0).position
         other.apply(change(scopes=[scope("blog")]))
         store.apply(change(scopes=[scope("shop")]))
@@ -140,7 +145,7 @@ def test_an_old_transaction_elsewhere_does_not_mean_everything() -> None:
     with psycopg.connect(server.address("postgres")) as slow:
         slow.execute("SELECT pg_current_xact_id()")
         address = server.address(server.database())
-        store = PostgresStore(address, decided_within_s=ANY_TIME_S)
+        store = PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)
         feed = store.feed()
         first = feed.poll(None, 0.0)
         store.apply(change(scopes=[scope("shop")]))
@@ -172,7 +177,7 @@ def test_a_change_too_large_to_name_says_everything(store: PostgresStore, feed: 
 
 def test_changes_during_a_pause_are_read_together(address: str, store: PostgresStore) -> None:
     """The follower reads the first change by itself and, after its pause, all that other nodes saved meanwhile at once."""
-    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as other:
+    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)) as other:
         pauses: list[float] = []
         saved = iter((["first"], ["second", "third", "fourth"]))
 
@@ -287,7 +292,7 @@ def test_only_newer_versions_are_applied(store: PostgresStore, node: Follower) -
 
 def test_two_nodes_that_make_one_scope_do_not_both_succeed(address: str, store: PostgresStore) -> None:
     """Each saw that it is not there: one makes it, the other decides again."""
-    other = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    other = PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)
     new = Change(at=at(0), expect=(("new", 0),), scopes=(scope("new"),))
     together, outcomes = threading.Barrier(2), []
 
@@ -311,7 +316,7 @@ def test_two_nodes_that_make_one_scope_do_not_both_succeed(address: str, store: 
 
 def test_audit_ids_grow_in_order_of_commits(address: str, store: PostgresStore) -> None:
     """A stream that goes by ids misses nothing: a later commit has a greater id, with eight writers on two nodes."""
-    other = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    other = PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)
     maintenances = [maintenance(f"M{n}") for n in range(8)]
     store.apply(change(maintenances=maintenances, events=[event(f"E{n}", f"M{n}", scope=f"s{n}") for n in range(8)]))
     seen: list[int] = []
