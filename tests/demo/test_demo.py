@@ -80,16 +80,26 @@ def test_every_kind_of_event_occurs(demo: DemoProcess) -> None:
 def test_agents_approve_except_for_one(demo: DemoProcess) -> None:
     """Agents approve in three scopes. worker-3 sees its event and does not approve. old-0 never polls."""
     until(lambda: {"shop", "db", "workers"} <= {each["scope"] for each in demo.events() if each["approved_by"]})
-    until(lambda: any(e["resources"] == ["worker-3"] and e["status"] == "Started" for e in demo.events()))
-    (event, *_) = [each for each in demo.events() if each["resources"] == ["worker-3"] and each["started"]]
+
+    def is_seen(event: dict[str, Any]) -> bool:
+        timeline = demo.get(f"/v1/events/{event['id']}")["timeline"]
+        return "worker-3" in {each.get("who") for each in timeline if each["what"] == "seen"}
+
+    def started_and_seen() -> list[dict[str, Any]]:
+        started = [each for each in demo.events() if each["resources"] == ["worker-3"] and each["started"]]
+        return [each for each in started if is_seen(each)]
+
+    until(started_and_seen)
+    event = started_and_seen()[0]
     assert event["approved_by"] == []
     assert datetime.fromisoformat(event["started"]) >= datetime.fromisoformat(event["not_before"])
-    timeline = demo.get(f"/v1/events/{event['id']}")["timeline"]
-    assert "worker-3" in {each.get("who") for each in timeline if each["what"] == "seen"}
-    last_seen = {each["name"]: each["last_seen"] for each in demo.get("/v1/machines?limit=50")["items"]}
-    assert len(last_seen) == 12
-    assert last_seen["old-0"] is None
-    assert all(last_seen[name] for name in last_seen if name not in ("web-0", "old-0"))
+
+    def last_seen() -> dict[str, str | None]:
+        return {each["name"]: each["last_seen"] for each in demo.get("/v1/machines?limit=50")["items"]}
+
+    until(lambda: all(at for name, at in last_seen().items() if name not in ("web-0", "old-0")))
+    assert len(last_seen()) == 12
+    assert last_seen()["old-0"] is None
 
 
 def test_the_printed_commands_work(demo: DemoProcess) -> None:

@@ -1,6 +1,7 @@
 """The lifeline of the demo's helpers, and the removal of its folder."""
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.demo.lifeline import create_lifeline, wait_for_end
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 
 def test_a_helper_waits_until_the_lifeline_ends(tmp_path: Path) -> None:
@@ -48,6 +49,8 @@ def test_the_folder_is_removed_after_its_last_user_has_ended(tmp_path: Path) -> 
         subprocess.Popen(["sleep", "60"], pass_fds=[in_use]) as agent,
         subprocess.Popen([sys.executable, *program], pass_fds=[reading]) as remover,
     ):
+        os.write(in_use, b"!")
+        until(lambda: not select.select([reading], [], [], 0)[0])  # the remover has read it, and waits for more
         os.close(reading)
         os.close(in_use)
         with pytest.raises(subprocess.TimeoutExpired):

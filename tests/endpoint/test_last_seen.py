@@ -30,6 +30,7 @@ def test_polls_write_nothing() -> None:
             ("solo", "vm"),
         ]
         served.server.parts.write_seen()
+        served.wait_until_handled()
         assert len(served.store.seen_batches) == 1
 
 

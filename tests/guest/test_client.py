@@ -233,7 +233,13 @@ def test_against_the_real_service() -> None:
         assert client.me().name == "web-0"
         watch = client.watch()
         assert next(watch).events == ()
-        threading.Timer(0.8, service.reboot, ("shop", "web-0")).start()
+        view = service.server.documents.views["shop"]
+
+        def reboot_during_a_long_poll() -> None:
+            until(lambda: view.waiters)
+            service.reboot("shop", "web-0")
+
+        threading.Thread(target=reboot_during_a_long_poll).start()
         (seen,) = (shown := next(watch)).events
         assert (seen.status, client.long_polls) == ("Scheduled", True)
         left_s = shown.time_left_s(seen, shown.received_s)
@@ -301,6 +307,9 @@ def test_silence_and_trickle_end_in_time(where: str) -> None:
     ended = threading.Event()
 
     def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        if handler.path != "/slow":
+            respond(handler, 200)
+            return
         handler.close_connection = True
         handler.wfile.write(TRICKLES[where])
         with contextlib.suppress(OSError):
@@ -308,9 +317,12 @@ def test_silence_and_trickle_end_in_time(where: str) -> None:
                 handler.wfile.write(b"0" if where != "silence" else b"")
 
     with http_server(reply) as url:
+        transport = Transport()
+        # On a connection that is kept, the deadline cannot end while the client still connects.
+        transport.request("GET", url, "/", headers={}, timeout_s=PATIENCE_S)
         began_s = time.monotonic()
         with pytest.raises(NoAnswer):
-            Transport().request("GET", url, "/", headers={}, timeout_s=1.0)
+            transport.request("GET", url, "/slow", headers={}, timeout_s=1.0)
         took_s = time.monotonic() - began_s
         ended.set()
     assert 0.9 < took_s < PATIENCE_S

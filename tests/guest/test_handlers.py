@@ -370,7 +370,8 @@ def test_a_webhook_that_trickles_ends_in_time(tmp_path: Path) -> None:
     with http_server(trickle) as url:
         spec = notify.parse({"url_file": secret(tmp_path, url)}, "here")
         began_s = time.monotonic()
-        with pytest.raises(StepFailed, match="NoAnswer"):
+        # On a busy machine the time may be over before there is a connection.
+        with pytest.raises(StepFailed, match=r"NoAnswer|Unreachable"):
             notify.notify(spec, run_of(share_s=1.0))
         assert time.monotonic() - began_s < PATIENCE_S
         over.set()

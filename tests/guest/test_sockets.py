@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.guest import sockets
 from forewarn.guest.errors import Unreachable
 from forewarn.guest.sockets import Deadline, ask, connect
 from forewarn.guest.transport import Transport
@@ -82,11 +83,22 @@ def test_a_silent_address_does_not_take_the_whole_time(monkeypatch: pytest.Monke
                 waiting = full.enter_context(socket.socket())
                 waiting.setblocking(False)
                 waiting.connect_ex(both[0][4])
-            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
-            assert ask("registrar:80", "hello", Deadline(4)) == "hello\n"
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both[:1])
             with pytest.raises(socket.timeout):
                 connect("registrar", 80, Deadline(0.3))
+            connect_to, given_s = sockets._connect_to, []
+
+            def give_up_soon(family: int, address: Any, deadline: Deadline, source: Any = None) -> socket.socket:
+                if address != both[0][4]:
+                    return connect_to(family, address, deadline, source)
+                given_s.append(deadline.left_s())
+                return connect_to(family, address, Deadline(0.1), source)
+
+            monkeypatch.setattr(sockets, "_connect_to", give_up_soon)
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+            assert ask("registrar:80", "hello", Deadline(PATIENCE_S)) == "hello\n"
+            assert len(given_s) == 1
+            assert given_s[0] <= PATIENCE_S / 2
 
 
 @pytest.mark.posix

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from forewarn.guest import processes
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
 from forewarn.guest.output import MAX_LATER_BYTES, MAX_LOGGED_BYTES, TRIM_BYTES
-from forewarn.guest.processes import GRACE_S, alive, children, start_ticks
+from forewarn.guest.processes import alive, children, start_ticks
 from forewarn.guest.steps import Run, await_orphan
 from forewarn.service.settings import load
 from tests.support.fake_endpoint import E1, StepTime, event
@@ -182,8 +183,9 @@ def test_a_wait_that_no_event_needs_ends_at_once() -> None:
     assert next(checks) == 3
 
 
-def test_children_of_a_program_get_the_same_grace(tmp_path: Path) -> None:
+def test_children_of_a_program_get_the_same_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that needs a moment to end is not killed when the program itself ends."""
+    monkeypatch.setattr(processes, "GRACE_S", PATIENCE_S)
     child = f"trap 'sleep 0.1; touch {tmp_path}/tidy; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
     clock = StepTime()
     with pytest.raises(OutOfTime):
@@ -191,7 +193,7 @@ def test_children_of_a_program_get_the_same_grace(tmp_path: Path) -> None:
             ["/bin/sh", "-c", '/bin/sh -c "$1" & exec sleep 600', "sh", child]
         )
     assert (tmp_path / "tidy").exists()
-    assert clock.monotonic() < 10 + GRACE_S
+    assert clock.monotonic() < 10 + PATIENCE_S
 
 
 def test_a_more_urgent_event_shortens_the_current_step() -> None:
@@ -219,8 +221,11 @@ def test_a_program_does_not_run_before_its_pid_is_recorded(tmp_path: Path) -> No
     assert not (tmp_path / "done").exists()
 
 
-def test_a_program_that_outlives_the_agent_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_that_outlives_the_agent_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The log says so. It is ended when its time is over; another process with the same pid is left alone."""
+    monkeypatch.setattr(processes, "GRACE_S", PATIENCE_S)
     caplog.set_level("INFO")
     waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
     with subprocess.Popen(["/bin/sh", "-c", waits], start_new_session=True) as soon_over:

@@ -7,7 +7,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from scripts.test_parts import (
     run_all,
 )
 
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import until
 
 OUTPUT = """
 FAILED tests/guest/test_e2e.py::test_a[x - y] - AssertionError: no
@@ -126,10 +126,15 @@ def is_stopped(process: "subprocess.Popen[bytes]") -> bool:
     return " T " in Path(f"/proc/{process.pid}/stat").read_text()
 
 
+def endless_pauses(mark: str) -> AbstractContextManager[None]:
+    """Stop the processes at once, and for as long as the block lasts."""
+    return pauses(mark, max_pause_s=1e9, still_share=1 - 1e-12)
+
+
 def test_pauses_stop_only_the_processes_of_a_run_and_let_them_go_on() -> None:
     """Processes are known by a variable in their environment. After the block none of them is stopped."""
     with marked("sleep", "600") as (mark, [process]):
-        with pauses(mark, max_pause_s=PATIENCE_S, still_share=0.999):
+        with endless_pauses(mark):
             until(lambda: is_stopped(process))
             assert marked_processes(mark.encode()) == []
         assert not is_stopped(process)
@@ -138,7 +143,7 @@ def test_pauses_stop_only_the_processes_of_a_run_and_let_them_go_on() -> None:
 def test_a_process_that_a_test_froze_stays_frozen() -> None:
     """The end of a pause does not continue a process that was stopped again during the pause."""
     with marked("sleep", "600") as (mark, [process]):
-        with pauses(mark, max_pause_s=PATIENCE_S, still_share=0.999):
+        with endless_pauses(mark):
             until(lambda: is_stopped(process))
             process.send_signal(signal.SIGSTOP)
         assert is_stopped(process)
