@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from forewarn.core.errors import InvalidSettings
 
-# SIGTERM to exit within 5 s: guest listener, ticker and operator listener stop one after the other, each within this.
+# After SIGTERM up to six threads stop one after the other, each within this: at worst 8 s, where systemd would wait for 20 s.
 STOP_WITHIN_S = 1.3
 
 
