@@ -56,7 +56,7 @@ class Amounts:
 
 
 FULL = Amounts(
-    scopes=500, connections=64, rounds=9, seconds=2.0, crowd=10_000, crowd_rounds=3, crowd_seconds=5.0, fan_outs=5,
+    scopes=500, connections=64, rounds=9, seconds=2.0, crowd=10_000, crowd_rounds=9, crowd_seconds=5.0, fan_outs=5,
     documents=10_000, changes=300,
 )  # fmt: skip
 TOY = Amounts(
