@@ -330,7 +330,8 @@ def test_a_restored_database_is_held_and_audited(path: Path) -> None:
     copy = path.with_name("copy.db")
     backup(path, copy)
     seen = db(path, "restore", copy, "--yes")
-    assert "the store is held: nothing starts until you run 'forewarn db resume'" in seen.stdout
+    resume = f"'forewarn db resume --store sqlite:{path}'"
+    assert f"the store is held: nothing starts until you run {resume}" in seen.stdout
     held, restored, *_ = audit(path)
     assert (restored.action, restored.detail) == ("database restored", f"from {copy}")
     assert (held.action, held.who) == ("store held", "forewarn db")
@@ -344,7 +345,8 @@ def test_resume_shows_what_would_happen_and_asks(path: Path) -> None:
     with closing(SqliteStore(path)) as store:
         store.apply(change(events=[started], orders=[order("E3")]))
     assert db(path, "resume", "--yes").returncode == FAILED
-    assert db(path, "hold", "--reason", "a new disk").returncode == DONE
+    resume = f"run 'forewarn db resume --store sqlite:{path}' to see"
+    assert resume in db(path, "hold", "--reason", "a new disk").stdout
     assert "already held" in db(path, "hold").stderr
     seen = db(path, "resume", answer="n\n")
     assert seen.returncode == FAILED

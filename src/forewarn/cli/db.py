@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import shlex
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,7 +109,7 @@ def restore(
     tokens = file.restore(source, path, change, revoke_tokens=revoke_tokens, ask=ask)
     out = Output(as_json=as_json)
     data = {"backup": str(source), "database": str(path), "held": True, "valid_tokens": 0 if revoke_tokens else tokens}
-    held = "the store is held: nothing starts until you run 'forewarn db resume', which shows what would happen"
+    held = f"the store is held: nothing starts until you run '{_resume(store, config)}', which shows what would happen"
     out.result(data, f"{source} -> {path}", held)
     if revoke_tokens:
         out.aside(
@@ -136,7 +137,7 @@ def hold(
     if as_json:
         Output(as_json=True).json({"held": True})
     else:
-        print("the store is held: run 'forewarn db resume' to see what would happen, and to resume it")
+        print(f"the store is held: run '{_resume(store, config)}' to see what would happen, and to resume it")
 
 
 @app.command("resume")
@@ -189,6 +190,13 @@ def _show(out: Output, effects: "ResumeEffects") -> None:
             out.table(("order", "type", "scope", "machines", "taken by"), found)
     if effects.more:
         out.say("and more than are listed here")
+
+
+def _resume(store: str | None, config: Path | None) -> str:
+    """Return the command that resumes the store, with the options that named it."""
+    named = [f" --store {shlex.quote(store)}"] if store is not None else []
+    named += [f" --config {shlex.quote(str(config))}"] if config is not None else []
+    return f"forewarn db resume{''.join(named)}"
 
 
 def _actor() -> Actor:

@@ -187,7 +187,8 @@ def restore(
     A backup of an older release gets the current schema. `change` holds the store and says so in the audit.
     Return the number of tokens in the backup. They are valid again unless all are revoked; logins always end.
     """
-    _require_file(source)
+    if not source.is_file():
+        raise NotFound(f"there is no backup {source}: name a file that `forewarn db backup` wrote")
     with translated_errors(source), closing(_plain(source)) as reading:
         version = schema_version(reading, source)
         _refuse_newer(version, source)
@@ -317,7 +318,7 @@ def explained(error: sqlite3.Error, path: Path) -> Exception:
         "SQLITE_READONLY": "it is read-only: check the permissions of the file and of its folder",
         "SQLITE_CANTOPEN": "it cannot be opened: check that its folder exists and may be written",
         "SQLITE_BUSY": f"another process kept it locked for {LOCK_WAIT_S:.0f} s: find the process that uses it",
-        "SQLITE_NOTADB": "it is not an SQLite database: name another file with --store sqlite:PATH",
+        "SQLITE_NOTADB": "it is not an SQLite database: name another file",
         "SQLITE_CORRUPT": "it is damaged: restore a backup with 'forewarn db restore'",
         "SQLITE_IOERR": "the disk reports errors: check the system log",
     }
