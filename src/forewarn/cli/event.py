@@ -159,8 +159,8 @@ def cancel(session: Session, event: Id) -> None:
 def reschedule(session: Session, event: Id, not_before: NewTime) -> None:
     """Move an event that has not started to another time.
 
-    The event is cancelled and planned again under a new id, after other waves. Approvals are not kept. The new event is announced
-    its notice before the new time, and never starts earlier. The event of a host moves with its host: see
+    The event is cancelled and planned again under a new id, after other waves. Approvals are not kept. Guests see the
+    new event when its notice begins, and it never starts before the new time. The event of a host moves with its host: see
     `maintenance reschedule-host`.
     """
     body = {"not_before": moment("--not-before", not_before, session.now())}

@@ -1,4 +1,4 @@
-"""The requested start of a rescheduled event: it is announced its notice before that time, and never starts earlier.
+"""The requested start of a rescheduled event: guests see it when its notice begins, and it never starts before that time.
 
 Agents prepare when they first see an event. An announcement long before the start would keep machines out of service.
 """
@@ -30,7 +30,7 @@ def requested_publication_waits(draft: Draft, maintenance: Maintenance, wave: li
     moment = announcement(requested, maintenance.type, scopes)
     if all(draft.trusted_in(event.scope) >= moment for event in wave):
         return []
-    message = f"it was rescheduled to {iso_seconds(requested)}, and is announced its notice before"
+    message = f"it was rescheduled to {iso_seconds(requested)}, and is not announced"
     return wait_until(Waiting(code="requested-start", message=message), moment, draft.now, draft.before.hold)
 
 

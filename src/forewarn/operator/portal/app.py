@@ -102,7 +102,7 @@ DONE = {
     "made": "The event is created. Below are its status and what it waits for.",
     "approve": "Approved. It starts as soon as nothing blocks it.",
     "cancel": "Cancelled. What had not started will not start.",
-    "reschedule": "Rescheduled. It is announced its notice before the new time, and does not start earlier.",
+    "reschedule": "Rescheduled. Guests see it when its notice begins, and it does not start before the new time.",
     "retry": "Its order can be taken again.",
     "finish": "Finished. The event is completed.",
     "abandon": "Abandoned. Its work stays undone.",
