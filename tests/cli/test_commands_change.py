@@ -90,6 +90,15 @@ def test_a_maintenance_that_pauses_after_a_wave_is_continued(cli: CommandLine) -
     cli.output("maintenance", "cancel", made["id"])
 
 
+def test_a_cancelled_maintenance_with_a_started_event_says_what_goes_on(cli: CommandLine) -> None:
+    """It is still Running: without the reason it would look as if nothing had happened."""
+    options = ["--type", "Reboot", "--machine", "quiet/web-1", "--yes", "--no-notice-ok", "--wait", "started"]
+    maintenance = cli.json("maintenance", "schedule", *options)
+    text = cli.output("maintenance", "cancel", maintenance["id"])
+    assert text.endswith("is Running: what had not started is cancelled, the rest runs to its end\n")
+    cli.output("order", "finish", first_event(maintenance)["id"])
+
+
 @pytest.mark.parametrize(("verb", "becomes"), [("finish", "Completed"), ("abandon", "Failed")])
 def test_an_operator_resolves_a_failed_order(cli: CommandLine, verb: str, becomes: str) -> None:
     """`finish` completes the event and `abandon` gives it up; `maintenance wait` then ends with 0 or 1."""

@@ -371,6 +371,9 @@ def test_a_pause_after_the_last_wave_holds_nothing() -> None:
     (other,) = world.submit("shop/web-0")
     with pytest.raises(Refused, match="does not wait for an operator to continue: its strategy has no pause_after"):
         world.continue_maintenance(other.maintenance_id)
+    world.pause(other.maintenance_id)
+    with pytest.raises(Refused, match="was paused by an operator: use `maintenance resume`"):
+        world.continue_maintenance(other.maintenance_id)
 
 
 # -- the limit of failures

@@ -1,5 +1,6 @@
 """Add, change, extend and remove windows and no-go times."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -111,8 +112,12 @@ def test_a_no_go_time_that_has_passed_is_refused() -> None:
 
 def test_a_scope_names_windows_that_exist() -> None:
     window_verbs.refuse_unknown_windows(KNOWN.fleet_rules, [scope(windows=("nights", "midday"))])
-    with pytest.raises(Invalid, match="scope shop: windows: there is no window 'x': run `forewarn window add x` first"):
-        window_verbs.refuse_unknown_windows(KNOWN.fleet_rules, [scope(windows=("nights", "x"))])
+    for name, rest in (("x", ": run"), ("night", "; did you mean nights? If not, run")):
+        message = (
+            f"scope shop: windows: there is no window '{name}'{rest} `forewarn window add {name} --when SPAN` first"
+        )
+        with pytest.raises(Invalid, match=re.escape(message)):
+            window_verbs.refuse_unknown_windows(KNOWN.fleet_rules, [scope(windows=("nights", name))])
 
 
 @pytest.mark.parametrize(

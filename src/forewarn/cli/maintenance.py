@@ -342,7 +342,7 @@ def wait_for(
 @command(app, "cancel")
 def cancel(session: Session, maintenance: Id) -> None:
     """Cancel the events that have not started; started events run to their end."""
-    _apply(session, maintenance, "cancel")
+    _apply(session, maintenance, "cancel", unended=": what had not started is cancelled, the rest runs to its end")
 
 
 @command(app, "pause")
@@ -489,9 +489,11 @@ def retry_failed(session: Session, maintenance: Id) -> None:
     _apply(session, maintenance, "retry-failed")
 
 
-def _apply(session: Session, maintenance: str, verb: str) -> None:
+def _apply(session: Session, maintenance: str, verb: str, *, unended: str = "") -> None:
+    """Change a maintenance and print its state, with `unended` if it has not ended."""
     changed = session.api.post(session.path_to("maintenance", maintenance, verb))
-    session.out.result(changed, f"maintenance {changed['id']} is {maintenance_state(changed)}")
+    more = "" if changed["ended"] else unended
+    session.out.result(changed, f"maintenance {changed['id']} is {maintenance_state(changed)}{more}")
 
 
 def _rows(session: Session, maintenances: list[Json]) -> Rows:

@@ -234,6 +234,8 @@ def continue_maintenance(snapshot: Snapshot, maintenance_id: str, *, now: dateti
     if after and maintenance.continued_after >= after:
         return draft.change()
     if not awaits_continue(draft, maintenance):
+        if maintenance.paused:
+            raise Refused(f"maintenance {maintenance_id} was paused by an operator: use `maintenance resume`")
         what = f"wave {after} has not ended" if after else "its strategy has no pause_after"
         raise Refused(f"maintenance {maintenance_id} does not wait for an operator to continue: {what}")
     draft.note("maintenance continued", maintenance_id=maintenance_id, detail=f"after wave {after}")

@@ -3,6 +3,7 @@
 The store wakes every open maintenance when a rule changes, so that the next tick decides by the new rules.
 """
 
+import difflib
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
@@ -103,9 +104,11 @@ def refuse_unknown_windows(rules: FleetRules, scopes: Iterable[Scope]) -> None:
     for scope in scopes:
         for name in scope.windows:
             if name not in rules.windows:
+                nearest = difflib.get_close_matches(name, rules.windows, n=1)
+                meant = f"; did you mean {nearest[0]}? If not," if nearest else ":"
                 raise Invalid(
-                    f"scope {scope.name}: windows: there is no window {name!r}: run `forewarn window add {name}` first"
-                    " (if no service runs, start it without this window)"
+                    f"scope {scope.name}: windows: there is no window {name!r}{meant} run"
+                    f" `forewarn window add {name} --when SPAN` first (if no service runs, start it without this window)"
                 )
 
 

@@ -167,6 +167,11 @@ def test_an_error_page_says_what_to_do(operator: PortalClient, path: str, status
     assert 'href="/history"' in reply.raw.decode()
 
 
+def test_the_page_of_an_unknown_event_says_that_there_is_no_event(operator: PortalClient) -> None:
+    """The address may also be that of the work on a host; the message is about the event all the same."""
+    assert "there is no event NOWHERE" in page_text(operator.get("/events/NOWHERE"))
+
+
 @pytest.mark.parametrize("path", ["//evil.example/x", "//evil.example", "/%5Cevil.example", "///evil.example?a=1"])
 def test_no_page_links_to_another_site(operator: PortalClient, service: RunningService, path: str) -> None:
     """An address without a scheme, such as //evil.example, is one of another site: no page repeats it as a link."""

@@ -41,8 +41,11 @@ def event_or_order(request: PageRequest) -> RenderedPage | Redirect:
     """Return the page of an event, or of the order of a host that has this id."""
     try:
         return pages.event(request)
-    except NotFound:
-        page = order(request)
+    except NotFound as no_event:
+        try:
+            page = order(request)
+        except NotFound:
+            raise no_event from None
         if isinstance(page, Redirect):
             raise
         return page
