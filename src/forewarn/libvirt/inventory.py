@@ -381,7 +381,7 @@ class _Deciding:
         if len(leaving) > MAX_REMOVED_UNASKED:
             self._problems.append(
                 f"the domains of {len(leaving)} machines are gone, {'/'.join(leaving[0])} among them: they stay in the fleet;"
-                " check the connections of the hosts, then remove them with `forewarn machine remove`"
+                " check the connections of the hosts; to remove them, apply a fleet file without them with `fleet apply --prune`"
             )
         else:
             self._removed.update(dict.fromkeys(leaving))
