@@ -92,6 +92,10 @@ class Unanswered(StepFailed):
     """A server that the step called did not answer, or not sensibly; it may later."""
 
 
+class NoAnswerInTime(Unanswered):
+    """A server that the step called did not answer within the time that it was given."""
+
+
 class OutOfTime(StepFailed):
     """A step was stopped at the end of its share of the budget."""
 

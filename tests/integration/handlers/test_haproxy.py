@@ -282,6 +282,23 @@ def test_sessions_that_cannot_be_read_are_not_none(web: Pool, scur: str) -> None
     assert web.server_state(proxy).admin == "ready"
 
 
+def test_an_answer_that_the_end_of_the_step_cuts_off_hides_no_reason(web: Pool) -> None:
+    """What the proxy answered before says more than that the last answer did not come in time."""
+
+    class AlmostOver(StepTime):
+        """The first pause lasts nearly as long as the step."""
+
+        def sleep(self, seconds: float) -> None:
+            self.move(seconds if self.monotonic() else 19.5)
+
+    proxy = web.haproxy()
+    with relay(proxy) as between:
+        between.scur, between.hang_at = "many", "show stat"
+        with pytest.raises(StepFailed, match=f"^the proxy {between.address} does not answer sensibly$"):
+            haproxy.prepare(spec_of(between.address), new_run(time=AlmostOver()))
+        assert between.hung.is_set()
+
+
 def test_a_proxy_that_lies_is_not_believed(web: Pool) -> None:
     """The step fails when the proxy confirms a change that it did not make, in prepare and in recover."""
     proxy = web.haproxy()

@@ -12,7 +12,7 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
 from forewarn.guest.config_values import address, check_keys, count, seconds, strings
-from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed, Unanswered
+from forewarn.guest.errors import ConfigError, NoAnswerInTime, OutOfTime, StepFailed, Unanswered
 from forewarn.guest.handlers.haproxy_runtime import PoolServer, ServerState, send_command, server_states
 from forewarn.guest.sockets import Deadline
 from forewarn.guest.steps import Run, drain_end_s
@@ -118,12 +118,17 @@ def _repeat_until_done(servers: List[PoolServer], act: Callable[[PoolServer, Dea
         for server in sorted(waiting, key=lambda each: each.proxy in silent_before):
             if server.proxy in silent:
                 continue
+            most_s = given_s = ANSWER_AGAIN_WITHIN_S if server.proxy in silent_before else ANSWER_WITHIN_S
             try:
-                most_s = ANSWER_AGAIN_WITHIN_S if server.proxy in silent_before else ANSWER_WITHIN_S
-                waiting[server] = act(server, Deadline(run.time_for(most_s)))
+                given_s = run.time_for(most_s)
+                waiting[server] = act(server, Deadline(given_s))
             except OutOfTime:  # keep the reason from before
                 if server.proxy in silent_before:
                     silent[server.proxy] = silent_before[server.proxy]
+            except NoAnswerInTime as error:
+                # What the end of the step cuts off explains less than the reason from before.
+                before = silent_before.get(server.proxy, "") if given_s < most_s else ""
+                silent[server.proxy] = before or str(error)
             except Unanswered as error:
                 silent[server.proxy] = str(error)
             except StepFailed as error:

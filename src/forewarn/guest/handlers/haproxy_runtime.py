@@ -6,9 +6,10 @@ The answer to a `set server` command proves nothing: the state is read again to 
 from __future__ import annotations
 
 import csv
+import socket
 from typing import Dict, List, Mapping, NamedTuple
 
-from forewarn.guest.errors import StepFailed, Unanswered
+from forewarn.guest.errors import NoAnswerInTime, StepFailed, Unanswered
 from forewarn.guest.sockets import Deadline, ask
 
 # Flags of srv_admin_state that a command sets; the others are inherited, configured or set by the resolver.
@@ -78,10 +79,10 @@ def server_states(proxy: str, backend: str, deadline: Deadline) -> Dict[str, Ser
 def send_command(proxy: str, line: str, deadline: Deadline) -> str:
     try:
         return ask(proxy, line, deadline).strip()
+    except socket.timeout as error:
+        raise NoAnswerInTime(f"the proxy {proxy} does not answer: {error or 'no answer in time'}") from None
     except OSError as error:
-        raise Unanswered(
-            f"the proxy {proxy} does not answer: {error.strerror or error or 'no answer in time'}"
-        ) from None
+        raise Unanswered(f"the proxy {proxy} does not answer: {error.strerror or error}") from None
 
 
 def _server_state(row: Mapping[str, str], sessions: int) -> ServerState:
