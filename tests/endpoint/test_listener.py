@@ -7,6 +7,8 @@ import pytest
 from forewarn.core.errors import InvalidSettings
 from forewarn.endpoint.listener import Address, is_wildcard, open_socket
 from tests.support.guest_service import get, serving, status
+from tests.support.ports import reserved_port
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,18 @@ def test_an_address_that_cannot_be_used_is_an_error() -> None:
         InvalidSettings, match=r"cannot listen on 127\.0\.0\.1:0@nowhere0 yet: there is no such interface"
     ):
         open_socket(Address("127.0.0.1", 0, "nowhere0"))
+
+
+def test_an_address_that_is_taken_leaves_no_other_open() -> None:
+    """The service does not start, and nobody waits in vain for an answer on its first address."""
+    with reserved_port() as kept, open_socket(Address("127.0.0.2", 0)) as taken:
+        free = kept.getsockname()[1]
+        guests = f"127.0.0.1:{free} 127.0.0.2:{taken.getsockname()[1]}"
+        with pytest.raises(InvalidSettings) as failed, serving(guest=guests):
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", free), timeout=PATIENCE_S)
+        assert "127.0.0.2" in str(failed.value)
 
 
 def test_wildcards_are_recognised() -> None:

@@ -191,6 +191,10 @@ class GuestListener:
                 each.open_socket()
             except AddressAbsent:
                 log.warning("%s; it is waited for", each.problem)
+            except InvalidSettings:
+                for opened in self._listeners:
+                    opened.close()
+                raise
         self._log_blocked_from_s = 0.0
         self._refusing = False
         self._started = threading.Event()

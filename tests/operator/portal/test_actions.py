@@ -174,7 +174,7 @@ def test_an_event_and_a_host_are_rescheduled(fresh_service: RunningService) -> N
     assert (refused.status, "not_before has passed" in page_text(refused)) == (409, True)
     moved = operator.post(f"/events/{event}/reschedule", {"not_before": "2040-01-01T10:00"})
     page = page_text(operator.get(moved.headers["location"]))
-    for text in ("Rescheduled. It is announced", "Rescheduled to 2040-01-01 10:00:00Z", f"event {event[:8]}"):
+    for text in ("Rescheduled. Guests see it", "Rescheduled to 2040-01-01 10:00:00Z", f"event {event[:8]}"):
         assert text in page
     assert "Replaced by" in page_text(operator.get(f"/events/{event}"))
     maintenance = fresh_service.get(f"/v1/events/{event}")["maintenance_id"]
