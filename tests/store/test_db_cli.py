@@ -325,6 +325,13 @@ def audit(path: Path) -> list[AuditEntry]:
         return store.audit(AuditQuery())
 
 
+def test_a_backup_that_is_not_there_is_named(path: Path) -> None:
+    """The advice is about the backup, not about the database that it would replace."""
+    seen = db(path, "restore", path.with_name("typo.db"), "--yes")
+    assert seen.returncode == FAILED
+    assert f"there is no backup {path.with_name('typo.db')}: name a file" in seen.stderr
+
+
 def test_a_restored_database_is_held_and_audited(path: Path) -> None:
     """The command says so, and the audit names the backup, who restored it and from where."""
     copy = path.with_name("copy.db")

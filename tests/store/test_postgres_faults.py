@@ -185,7 +185,9 @@ def test_a_node_that_falls_silent_in_a_change_is_ended(address: str) -> None:
     for each in (stopped, store):
         with_limits(each, address, replace(PATIENT, lock_s=0.2, silent_s=LONG_S))
         each.scope_names()  # opens the session that is used below: the server lets it be silent
-    store._pool.dsn = Dsn(address, limits=replace(PATIENT, lock_s=0.2, silent_s=0.3))  # so long may another writer be
+    store._pool.dsn = Dsn(
+        address, limits=replace(PATIENT, lock_s=0.2, silent_s=0.3)
+    )  # how long it lets another writer be silent
 
     def stop_in_a_change() -> None:
         with stopped._pool.pipeline(WRITE) as (connection, _):

@@ -193,7 +193,7 @@ def _show(out: Output, effects: "ResumeEffects") -> None:
 
 
 def _resume(store: str | None, config: Path | None) -> str:
-    """Return the command that resumes the store, with the options that named it."""
+    """Return the command that resumes the store, with the options that name the store."""
     named = [f" --store {shlex.quote(store)}"] if store is not None else []
     named += [f" --config {shlex.quote(str(config))}"] if config is not None else []
     return f"forewarn db resume{''.join(named)}"
