@@ -104,7 +104,7 @@ def test_the_tables_are_complete() -> None:
         ({"status": Status.SCHEDULED}, Verb.FINISH, "status (possible: approve, cancel, reschedule)"),
         ({"status": Status.PLANNED}, Verb.APPROVE, "status (possible: cancel, reschedule)"),
         ({"status": Status.STARTED}, Verb.CANCEL, "status (it has started: it is too late)"),
-        ({"status": Status.COMPLETED}, Verb.CANCEL, "is Completed: 'cancel' is not possible in this status"),
+        ({"status": Status.COMPLETED}, Verb.CANCEL, "(it has ended: for further work, schedule a new maintenance)"),
         ({"status": Status.CANCELLED, "replaced_by": "E2"}, Verb.RESCHEDULE, "status (event E2 replaces it)"),
         ({"status": Status.CANCELLED, "replaced_by": "H", "host": "h1"}, Verb.RESCHEDULE, "possible in this status"),
     ],

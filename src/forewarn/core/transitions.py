@@ -12,7 +12,9 @@ A verb that is missing from a status is illegal in it. Approval is a fact on an 
 from enum import StrEnum
 
 from forewarn.core.errors import IllegalTransition
-from forewarn.core.model import UNSTARTED, Event, Order, OrderState, Status
+from forewarn.core.model import ENDED, OVER, Event, Order, OrderState, Status
+
+HAS_ENDED = " (it has ended: for further work, schedule a new maintenance)"
 
 
 class Verb(StrEnum):
@@ -127,10 +129,10 @@ def _instead(event: Event) -> str:
     """Return what an operator can do with the event, or why there is nothing to do."""
     if event.status is Status.STARTED:
         return " (it has started: it is too late)"
-    if event.replaced_by and not event.host:
-        return f" (event {event.replaced_by} replaces it)"
-    if event.status not in UNSTARTED:
-        return ""
+    if event.replaced_by:
+        return "" if event.host else f" (event {event.replaced_by} replaces it)"
+    if event.status in ENDED:
+        return HAS_ENDED
     legal = [verb for verb in (Verb.APPROVE, Verb.CANCEL, Verb.RESCHEDULE) if verb in TRANSITIONS[event.status]]
     return f" (possible: {', '.join(legal)})"
 
@@ -145,4 +147,7 @@ def order_after(order: Order, verb: OrderVerb) -> OrderState:
     try:
         return ORDER_TRANSITIONS[order.state][verb]
     except KeyError:
-        raise IllegalTransition(f"order {order.id} is {order.state}: '{verb}' is not possible in this state") from None
+        instead = HAS_ENDED if order.state in OVER else ""
+        raise IllegalTransition(
+            f"order {order.id} is {order.state}: '{verb}' is not possible in this state{instead}"
+        ) from None
