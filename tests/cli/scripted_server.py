@@ -39,8 +39,9 @@ class ScriptedServer:
                 self.requests.append(_read_request(connection))
                 connection.sendall(prepared)
 
-    def client(self, token: str = SECRET) -> Client:
-        return Client(Server(url=self.url, token=token, token_from="FOREWARN_TOKEN" if token else ""))
+    def client(self, token: str = SECRET, other_local_url: str = "") -> Client:
+        source = "FOREWARN_TOKEN" if token else ""
+        return Client(Server(url=self.url, token=token, token_from=source, other_local_url=other_local_url))
 
     def close(self) -> None:
         """End the thread first. A thread that still accepts could take a connection of the next server with the same number."""

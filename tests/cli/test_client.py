@@ -89,6 +89,15 @@ def test_without_a_token_the_error_names_the_address_and_the_variable(scripted: 
     assert "Authorization" not in server.requests[0]
 
 
+def test_without_a_token_the_error_names_the_server_that_gets_the_local_token(
+    scripted: Callable[..., ScriptedServer],
+) -> None:
+    """Its address may be another spelling of the same server, which the user can give instead."""
+    server = scripted(response(401, {}))
+    with pytest.raises(Failed, match=r"the token of this machine is sent only to http://127\.0\.0\.1:9000"):
+        server.client(token="", other_local_url="http://127.0.0.1:9000").get("/v1/clock")
+
+
 def test_an_unreachable_server_is_named_with_its_address_and_variable() -> None:
     """A port on which nobody listens, and a name that does not resolve."""
     with socket.socket() as silent:

@@ -9,6 +9,7 @@ from forewarn.cli.server_lookup import Server, find_server
 from forewarn.core.errors import InvalidSettings
 
 LOCAL_URL = "http://127.0.0.1:9000"
+LOCAL_TOKEN = "token-of-this-machine"
 
 
 def find(environment: dict[str, str], **options: Any) -> Server:
@@ -22,14 +23,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "forewarn"
     folder.mkdir()
     (folder / "operator.url").write_text(LOCAL_URL + "\n")
-    (folder / "operator.token").write_text("local\n")
+    (folder / "operator.token").write_text(LOCAL_TOKEN + "\n")
     return {"XDG_STATE_HOME": str(tmp_path)}
 
 
 def test_on_the_servers_machine_address_and_token_are_found(environment: dict[str, str]) -> None:
     """The service wrote both into its state directory."""
     server = find(environment)
-    assert (server.url, server.token) == (LOCAL_URL, "local")
+    assert (server.url, server.token) == (LOCAL_URL, LOCAL_TOKEN)
     assert server.token_from.endswith("operator.token")
 
 
@@ -44,14 +45,17 @@ def test_variables_win_over_local_files_and_options_over_variables(environment: 
 
 def test_the_local_token_is_used_only_for_the_local_server(environment: dict[str, str]) -> None:
     """Another server gets a token that the user names, or none."""
-    assert find(environment, server="https://elsewhere:8170").token == ""
-    assert find(environment, server=LOCAL_URL).token == "local"
+    elsewhere = find(environment, server="http://localhost:9000")
+    assert (elsewhere.token, elsewhere.other_local_url) == ("", LOCAL_URL)
+    here = find(environment, server=LOCAL_URL)
+    assert (here.token, here.other_local_url) == (LOCAL_TOKEN, "")
 
 
 def test_without_a_local_service_the_default_address_is_used(tmp_path: Path) -> None:
     """There is no token for it."""
     server = find({"XDG_STATE_HOME": str(tmp_path)})
-    assert (server.url, server.token) == ("http://127.0.0.1:8170", "")
+    assert (server.url, server.token, server.other_local_url) == ("http://127.0.0.1:8170", "", "")
+    assert find({"XDG_STATE_HOME": str(tmp_path)}, server="http://far:1").other_local_url == ""
 
 
 def test_the_system_wide_service_is_found(tmp_path: Path) -> None:
@@ -79,10 +83,10 @@ def test_a_service_that_is_stopped_is_asked_where_its_configuration_says(tmp_pat
     """Not at the default port; the error says where the address comes from. The token of its folder is for that address."""
     config = tmp_path / "serve.toml"
     config.write_text(f'operator = "127.0.0.1:9123"\nstate_dir = "{tmp_path}"\n')
-    (tmp_path / "operator.token").write_text("local")
+    (tmp_path / "operator.token").write_text(LOCAL_TOKEN)
     variables = {"FOREWARN_CONFIG": str(config), "XDG_STATE_HOME": str(tmp_path / "none")}
     server = find(variables)
-    assert (server.url, server.url_from, server.token) == ("http://127.0.0.1:9123", str(config), "local")
+    assert (server.url, server.url_from, server.token) == ("http://127.0.0.1:9123", str(config), LOCAL_TOKEN)
     of_variable = find({**variables, "FOREWARN_OPERATOR": "[::]:9124", "FOREWARN_TLS_CERT": "cert.pem"})
     assert (of_variable.url, of_variable.url_from) == ("https://[::1]:9124", "FOREWARN_OPERATOR")
     (tmp_path / "operator.url").write_text(LOCAL_URL)
@@ -122,4 +126,4 @@ def test_an_unusable_token_is_refused_without_showing_it(environment: dict[str, 
     with pytest.raises(InvalidSettings, match="FOREWARN_TOKEN: this is not a token") as refused:
         find({**environment, "FOREWARN_TOKEN": "sesame\nopen"})
     assert "sesame" not in str(refused.value)
-    assert "local" not in repr(find(environment))
+    assert LOCAL_TOKEN not in repr(find(environment))

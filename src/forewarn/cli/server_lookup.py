@@ -24,12 +24,16 @@ MAX_FILE_BYTES = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server and the token for it ("" is none). `url_from` and `token_from` say where each was found, for errors."""
+    """A server and the token for it ("" is none). `url_from` and `token_from` say where each was found, for errors.
+
+    `other_local_url` is the address of the service on this machine, to which alone its token is sent, if that is another server.
+    """
 
     url: str
     token: str = field(default="", repr=False)
     url_from: str = ""
     token_from: str = ""
+    other_local_url: str = ""
     ca_file: Path | None = None
 
 
@@ -49,7 +53,8 @@ def find_server(
     url_from = "--server" if server else "FOREWARN_SERVER" if named else local_from
     url = _check_url(named or local_url or DEFAULT_URL, url_from)
     token, token_from = _named_token(environment, token_file)
-    if not token and url == (local_url.rstrip("/") or DEFAULT_URL):
+    local_url = local_url.rstrip("/") or DEFAULT_URL
+    if not token and url == local_url:
         token, token_from = _local_token(folder / TOKEN_FILE)
     ca_file = environment.get("FOREWARN_CA_FILE")
     return Server(
@@ -57,6 +62,7 @@ def find_server(
         token=_check_token(token, token_from),
         url_from=url_from,
         token_from=token_from,
+        other_local_url=local_url if local_from and url != local_url else "",
         ca_file=Path(ca_file).expanduser() if ca_file else None,
     )
 
