@@ -5,6 +5,7 @@ import threading
 import pytest
 
 import libvirt
+from forewarn.libvirt import connections as connections_module
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
 from forewarn.libvirt.hosted_domain import LibvirtHost
 
@@ -75,3 +76,26 @@ def test_after_a_call_that_hangs_others_get_another_connection() -> None:
     assert hanging.isAlive()  # the call may still end well
     back.set()
     connections.close()
+
+
+def test_threads_that_come_at_once_start_one_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second loop would work on the same events of libvirt at the same time."""
+    connections_module._run_event_loop()  # the real one, which later tests need
+    loops: list[object] = []
+    second = threading.Event()
+
+    def register() -> None:
+        loops.append(None)
+        if len(loops) > 1:
+            second.set()
+        second.wait(0.2)  # long enough for a thread that nothing keeps out
+
+    monkeypatch.setattr(libvirt, "virEventRegisterDefaultImpl", register)
+    monkeypatch.setattr(connections_module, "_loop", lambda: None)
+    connections_module._start_event_loop.cache_clear()
+    threads = [threading.Thread(target=connections_module._run_event_loop) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loops) == 1

@@ -28,6 +28,8 @@ Domain = Any
 # What every call of libvirt may raise.
 LibvirtError: type[Exception] = libvirt.libvirtError
 
+_starting_event_loop = threading.Lock()
+
 
 class HostUnreachable(Exception):
     """libvirt of a host cannot be reached. The message says why and what to do."""
@@ -137,9 +139,14 @@ def _open(uri: str) -> Connection:
     return connection
 
 
-@cache
 def _run_event_loop() -> None:
     """Start the event loop of libvirt, once for the process: keep-alive and events of all connections need it."""
+    with _starting_event_loop:  # `cache` alone lets two threads that come at once both start one
+        _start_event_loop()
+
+
+@cache
+def _start_event_loop() -> None:
     libvirt.registerErrorHandler(lambda *_: None, None)  # it would print every error; callers get them as exceptions
     libvirt.virEventRegisterDefaultImpl()
     threading.Thread(target=_loop, daemon=True, name="libvirt events").start()
