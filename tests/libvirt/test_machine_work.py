@@ -1,5 +1,6 @@
 """The steps of the executor on libvirt's driver for tests, which keeps its domains in this process."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from forewarn.libvirt.machine_work import ActionLimits, MachineEnd, MachineWork,
 from forewarn.libvirt.placement import Placement
 from forewarn.libvirt.record import OrderRecord
 from tests.support.services import ORDER_ID, work
+from tests.support.waiting import PATIENCE_S, until
 
 DOMAIN = """
 <domain type='test'>
@@ -262,7 +264,7 @@ def test_a_host_without_a_connection_is_never_called_empty(tmp_path: Path, monke
     node.write_text("<node/>")
     monkeypatch.setenv("LIBVIRT_DEFAULT_URI", f"test://{node}")
     executor = LibvirtExecutor(LibvirtSettings(), tmp_path / "state" / "libvirt")
-    assert executor.machines_on("kvm-a", f"test://{node}") == ()
+    until(lambda: executor.machines_on("kvm-a", f"test://{node}") == ())  # None if it does not answer soon enough
     assert executor.machines_on("kvm-a", "") is None
     executor.close()
 
@@ -280,3 +282,40 @@ def test_a_migration_has_a_connection_to_itself(site: Site) -> None:
         NotingDomain(site.host, "web-0").migrate(site.domain(), time_limit_s=5, downtime_ms=100)
     shared = site.connections.get(site.uri)
     assert [each for each in used if each is not shared]
+
+
+class SlowDomain:
+    """A domain whose migration begins only after libvirt has refused to abort it twice; it ends when it is aborted."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.aborted = threading.Event()
+
+    def isPersistent(self) -> int:  # noqa: N802 - a name of libvirt
+        return 0
+
+    def migrateSetMaxDowntime(self, _: int, __: int) -> None:  # noqa: N802
+        pass
+
+    def abortJob(self) -> None:  # noqa: N802
+        if self.refused < 2:
+            self.refused += 1
+            raise libvirt.libvirtError("no job is active on the domain")
+        self.aborted.set()
+
+    def migrate3(self, *_: object) -> None:
+        assert self.aborted.wait(PATIENCE_S)
+        raise libvirt.libvirtError("operation aborted")
+
+
+def test_a_migration_that_begins_after_its_time_limit_is_aborted(site: Site) -> None:
+    """On a busy host the time limit may end before libvirt has begun the migration, and then there is nothing to abort yet."""
+    domain = SlowDomain()
+
+    class FoundDomain(HostedDomain):
+        def find(self, _: Connection) -> Domain:
+            return domain
+
+    with pytest.raises(libvirt.libvirtError, match="operation aborted"):
+        FoundDomain(site.host, "web-0").migrate(site.domain(), time_limit_s=0, downtime_ms=100)
+    assert domain.refused == 2

@@ -231,9 +231,10 @@ class HostedDomain:
         own = HostConnections()
         source = LibvirtHost(self.host.name, self.host.uri, own).call(self.find)
         self.call(lambda domain: domain.migrateSetMaxDowntime(downtime_ms, 0))
-        timer = threading.Timer(time_limit_s, self._abort)
-        timer.daemon = True
-        timer.start()
+        ended = threading.Event()
+        threading.Thread(
+            target=self._abort_after, args=(time_limit_s, ended), daemon=True, name=f"time limit of {self.name}"
+        ).start()
         try:
             # After an abort the call returns; if libvirt hangs, it is given up.
             within(
@@ -242,12 +243,15 @@ class HostedDomain:
                 f"the migration of {self.name} from {self.host.name}",
             )
         finally:
-            timer.cancel()
+            ended.set()
             own.close()
 
-    def _abort(self) -> None:
-        with suppress(libvirt.libvirtError, HostUnreachable, DomainMissing):
-            self.call(lambda domain: domain.abortJob())
+    def _abort_after(self, time_limit_s: float, ended: threading.Event) -> None:
+        """Abort the migration unless it ends in time. libvirt refuses that before the migration has begun: then ask again."""
+        ended.wait(time_limit_s)
+        while not ended.wait(CHECK_EVERY_S):
+            with suppress(libvirt.libvirtError, HostUnreachable, DomainMissing):
+                self.call(lambda domain: domain.abortJob())
 
     def downtime_ms(self) -> int | None:
         """Return how long the migration that brought the domain here paused it, if libvirt knows."""
