@@ -18,14 +18,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 URL = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
 NO_ANSWER = 0
 ANSWER_WITHIN_S = 10
 # How long a test waits to be sure that there is no answer.
 SILENCE_S = 0.6
-RUN_WITHIN_S = 30
 
 _numbers = itertools.count()
 
@@ -122,7 +121,7 @@ class Namespace:
             text=True,
             cwd=self.folder,
             env=environment(),
-            timeout=RUN_WITHIN_S,
+            timeout=PATIENCE_S,
             check=False,
         )
 
