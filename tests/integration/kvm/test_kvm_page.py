@@ -132,7 +132,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sleep", "infinity"])
     site = Site(bed, folder, holder)
     try:
-        until(lambda: mounts_of(holder.pid) != mounts_of(os.getpid()))
+        # Until its mounts are private, what is mounted there would be mounted on this machine too.
+        until(lambda: Path(f"/proc/{holder.pid}/comm").read_text() == "sleep\n")
         yield site
     finally:
         if site.service is not None:
@@ -141,10 +142,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         holder.kill()
         holder.wait()
         bed.close()
-
-
-def mounts_of(pid: int) -> Path:
-    return Path(f"/proc/{pid}/ns/mnt").readlink()
 
 
 def prepare_host(site: Site, name: str, address: str) -> None:
@@ -165,6 +162,9 @@ def prepare_host(site: Site, name: str, address: str) -> None:
         f"exec /usr/sbin/sshd -E {home}/sshd.log -f {home}/sshd_config",
     ]
     site.bed.run_on_host(name, "\n".join(steps))
+    # sshd leaves the terminal before it listens.
+    sockets = "ss --listening --tcp --numeric --no-header"
+    until(lambda: f" {address}:22 " in site.bed.run_on_host(name, sockets))
 
 
 def restrict_with_polkit(site: Site, name: str) -> None:
@@ -180,7 +180,9 @@ mkdir -p /run/dbus
 dbus-daemon --system --fork
 /usr/lib/polkit-1/polkitd --no-debug >{home}/polkitd.log 2>&1 &
 """
+    has_owner = "dbus-send --system --print-reply --dest=org.freedesktop.DBus / org.freedesktop.DBus.NameHasOwner"
     site.bed.run_on_host(name, script)
+    until(lambda: "true" in site.bed.run_on_host(name, f"{has_owner} string:org.freedesktop.PolicyKit1"))
     site.bed.kill_libvirtd(name)
     socket = libvirt / "run/libvirt-sock"
     socket.unlink()
