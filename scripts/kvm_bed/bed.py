@@ -21,7 +21,7 @@ from scripts.kvm_bed.guest_image import CACHE, DISK_MIB, cache_locked, initrd, u
 ROOT = Path(__file__).parent.parent.parent
 CLONE_NEWNET = 0x40000000
 # Far more than anything needs on a busy machine: it only ends a wait that has failed.
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 CHECK_EVERY_S = 0.02
 KIB = 1024
 MIB = 1024 * KIB

@@ -11,7 +11,7 @@ from tests.support.budget import BUDGET
 # Modules whose guests take longer than `make test` has time for: `make soak` runs them.
 collect_ignore = [] if BUDGET > 1 else ["test_host_choices.py", "test_two_nodes.py"]
 # Guests are emulated, and take a while on a busy machine.
-TIME_LIMIT_S = 600
+TIME_LIMIT_S = 1_800
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ from tests.support.serve_process import Served, forewarn
 from tests.support.waiting import PATIENCE_S, until
 
 # Emulated guests on a busy machine; it only ends a test that has failed.
-GUEST_PATIENCE_S = 120.0
+GUEST_PATIENCE_S = 300.0
 AGENT = """\
 endpoint = "http://169.254.169.254"
 state_dir = "/state/agent"

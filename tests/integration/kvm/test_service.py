@@ -20,7 +20,7 @@ from tests.support.serve_process import Served, forewarn
 from tests.support.waiting import until
 
 # An emulated guest on a busy machine starts the agent within this time; it only ends a test that has failed.
-GUEST_PATIENCE_S = 180.0
+GUEST_PATIENCE_S = 300.0
 OPERATOR = Actor("operator", "test")
 AGENT = """\
 endpoint = "http://169.254.169.254"
