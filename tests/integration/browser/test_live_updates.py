@@ -83,6 +83,25 @@ def test_nothing_moves_while_the_pointer_is_over_a_button(service: RunningServic
     expect(page.locator("#state")).to_contain_text("the maintenance is paused")
 
 
+def test_a_link_that_is_being_clicked_is_not_replaced(service: RunningService, new_page: NewPage) -> None:
+    """A browser drops a click whose element is another one when the mouse button is released."""
+    event = first_event(service.schedule("shop/web-0"))
+    page = new_page()
+    open_live(page, service)
+    link = page.locator(f'#open a[href="/events/{event}"]').first
+    updates: list[Route] = []
+    page.route(service.url + "/", lambda route: updates.append(route))
+    with page.expect_request(service.url + "/"):
+        service.schedule("blog/db")
+    link.hover()
+    page.mouse.down()
+    with page.expect_response(service.url + "/"):
+        updates[0].continue_()
+    page.evaluate("new Promise(requestAnimationFrame)")
+    page.mouse.up()
+    expect(page).to_have_url(f"{service.url}/events/{event}")
+
+
 def test_a_field_in_use_keeps_its_text(service: RunningService, new_page: NewPage) -> None:
     """The page says that the part has changed."""
     event = first_event(service.schedule("shop/web-0"))

@@ -113,7 +113,7 @@
   const parts = () => [...document.querySelectorAll("[data-live]")];
   if (parts().length < 2) return; // only the clock
   let source = null, wait = FIRST_WAIT_MS, timer = 0, fetching = false, again = false, loggedOut = false;
-  let failed = 0, postponed = false, moved = false;
+  let failed = 0, postponed = false, moved = false, pressed = false;
 
   const show = (text, lost) => {
     if (live.textContent !== text) live.textContent = text;
@@ -188,7 +188,7 @@
   };
 
   const refresh = async () => {
-    if (fetching) {
+    if (fetching || pressed) {
       again = true;
       return;
     }
@@ -202,18 +202,37 @@
         return;
       }
       failed = response.ok ? 0 : response.status;
-      if (response.ok) update(new DOMParser().parseFromString(await response.text(), "text/html"));
-      showState();
+      const text = response.ok ? await response.text() : "";
+      if (pressed) again = true;
+      else {
+        if (text) update(new DOMParser().parseFromString(text, "text/html"));
+        showState();
+      }
     } catch {
       // the stream reports that the connection is lost
     } finally {
       fetching = false;
-      if (again) {
-        again = false;
-        soon();
-      }
+      refreshAgain();
     }
   };
+
+  const refreshAgain = () => {
+    if (!again || fetching || pressed) return;
+    again = false;
+    soon();
+  };
+
+  // -- nothing changes between the press and the release of a mouse button: the browser drops a click that began on another element
+  const release = () => {
+    pressed = false;
+    setTimeout(refreshAgain);
+  };
+  document.addEventListener("pointerdown", (event) => (pressed = event.button === 0));
+  document.addEventListener("pointerup", release);
+  document.addEventListener("pointercancel", release);
+  document.addEventListener("pointermove", (event) => {
+    if (pressed && !event.buttons) release(); // it was released outside the page
+  });
 
   // The first of many changes sets the time: further changes must not delay the refresh.
   const soon = () => {
