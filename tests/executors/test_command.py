@@ -106,6 +106,22 @@ def test_a_command_receives_its_order_and_its_output_is_kept(tmp_path: Path) -> 
     assert document["event"]["description"] == "new kernel"
 
 
+def test_an_order_is_at_work_before_its_command_can_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that stops waits for the orders at work: none may be missing while its runner starts, or stay if it cannot."""
+    runs = executor(tmp_path, "true")
+    at_work: list[int] = []
+
+    def fail(*_: object, **__: object) -> None:
+        at_work.append(runs.at_work())
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    with pytest.raises(OSError, match="no more processes"):
+        runs.take(work())
+    assert at_work == [1]
+    assert runs.at_work() == 0
+
+
 @pytest.mark.parametrize(
     ("event", "phase", "evacuates"),
     [

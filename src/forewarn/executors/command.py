@@ -173,10 +173,19 @@ class CommandExecutor(Executor):
         folder = self._folder_of(work)
         if self.repeatable and not _locked(folder):
             _remove(folder)
-        self._await_in_thread(work, self._spawn(work))
+        key = (work.order.id, work.order.attempt)
+        self._watched.add(key)  # before the command can begin: a node that stops now waits for it
+        try:
+            runner = self._spawn(work)
+        except BaseException:
+            self._watched.discard(key)
+            raise
+        self._await_in_thread(work, runner)
 
     def watch(self, work: AnyWork) -> None:
-        if (work.order.id, work.order.attempt) not in self._watched:
+        key = (work.order.id, work.order.attempt)
+        if key not in self._watched:
+            self._watched.add(key)
             self._await_in_thread(work, None)
 
     def reports(self, _: datetime) -> list[OrderReport]:
@@ -234,7 +243,6 @@ class CommandExecutor(Executor):
         }
 
     def _await_in_thread(self, work: AnyWork, runner: "subprocess.Popen[bytes] | None") -> None:
-        self._watched.add((work.order.id, work.order.attempt))
         name = f"order-{work.order.id}"
         threading.Thread(target=self._await, args=(work, runner), daemon=True, name=name).start()
 
