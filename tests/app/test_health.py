@@ -1,11 +1,12 @@
 """Readiness and metrics of a node whose database is silent or cannot be written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
 from forewarn.app.health import Health
 from forewarn.core.errors import StoreUnavailable
+from forewarn.core.model import Order, OrderState
 from forewarn.endpoint.documents import Documents
 from forewarn.service import leases
 from forewarn.service.clock import KeptClock
@@ -101,3 +102,26 @@ def test_metrics_do_not_wait_for_a_database_that_is_silent() -> None:
     silent_s = UNREADY_AFTER_S + 0.1
     known = health.facts(documents)
     assert (known.backlog, known.clock_held, known.machines, store.times) == (None, None, 1, 1)
+
+
+def test_metrics_are_answered_if_the_database_goes_away_meanwhile() -> None:
+    """The database may stop to answer between two of its reads: what it did not answer any more is left out."""
+
+    class LeavingStore(LeasedMemoryStore):
+        """Goes away when the orders of hosts are read while it is `leaving`."""
+
+        leaving = False
+
+        def orders(self, states: Collection[OrderState], limit: int, *, of_hosts: bool = False) -> list[Order]:
+            if of_hosts and self.leaving:
+                raise StoreUnavailable("the database is away")
+            return super().orders(states, limit, of_hosts=of_hosts)
+
+    store = LeavingStore()
+    service = make_service(store)
+    ticker = ticker_on(service, "a:1", ScriptedExecutor())
+    follower = follower_that_is_silent_for(lambda: 0.0)
+    health = Health(service.settings, store, service.control, service.clock, ticker, follower)
+    store.leaving = True
+    known = health.facts(Documents(store, service.clock))
+    assert (known.clock_held, known.store_held, known.hosts) == (False, False, None)

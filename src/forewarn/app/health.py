@@ -91,7 +91,7 @@ class Health:
         return warnings
 
     def facts(self, documents: Documents) -> Facts:
-        backlog, held, store_held, hosts, hooks, drill = None, None, None, None, None, DrillResult()
+        backlog, held, store_held, host_states, hooks, drill = None, None, None, None, None, DrillResult()
         budgets: dict[str, tuple[int, int]] = {}
         now = self._clock.display_time()
         if self.store_answers():
@@ -99,7 +99,7 @@ class Health:
                 backlog = self._backlog()
                 held = self._control.clock_hold() is not None
                 store_held = self._control.store_hold() is not None
-                hosts = self._store.hosts()
+                host_states = _host_states(self._store.hosts().values(), hosts_in_maintenance(self._store))
                 hooks = self._store.hooks()
                 drill = self._last_drill()
                 budgets = self._budgets()
@@ -118,7 +118,7 @@ class Health:
             backlog=backlog,
             overdue_s=None if backlog is None else _ago_s(now, backlog.earliest_start),
             due_s=None if backlog is None else _ago_s(now, backlog.earliest_wake),
-            hosts=None if hosts is None else _host_states(hosts.values(), hosts_in_maintenance(self._store)),
+            hosts=host_states,
             hooks=None if hooks is None else _hook_states(hooks),
             hook_failing_s=None
             if hooks is None
