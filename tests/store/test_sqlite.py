@@ -22,6 +22,7 @@ from forewarn.store.sqlite.store import SqliteStore
 from forewarn.store.texts import time_text
 from tests.store.limited_disks import fill, read_only, small_disk
 from tests.support.records import UNICODE, at, change, entry, event, maintenance, one_maintenance, scope
+from tests.support.waiting import PATIENCE_S
 
 KILOBYTE = "x" * 1_024
 
@@ -374,6 +375,38 @@ def test_kill_lets_go_of_the_store(tmp_path: Path) -> None:
         store.claim()
         with opened(path) as other, pytest.raises(StoreInUse, match=f"pid {os.getpid()}"):
             other.claim()
+
+
+STARTS_A_PROGRAM = """
+import os
+import sys
+from pathlib import Path
+from forewarn.store.sqlite.store import SqliteStore
+store = SqliteStore(Path(sys.argv[1]))
+store.claim()
+if os.fork():
+    os._exit(0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_program_that_a_killed_process_was_starting_holds_the_store_for_a_moment_only(tmp_path: Path) -> None:
+    """A child has the locks of its dead parent until it has become another program: the next process waits for it."""
+    path = tmp_path / "x.db"
+    command = [sys.executable, "-c", STARTS_A_PROGRAM, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        assert process.wait(PATIENCE_S) == 0
+
+        def end_child(_: float) -> None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+            assert process.stdout.read() == b""  # until the child has ended
+
+        os.close(file.lock_file(path, pause=end_child))
 
 
 def test_close_lets_go_of_the_store(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -19,6 +20,9 @@ from forewarn.store.sql.scripts import Migration, migrations, queries, schema
 APPLICATION_ID = 0x66777264  # "fwrd": tells our file from any other SQLite file
 OLDEST_SQLITE = (3, 38, 0)
 LOCK_WAIT_S = 5.0
+# How long to wait for a lock whose process has ended.
+LEFT_BEHIND_S = 15.0
+LOCK_AGAIN_S = 0.05
 MIGRATIONS = migrations("sqlite")
 SCHEMA_VERSION = MIGRATIONS[-1].number
 _SQL = queries("sqlite")
@@ -274,8 +278,11 @@ def locked(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def lock_file(path: Path) -> int:
-    """Lock the file for this process and return the lock; the kernel releases it when the process ends."""
+def lock_file(path: Path, *, pause: Callable[[float], None] = time.sleep) -> int:
+    """Lock the file for this process and return the lock; the kernel releases it when the process ends.
+
+    A process that is killed while it starts a program leaves its lock to that program for a moment. Wait for it.
+    """
     name = path.with_name(path.name + ".lock")
     try:
         lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -283,17 +290,37 @@ def lock_file(path: Path) -> int:
         raise StoreUnavailable(
             f"{name} cannot be opened ({error.strerror}): check that its folder exists and may be written"
         ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
-        raise StoreInUse(
-            f"{path} is used by another forewarn process (pid {holder}): stop it, or name another --store"
-        ) from None
+    deadline_s = time.monotonic() + LEFT_BEHIND_S
+    while not _try_lock(lock):
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        if not _has_ended(holder) or time.monotonic() > deadline_s:
+            os.close(lock)
+            raise StoreInUse(
+                f"{path} is used by another forewarn process (pid {holder or 'unknown'}): stop it, or name another --store"
+            )
+        pause(LOCK_AGAIN_S)
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _has_ended(holder: str) -> bool:
+    """Whether the process that wrote its pid into the lock surely runs no more."""
+    try:
+        os.kill(int(holder), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        pass  # another user's process, or the process has not written its pid yet
+    return False
 
 
 @contextmanager
