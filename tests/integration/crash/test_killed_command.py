@@ -10,7 +10,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -180,8 +180,10 @@ def wait_for_a_cycle(url: str) -> None:
 def installed(tmp_path: Path) -> Iterator[Installation]:
     installed = Installation(tmp_path)
     yield installed
+    (tmp_path / "go").touch()  # a command that a failed test leaves behind ends by itself
     for pid in installed.runners():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended since
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_command_continues_and_is_not_run_again(installed: Installation) -> None:
