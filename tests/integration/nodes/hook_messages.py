@@ -21,7 +21,7 @@ def create_hooks(node: Node, url: str) -> dict[str, dict[str, Any]]:
     """Create a hook for the fleet and one for each scope; return them by scope."""
     hooks = {}
     for scope in SCOPES:
-        status, hook = node.api("POST", "/v1/hooks", {"url": url, "scope": scope, "on": EVENTS if scope else ALL})
+        status, hook = node.answered("POST", "/v1/hooks", {"url": url, "scope": scope, "on": EVENTS if scope else ALL})
         assert status == 201, hook
         hooks[scope] = hook
     return hooks
@@ -33,7 +33,7 @@ def secrets_of(hooks: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def wanted_of(node: Node, scope: str) -> list[int]:
     """The ids of the entries that the hook of a scope asked for, oldest first."""
-    status, found = node.api("GET", "/v1/audit?limit=500")
+    status, found = node.answered("GET", "/v1/audit?limit=500")
     assert status == 200, found
     items: list[dict[str, Any]] = found["items"]  # type: ignore[assignment]
     kinds = EVENTS if scope else ALL

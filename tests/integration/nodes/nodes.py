@@ -12,14 +12,16 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S, until
+
 TOKEN = "an-operator-of-these-tests"
 URL = "/metadata/scheduledevents?api-version=2020-07-01"
-PATIENCE_S = 20.0
 WEB_0, WEB_1 = "127.0.0.10", "127.0.0.11"
 FLEET = """
 [[scopes]]
@@ -78,15 +80,29 @@ class Node:
             headers["If-None-Match"] = etag
         if wait_s:
             headers["Prefer"] = f"wait={wait_s}"
-        return self._ask("GET", source, headers)
+        return self._ask("GET", source, headers, wait_s=wait_s)
+
+    def document(self, source: str = WEB_0, etag: str = "", wait_s: int = 0) -> Answer:
+        """Poll until the answer is not 503, which a node gives as long as its database is too slow for its time limits."""
+        answers: list[Answer] = []
+
+        def answered() -> bool:
+            answers.append(self.poll(source, etag, wait_s))
+            return answers[-1].status != 503
+
+        until(answered)
+        return answers[-1]
 
     def approve(self, *event_ids: object, source: str = WEB_0) -> Answer:
         body = json.dumps({"StartRequests": [{"EventId": each} for each in event_ids]})
         return self._ask("POST", source, {"Metadata": "true"}, body)
 
-    def _ask(self, method: str, source: str, headers: dict[str, str], body: str | None = None) -> Answer:
+    def _ask(
+        self, method: str, source: str, headers: dict[str, str], body: str | None = None, wait_s: int = 0
+    ) -> Answer:
         host, _, port = self.guest.removeprefix("http://").rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S, source_address=(source, 0))
+        within_s = PATIENCE_S + wait_s
+        connection = http.client.HTTPConnection(host, int(port), timeout=within_s, source_address=(source, 0))
         try:
             connection.request(method, URL, body, headers)
             answer = connection.getresponse()
@@ -109,23 +125,34 @@ class Node:
         finally:
             connection.close()
 
+    def answered(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, object]]:
+        """Repeat a request under one key while the answer is 503, "try again", as clients do; return the answer."""
+        key, answers = str(uuid.uuid4()), list[tuple[int, dict[str, object]]]()
+
+        def answered() -> bool:
+            answers.append(self.api(method, path, body, key))
+            return answers[-1][0] != 503
+
+        until(answered, detail=lambda: answers[-1])
+        return answers[-1]
+
     def ready(self) -> tuple[int, dict[str, object]]:
         return self.api("GET", "/readyz")
 
     def reboot(self, scope: str = "shop", machine: str = "web-0") -> str:
         """Schedule one; its maintenance's id."""
         request = {"type": "Reboot", "targets": {"machines": [f"{scope}/{machine}"]}}
-        status, body = self.api("POST", "/v1/maintenances", request)
+        status, body = self.answered("POST", "/v1/maintenances", request)
         assert status == 201, body
         return str(body["id"])
 
     def event(self, event_id: object) -> dict[str, object]:
-        return self.api("GET", f"/v1/events/{event_id}")[1]
+        return self.answered("GET", f"/v1/events/{event_id}")[1]
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         self.process.send_signal(how)
         if how in (signal.SIGKILL, signal.SIGTERM):
-            self.process.wait(20)
+            self.process.wait(PATIENCE_S)
 
 
 class Nodes:

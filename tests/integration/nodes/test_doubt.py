@@ -15,10 +15,13 @@ from tests.integration.nodes.nodes import Node, Nodes, some_nodes
 from tests.support.postgres_servers import SHARED
 from tests.support.waiting import PATIENCE_S, until
 
+# Each wait has a limit of its own.
+pytestmark = pytest.mark.timeout(600)
+
 # The command ends by itself where a failed test leaves it behind.
 WORK = """#!/bin/sh
 echo "began $FOREWARN_ATTEMPT $$" >>{log}
-for n in $(seq 600); do [ -e {go} ] && break; sleep 0.1; done
+for n in $(seq 6000); do [ -e {go} ] && break; sleep 0.1; done
 echo "ended $FOREWARN_ATTEMPT $$" >>{log}
 """
 
@@ -59,9 +62,9 @@ class Site:
 
     def begin_work(self, node: Node) -> str:
         """Start an event of web-0; return its id once its command has begun."""
-        node.poll()
+        node.document()
         node.reboot()
-        (event,) = node.poll().events
+        (event,) = node.document().events
         until(lambda: node.approve(event["EventId"]).status == 200)
         until(lambda: self.recorded() == ["began 1"])
         return str(event["EventId"])
@@ -84,16 +87,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def order(node: Node, order_id: str) -> dict[str, object]:
-    return node.api("GET", f"/v1/orders/{order_id}")[1]
+    return node.answered("GET", f"/v1/orders/{order_id}")[1]
 
 
 def until_in_doubt(node: Node, order_id: str) -> None:
     until(lambda: order(node, order_id).get("state") == "in-doubt", detail=lambda: order(node, order_id))
-    status, page = node.api("GET", "/v1/orders?state=in-doubt")
+    status, page = node.answered("GET", "/v1/orders?state=in-doubt")
     assert (status, [each["id"] for each in page["items"]]) == (200, [order_id])  # type: ignore[attr-defined]
-    waiting_for = node.event(order_id)["waiting_for"]
+    waiting_for = node.answered("GET", f"/v1/events/{order_id}")[1]["waiting_for"]
     assert [reason["code"] for reason in waiting_for] == ["in-doubt"]  # type: ignore[attr-defined]
-    assert node.api("GET", "/v1/counts")[1]["in_doubt"] == 1
+    assert node.answered("GET", "/v1/counts")[1]["in_doubt"] == 1
 
 
 def test_a_node_that_is_stopped_leaves_its_command_at_work_and_nobody_begins_it_again(site: Site) -> None:
@@ -152,7 +155,7 @@ def test_a_command_is_not_run_again_after_a_reboot(site: Site, tmp_path: Path) -
     until_in_doubt(again, event_id)
     assert "the machine restarted while the command ran" in str(order(again, event_id)["reason"])
     assert site.recorded() == ["began 1"]
-    assert again.api("POST", f"/v1/events/{event_id}/retry")[0] == 200
+    assert again.answered("POST", f"/v1/events/{event_id}/retry")[0] == 200
     site.finish_work()
     until(lambda: again.poll().statuses == [])
     assert site.recorded() == ["began 1", "began 2", "ended 2"]

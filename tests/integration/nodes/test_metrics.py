@@ -14,7 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from forewarn.service.follower import UNREADY_AFTER_S
 from tests.integration.nodes.nodes import Node, some_nodes, wire_to
 from tests.support.postgres_servers import SHARED
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
+
+# Each wait has a limit of its own.
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
@@ -37,7 +40,7 @@ def shown(node: Node) -> Shown:
 
     def answers() -> bool:
         answered.append(samples(node))
-        return any(name == "forewarn_clock_held" for name, *_ in answered[-1])
+        return any(name == "forewarn_budget_limit" for name, *_ in answered[-1])
 
     until(answers)
     found: Shown = {}
@@ -49,7 +52,7 @@ def shown(node: Node) -> Shown:
 
 
 def samples(node: Node) -> list[tuple[str, dict[str, str], float]]:
-    with urlopen(f"{node.operator}/metrics", timeout=20) as answer:
+    with urlopen(f"{node.operator}/metrics", timeout=PATIENCE_S) as answer:
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         text = answer.read().decode()
     return [(s.name, s.labels, s.value) for family in text_string_to_metric_families(text) for s in family.samples]
@@ -77,8 +80,8 @@ def until_shows(node: Node, expected: Mapping[str, float], absent: tuple[str, ..
 
 def lived(node: Node) -> Node:
     """It has been asked for a document, ticked, and answered an operator, who set budgets."""
-    assert node.poll().status == 200
-    assert node.api("POST", "/v1/budget", {"max_machines_down": 10, "max_hosts_down": 10})[0] == 200
+    assert node.document().status == 200
+    assert node.answered("POST", "/v1/budget", {"max_machines_down": 10, "max_hosts_down": 10})[0] == 200
     node.reboot()
     until(lambda: node.ready()[0] == 200)
     until(lambda: value(node, "forewarn_ticker_leads") == 1)
@@ -224,13 +227,13 @@ def test_one_node_ticks_and_all_know_the_same(tmp_path: Path) -> None:
         address = SHARED.fresh()
         both = [nodes.start(address), nodes.start(address)]
         until(lambda: sum(value(node, "forewarn_ticker_leads") or 0 for node in both) == 1)
-        assert both[0].poll().status == 200
+        assert both[0].document().status == 200
         both[1].reboot()
-        (event,) = both[1].poll().events
+        (event,) = both[1].document().events
         waits = {'forewarn_events{status="Scheduled"}': 1, "forewarn_machines": 2, "forewarn_overdue_start_seconds": 0}
         for node in both:
             until_shows(node, waits)
-        assert both[0].approve(event["EventId"]).status == 200
+        until(lambda: both[0].approve(event["EventId"]).status == 200)
         started = {'forewarn_orders{state="open"}': 1, 'forewarn_events{status="Started"}': 1}
         well = {"forewarn_clock_held": 0, "forewarn_store_synchronous": 0, "forewarn_store_timeline": 1}
         for node in both:
