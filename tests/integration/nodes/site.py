@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.folders import folder_for_every_user
 from tests.support.own_network import clean_environment, own_network
 from tests.support.patroni_cluster import AS_POSTGRES
 from tests.support.processes import kill_with_children
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide"
 PAGES = ("nodes.md", "balancing.md", "backup.md")
@@ -44,7 +45,7 @@ MORE = {f"10.30.0.{n}": f"i-more-{n}" for n in range(21, 33)}
 SECRET = "a secret of more than sixteen bytes"
 SUPERUSER = {"PGPASSWORD": "a-password-of-your-own"}
 URL = f"http://{ENDPOINT}/metadata/scheduledevents?api-version=2020-07-01"
-UP_WITHIN_S = 60.0
+UP_WITHIN_S = 300.0
 FLEET = """
 [[scopes]]
 name = "web"
@@ -136,7 +137,7 @@ class Site:
         request = Request(f"https://{node}:8170{path}", data, headers, method=method)
         trust = ssl.create_default_context(cafile=str(self.folder / "our-authority.pem"))
         try:
-            with urlopen(request, timeout=20, context=trust) as answer:
+            with urlopen(request, timeout=PATIENCE_S, context=trust) as answer:
                 text = answer.read()
                 return answer.status, json.loads(text) if path != "/metrics" else {"text": text.decode()}
         except HTTPError as error:
@@ -152,7 +153,7 @@ class Site:
             "--noproxy",
             "*",
             "--max-time",
-            "10",
+            "60",
             "--interface",
             address,
             "-H",
@@ -163,15 +164,28 @@ class Site:
             env=clean_environment(),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
             check=False,
         )
         body, _, status = done.stdout.rpartition("\n")
         return int(status or 0), body
 
+    def change(self, node: str, path: str, body: object) -> tuple[int, dict[str, object]]:
+        """Repeat a request under one key while nobody answers or the answer is 503, as clients do; return the answer."""
+        key, answers = str(uuid.uuid4()), list[tuple[int, dict[str, object]]]()
+
+        def answered() -> bool:
+            answers.append(self.ask(node, path, "POST", body, key=key))
+            return answers[-1][0] not in (0, 503)
+
+        until(answered, detail=self.logs)
+        return answers[-1]
+
     def answered(self, node: str) -> float:
         """How many requests of machines a node has answered with a document."""
-        text = str(self.ask(node, "/metrics")[1]["text"])
+        texts: list[str] = []
+        until(lambda: texts.append(str(self.ask(node, "/metrics")[1].get("text", ""))) or texts[-1])  # type: ignore[func-returns-value]
+        text = texts[-1]
         return sum(
             float(n) for n in re.findall(r'^forewarn_guest_requests_total\{status="200"\} (\S+)$', text, re.MULTILINE)
         )
