@@ -81,7 +81,7 @@ def run_to_the_end(database: Path) -> None:
             ticker.advance(3_600)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_nothing_is_lost_and_nothing_happens_twice(number: int, tmp_path: Path) -> None:
     """After every kill everything acknowledged is stored; in the end every event has ended and every order was done."""

@@ -206,13 +206,13 @@ def flags_of(store: str, state_dir: Path) -> dict[str, str]:
     return {"store": store, "state_dir": str(state_dir), **listeners}
 
 
-@pytest.mark.timeout(120 * BUDGET)
+@pytest.mark.timeout(600 * BUDGET)
 def test_what_was_answered_is_in_the_embedded_store(tmp_path: Path) -> None:
     """Submissions by an operator, approvals by a guest and reports survive a kill that follows the answer."""
     kill_after_answers(flags_of(f"sqlite:{tmp_path}/forewarn.db", tmp_path), KILLS["sqlite"])
 
 
-@pytest.mark.timeout(120 * BUDGET)
+@pytest.mark.timeout(600 * BUDGET)
 def test_what_was_answered_is_in_postgresql(tmp_path: Path) -> None:
     """The same holds for a node on PostgreSQL."""
     with server() as postgres:
