@@ -13,7 +13,7 @@ from tests.integration.chaos.faults import EVERYBODY, HOLDER, STOPPED_S, schedul
 from tests.integration.chaos.fleet import MACHINES
 from tests.integration.chaos.history import History
 from tests.integration.chaos.load import OPERATORS, PREEMPTED
-from tests.integration.chaos.run import DISTURBED_S, END_WITHIN_S, run_three_nodes
+from tests.integration.chaos.run import DISTURBED_S, END_WITHIN_S, THREAD_ENDS_WITHIN_S, run_three_nodes
 from tests.integration.chaos.three_nodes import START_WITHIN_S
 from tests.support.budget import BUDGET, chosen_seed
 from tests.support.postgres_servers import SHARED
@@ -25,7 +25,7 @@ SECOND_SEED = 17
 AT_ONCE = 2
 POLLS_OF_EACH = 5
 # All the time limits of a run together: whichever passes first says what is wrong.
-RUN_WITHIN_S = 2 * START_WITHIN_S + DISTURBED_S + END_WITHIN_S + 2 * PATIENCE_S
+RUN_WITHIN_S = 2 * START_WITHIN_S + DISTURBED_S + END_WITHIN_S + 2 * THREAD_ENDS_WITHIN_S + 2 * PATIENCE_S
 
 
 def run_seed(seed: int) -> tuple[History, Verdict, Path]:
