@@ -58,8 +58,11 @@ def resident_bytes(pid: int | str = "self") -> int:
 
 
 def exact_cpu_s(pid: int) -> float:
-    """The same as `spent_cpu_s` to the nanosecond, for what lasts only a few of the kernel's ticks; Linux only."""
-    return sum(int(path.read_text("ascii").split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    """The same as `spent_cpu_s` to the nanosecond, for what lasts only a few of the kernel's ticks; Linux only.
+
+    The number of the process's CPU clock, as clock_getcpuclockid(3) makes it. Threads that have ended count too.
+    """
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def spent_cpu_s(pid: int) -> float:
