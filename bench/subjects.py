@@ -16,8 +16,8 @@ from tests.support.waiting import PATIENCE_S, until
 from bench.guests import PATH
 from bench.measure import resident_bytes, spent_cpu_s
 
-SERVER_CORE = 0
-LOAD_CORE = min(1, (os.cpu_count() or 1) - 1)
+# The first two that this process may use; the only one, if there are not two.
+SERVER_CORE, LOAD_CORE = (sorted(os.sched_getaffinity(0)) * 2)[:2]
 # Checked and counted, but never reached: the load comes from fewer machines than there are connections.
 NO_LIMIT = "1000000"
 LIMITS = {f"FOREWARN_{name}": NO_LIMIT for name in ("RATE_LIMIT", "GUEST_CONNECTIONS", "GUEST_WAITING")}
