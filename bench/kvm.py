@@ -83,8 +83,7 @@ class _OneGuest:
         self.silences_s: list[float] = []
 
     def until_up(self) -> None:
-        self._watch.restart()
-        until(lambda: self._watch.receipts > 5)
+        self._watch.until_it_goes_on()
 
     def measure(
         self,

@@ -31,10 +31,10 @@ DURABLE = {
 
 
 @contextmanager
-def database_server(folder: Path) -> Iterator[Server]:
-    """In the bench's own folder, which is on a disk."""
+def database_server(folder: Path, *, durable: bool) -> Iterator[Server]:
+    """In the bench's own folder, which is on a disk. A busy disk may take longer for a commit than a node waits."""
     folder.chmod(0o755)  # the server is another user's where this one is root
-    server = Server(folder / "postgres", **DURABLE).make().start()
+    server = Server(folder / "postgres", **(DURABLE if durable else {})).make().start()
     try:
         yield server
     finally:

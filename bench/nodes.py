@@ -1,7 +1,7 @@
 """Several nodes on one PostgreSQL, each figure beside a bare peer in the same run.
 
 Everything shares one machine: the database, the nodes and who asks them. PostgreSQL keeps its durable settings, and its
-folder lies beside the other databases of the benches, on a disk.
+folder lies beside the other databases of the benches, on a disk. At toy size it does not wait for the disk.
 """
 
 from pathlib import Path
@@ -19,5 +19,5 @@ PARTS = (measure_news, measure_approvals, measure_commits, measure_epochs, measu
 
 
 def run(folder: Path, size: Size) -> list[Verdict]:
-    with database_server(folder) as server:
+    with database_server(folder, durable=size.judged) as server:
         return [verdict for measure in PARTS for verdict in measure(server, folder, size)]
