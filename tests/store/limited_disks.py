@@ -43,8 +43,8 @@ def fill(ballast: Path) -> None:
 
 
 def _mount(*arguments: str) -> None:
-    subprocess.run(["mount", *arguments], check=True, capture_output=True, timeout=10)
+    subprocess.run(["mount", *arguments], check=True, capture_output=True)
 
 
 def _unmount(path: Path) -> None:
-    subprocess.run(["umount", "--lazy", str(path)], check=True, capture_output=True, timeout=10)
+    subprocess.run(["umount", "--lazy", str(path)], check=True, capture_output=True)

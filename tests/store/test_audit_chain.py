@@ -21,7 +21,7 @@ from forewarn.store.sqlite import file
 from forewarn.store.sqlite.store import SqliteStore
 from tests.conftest import STORES
 from tests.support.builders import OPERATOR
-from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, UNHURRIED
 from tests.support.records import at, change, entry, token
 
 
@@ -274,7 +274,7 @@ def test_the_chain_of_an_upgraded_shared_database_begins_after_its_entries() -> 
         columns = "at, who, action, origin, scope, maintenance_id, event_id, detail"
         connection.execute(f"INSERT INTO audit ({columns}) VALUES (now(), 'a', 'b', '', '', '', '', '')".encode())
     assert schema.PostgresDatabase(address).migrate()[0] == "0004 audit_chain"
-    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as store:
+    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)) as store:
         fill(store)
         assert store.audit_chain().start.id == 1
         assert check(store) == ""
@@ -283,7 +283,7 @@ def test_the_chain_of_an_upgraded_shared_database_begins_after_its_entries() -> 
 def test_several_nodes_write_one_chain() -> None:
     """The chain follows the order of commits, whichever node writes."""
     address = SHARED.emptied()
-    stores = [PostgresStore(address, decided_within_s=ANY_TIME_S) for _ in range(3)]
+    stores = [PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED) for _ in range(3)]
     try:
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(fill, stores, [20] * 3))

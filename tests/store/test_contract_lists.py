@@ -41,7 +41,7 @@ from forewarn.store import (
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql import lists
 from tests.conftest import STORES
-from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, UNHURRIED
 from tests.support.records import (
     EVENT_ORDER_STATES,
     UNICODE,
@@ -70,7 +70,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.fail("other tests read this fleet as well: take own_fleet")
 
     if request.param == "postgres":
-        made: Store = PostgresStore(SHARED.fresh(), decided_within_s=ANY_TIME_S)
+        made: Store = PostgresStore(SHARED.fresh(), decided_within_s=ANY_TIME_S, limits=UNHURRIED)
     else:
         made = STORES[request.param](tmp_path_factory.mktemp("fleet"))
     fill(made)

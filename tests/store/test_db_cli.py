@@ -20,7 +20,7 @@ from forewarn.store.sqlite import file
 from forewarn.store.sqlite.file import SCHEMA_VERSION, backup
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support.commands import run_here
-from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, UNHURRIED
 from tests.support.records import at, change, entry, event, one_maintenance, order, scope, session, token
 from tests.support.waiting import until
 
@@ -116,7 +116,7 @@ def test_a_missing_database_is_not_made(tmp_path: Path, words: tuple[str, ...]) 
 def test_a_store_without_a_file_is_wrong_usage(tmp_path: Path) -> None:
     """There is nothing to look after in memory: exit code 2."""
     command = [*FOREWARN, "db", "status", "--store", "memory:"]
-    seen = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=30, check=False)
+    seen = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, check=False)
     assert seen.returncode == USAGE
     assert "a memory: store has no file; name one with --store sqlite:PATH" in seen.stderr
 
@@ -127,9 +127,7 @@ def test_the_default_database_is_that_of_serve(path: Path) -> None:
     folder.mkdir()
     path.rename(folder / "forewarn.db")
     settings = environment(path.parent, FOREWARN_STATE_DIR=str(folder))
-    seen = subprocess.run(
-        [*FOREWARN, "db", "status"], env=settings, capture_output=True, text=True, timeout=30, check=False
-    )
+    seen = subprocess.run([*FOREWARN, "db", "status"], env=settings, capture_output=True, text=True, check=False)
     assert seen.returncode == DONE
     assert seen.stdout.startswith(f"database   {folder / 'forewarn.db'}\n")
 
@@ -476,19 +474,19 @@ def shared(address: str, folder: Path, *words: str) -> "subprocess.CompletedProc
         env=environment(folder),
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
         stdin=subprocess.DEVNULL,
     )
 
 
-def test_a_shared_database_is_made_and_described(tmp_path: Path) -> None:
+def test_a_shared_database_is_made_and_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`migrate` puts the schema into an empty database, `status` says what is in it; twice does nothing."""
+    monkeypatch.setattr("forewarn.service.leases.LEASE_S", 3_600)  # the node lives until the command has counted it
     address = SHARED.server.address(SHARED.server.database())
     made = shared(address, tmp_path, "migrate")
     assert (made.returncode, made.stdout.splitlines()[0]) == (DONE, "applied 0001 initial")
     assert shared(address, tmp_path, "migrate").stdout.splitlines() == made.stdout.splitlines()[-1:]
-    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S)) as store:
+    with closing(PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)) as store:
         store.apply(one_maintenance())
         NodeLeases(store, "place:1", host="kvm-01").renew()
     status = shared(address, tmp_path, "status")

@@ -175,7 +175,7 @@ def test_one_address_of_two_machines_is_a_conflict(store: PostgresStore) -> None
 
 def test_the_time_to_commit_grows_with_the_events_up_to_two_minutes(address: str) -> None:
     """A change without events has no notice, so it may be of any age."""
-    store = PostgresStore(address)
+    store = PostgresStore(address, limits=UNHURRIED)
     limits = [store._not_later_than(change(events=[event("E1")] * number)) for number in (0, 1_000, 100_000)]
     store.close()
     assert limits == [None, change().at + timedelta(seconds=4), change().at + timedelta(seconds=120)]
@@ -187,10 +187,13 @@ def test_the_time_to_commit_grows_with_the_events_up_to_two_minutes(address: str
 def test_ten_processes_may_start_at_once() -> None:
     """On an empty database one makes the schema and the others find it made."""
     address = SHARED.server.address(SHARED.server.database())
-    program = f"from forewarn.store.postgres.store import PostgresStore; PostgresStore({address!r}).close()"
+    program = (
+        "from forewarn.store.postgres.store import PostgresStore, TimeLimits\n"
+        f"PostgresStore({address!r}, limits={UNHURRIED}).close()"
+    )
     begun = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for _ in range(10)]
     for process in begun:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate()
         assert (process.returncode, errors) == (0, "")
     with psycopg.connect(address) as connection:
         found = connection.execute("SELECT version FROM forewarn.schema_version").fetchall()
@@ -207,7 +210,7 @@ def test_another_version_is_not_touched(address: str) -> None:
     address = SHARED.fresh()
     raw(address, "INSERT INTO schema_version VALUES (99, clock_timestamp())")
     with pytest.raises(StoreUnavailable, match=r"made by a newer forewarn.*upgrade forewarn"):
-        PostgresStore(address)
+        PostgresStore(address, limits=UNHURRIED)
     with pytest.raises(StoreUnavailable, match="made by a newer forewarn"):
         schema.PostgresDatabase(address).migrate()
 
@@ -220,14 +223,14 @@ def test_an_old_schema_is_brought_up_to_date() -> None:
     bad = replace(last, name="bad", script="CREATE TABLE half (x int); INSERT INTO nowhere VALUES (1)")
     good = replace(last, name="good", script=f"{last.script}; CREATE TABLE whole (x int)")
     with pytest.raises(StoreUnavailable, match=r"this forewarn needs .*pg_dump.*forewarn db migrate"):
-        PostgresStore(address)
+        PostgresStore(address, limits=UNHURRIED)
     with pytest.raises(StoreUnavailable):
         schema.PostgresDatabase(address).migrate([*older, bad])
     assert schema.PostgresDatabase(address).migrate([*older, good]) == [f"{last.number:04d} good"]
     with psycopg.connect(address) as connection:
         found = connection.execute("SELECT to_regclass('forewarn.half'), to_regclass('forewarn.whole')").fetchone()
     assert found == (None, "forewarn.whole")
-    PostgresStore(address).close()
+    PostgresStore(address, limits=UNHURRIED).close()
 
 
 @pytest.mark.parametrize("before", ["calendar_tokens", "hook_owners", "host_orders"])
@@ -244,7 +247,7 @@ def test_what_an_old_schema_holds_is_kept(before: str) -> None:
     def started(id_: str, name: str, position: int) -> Event:
         return event(id_, status=Status.STARTED, resources=(name,), position=position)
 
-    store = PostgresStore(today, decided_within_s=ANY_TIME_S)
+    store = PostgresStore(today, decided_within_s=ANY_TIME_S, limits=UNHURRIED)
     store.apply(
         change(
             scopes=[scope()],
@@ -264,7 +267,7 @@ def test_what_an_old_schema_holds_is_kept(before: str) -> None:
     old = migrations("postgres")[step.number - 1 :]
     assert schema.PostgresDatabase(address).migrate() == [f"{each.number:04d} {each.name}" for each in old]
 
-    migrated = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    migrated = PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)
     for read in (
         lambda of: of.tokens(),
         lambda of: of.token_uses(),
@@ -319,7 +322,7 @@ def test_an_ordinary_user_suffices() -> None:
     server.execute("CREATE ROLE plain_user LOGIN")
     server.execute("CREATE DATABASE plainly_owned OWNER plain_user TEMPLATE template0")
     address = f"postgresql://plain_user@127.0.0.1:{server.port}/plainly_owned"
-    store = PostgresStore(address, decided_within_s=ANY_TIME_S)
+    store = PostgresStore(address, decided_within_s=ANY_TIME_S, limits=UNHURRIED)
     store.apply(one_maintenance())
     feed = store.feed()
     assert feed.poll(None, 0.0).everything
@@ -355,7 +358,7 @@ def test_no_password_is_ever_told() -> None:
 
 def test_a_pool_is_bounded(address: str) -> None:
     """A caller that finds every connection busy waits a little, and then gets an error."""
-    made = Pool(Dsn(address, limits=TimeLimits(free_s=0.2)), size=2)
+    made = Pool(Dsn(address, limits=replace(UNHURRIED, free_s=0.2)), size=2)
     with (
         made.transaction(READ),
         made.transaction(READ),
@@ -379,7 +382,7 @@ def test_a_server_that_falls_silent_is_given_up_on(address: str, store: Postgres
 
     with wire_to(SHARED.server.port) as wire:
         wired = address.replace(f":{SHARED.server.port}/", f":{wire.port}/")
-        stalled = PostgresStore(wired)
+        stalled = PostgresStore(wired, limits=UNHURRIED)
         stalled._pool.deadlines = Deadlines(cut=cut_and_note)
         stalled.scopes()
         wire.stall()
@@ -444,9 +447,8 @@ def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
     """A commit whose wait for the synchronous standby is cancelled is an error, although PostgreSQL reports success."""
     with server() as alone:
         alone.execute("CREATE DATABASE forewarn")
-        store = PostgresStore(alone.address("forewarn"), limits=TimeLimits(statement_s=PATIENCE_S))
-        alone.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        alone.execute("SELECT pg_reload_conf()")
+        store = PostgresStore(alone.address("forewarn"), limits=UNHURRIED)
+        alone.let_commits_wait()
         waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
         errors: list[BaseException] = []
 
@@ -456,7 +458,6 @@ def test_what_no_standby_confirmed_is_not_acknowledged() -> None:
             except StoreUnavailable as error:
                 errors.append(error)
 
-        until(lambda: alone.execute("SHOW synchronous_standby_names") == [("nobody",)])
         thread = threading.Thread(target=write)
         thread.start()
         until(lambda: alone.execute(f"SELECT count(*) {waiting}") == [(1,)])

@@ -25,13 +25,12 @@ from forewarn.store.postgres.pool import Connection, connect
 from forewarn.store.postgres.schema import COMMIT_LOCK
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sql.scripts import queries
-from tests.support.postgres_servers import ANY_TIME_S, SHARED
+from tests.support.postgres_servers import ANY_TIME_S, SHARED, UNHURRIED
 from tests.support.records import approval, at, change, entry, event, machine, maintenance, saved_scope, scope, session
 from tests.support.waiting import until
 
 PASSWORD = "correct-horse"
 LATE_S = 0.3
-LONG_S = 60
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def address() -> str:
 
 @pytest.fixture
 def store(address: str) -> Iterator[PostgresStore]:
-    made = PostgresStore(address)
+    made = PostgresStore(address, limits=UNHURRIED)
     yield made
     made.close()
 
@@ -49,10 +48,6 @@ def store(address: str) -> Iterator[PostgresStore]:
 def raw(address: str, statement: str) -> None:
     with psycopg.connect(address, options="-c search_path=forewarn") as connection:
         connection.execute(statement.encode())
-
-
-# Lets a statement wait in the server for as long as the machine needs: the test itself ends the wait.
-PATIENT = TimeLimits(statement_s=LONG_S, lock_s=LONG_S, patience_s=LONG_S)
 
 
 def with_limits(store: PostgresStore, address: str, limits: TimeLimits) -> None:
@@ -89,7 +84,7 @@ def test_events_decided_too_long_ago_are_decided_again(address: str, store: Post
         store.apply(made)
     assert store.maintenance("M1") is None
     assert store.audit(AuditQuery()) == []
-    with closing(PostgresStore(address, decided_within_s=3_600)) as patient:
+    with closing(PostgresStore(address, decided_within_s=3_600, limits=UNHURRIED)) as patient:
         with pytest.raises(Conflict, match="decided too long ago"):
             patient.apply(replace(made, at=now - timedelta(hours=2)))
         patient.apply(made)
@@ -100,7 +95,7 @@ def test_waiting_for_others_counts_as_well(address: str) -> None:
     """A change that was in time when it began, and had to wait until it was not, is not saved late."""
     made = change(maintenances=[maintenance("M1")], events=[event("E1", "M1")])
     with (
-        closing(PostgresStore(address, decided_within_s=LATE_S, limits=PATIENT)) as store,
+        closing(PostgresStore(address, decided_within_s=LATE_S, limits=UNHURRIED)) as store,
         nobody_commits(address) as done,
     ):
         decided = store.now()
@@ -125,7 +120,7 @@ def test_waiting_for_others_counts_as_well(address: str) -> None:
 
 def test_a_database_that_does_not_commit_is_told_as_that(address: str) -> None:
     """One waits and hears why; who writes after it hears so at once, while reads go on and following changes nothing in it."""
-    limits = TimeLimits(lock_s=0.2, away_s=ANY_TIME_S)
+    limits = replace(UNHURRIED, lock_s=0.2, away_s=ANY_TIME_S)
     with (
         closing(PostgresStore(address, limits=limits)) as store,
         closing(store.feed()) as feed,
@@ -146,23 +141,20 @@ def test_a_database_that_does_not_commit_is_told_as_that(address: str) -> None:
 
 def test_who_waits_for_a_commit_that_waits_for_a_standby_is_told_so(address: str) -> None:
     """The scope is locked by a change that hangs: to decide again would not help, and nobody changed anything."""
-    limits = replace(PATIENT, lock_s=0.2)
+    limits = replace(UNHURRIED, lock_s=0.2)
     server, waiting = SHARED.server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     hanging, store = PostgresStore(address, limits=limits), PostgresStore(address, limits=limits)
     store.apply(change(scopes=[scope()]))
     known = change(expect=[("shop", 1)], scopes=[scope(version=1)])
     try:
-        server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        server.execute("SELECT pg_reload_conf()")
-        until(lambda: server.execute("SHOW synchronous_standby_names") == [("nobody",)])
+        server.let_commits_wait()
         thread = threading.Thread(target=hanging.apply, args=(known,))
         thread.start()
         until(lambda: server.execute(waiting) == [(1,)])
         with pytest.raises(StoreUnavailable, match=r"does not commit.*synchronous standby"):
             store.apply(known)
     finally:
-        server.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        server.execute("SELECT pg_reload_conf()")
+        server.let_commits_go_on()
     thread.join()
     assert store.scopes()["shop"].version == 2
     hanging.close()
@@ -171,7 +163,10 @@ def test_who_waits_for_a_commit_that_waits_for_a_standby_is_told_so(address: str
 
 def test_a_row_that_others_hold_is_a_conflict(address: str) -> None:
     """A large change of the same scope is under way: the database works, and the writer that waited decides again."""
-    with closing(PostgresStore(address, limits=TimeLimits(lock_s=0.2))) as store, psycopg.connect(address) as other:
+    with (
+        closing(PostgresStore(address, limits=replace(UNHURRIED, lock_s=0.2))) as store,
+        psycopg.connect(address) as other,
+    ):
         store.apply(change(scopes=[scope()]))
         other.execute("SELECT FROM forewarn.scopes FOR UPDATE")
         with pytest.raises(Conflict):
@@ -181,12 +176,12 @@ def test_a_row_that_others_hold_is_a_conflict(address: str) -> None:
 
 def test_a_node_that_falls_silent_in_a_change_is_ended(address: str) -> None:
     """The server would wait for ever for a silent writer's next statement: a writer that needs the lock ends its connection."""
-    stopped, store = PostgresStore(address), PostgresStore(address)
+    stopped, store = (PostgresStore(address, limits=UNHURRIED) for _ in range(2))
     for each in (stopped, store):
-        with_limits(each, address, replace(PATIENT, lock_s=0.2, silent_s=LONG_S))
+        with_limits(each, address, replace(UNHURRIED, lock_s=0.2))
         each.scope_names()  # opens the session that is used below: the server lets it be silent
     store._pool.dsn = Dsn(
-        address, limits=replace(PATIENT, lock_s=0.2, silent_s=0.3)
+        address, limits=replace(UNHURRIED, lock_s=0.2, silent_s=0.3)
     )  # how long it lets another writer be silent
 
     def stop_in_a_change() -> None:
@@ -213,8 +208,8 @@ def until_ended(pid: int) -> None:
 
 def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str) -> None:
     """What was asked in a change and answered leaves the server with its limit on silence."""
-    store = PostgresStore(address)
-    with_limits(store, address, TimeLimits(silent_s=0.2))
+    store = PostgresStore(address, limits=UNHURRIED)
+    with_limits(store, address, replace(UNHURRIED, silent_s=0.2))
 
     def be_slow() -> None:
         with store._writing() as writer:
@@ -229,9 +224,9 @@ def test_a_change_waits_for_its_client_no_longer_than_it_may(address: str) -> No
 
 def test_a_large_fleet_may_be_read_slowly(address: str) -> None:
     """A reader of a million machines may use its connection slowly: it blocks no writer."""
-    with closing(PostgresStore(address)) as store:
+    with closing(PostgresStore(address, limits=UNHURRIED)) as store:
         store.apply(change(scopes=[scope()], machines=[machine("web-0"), machine("web-1")]))
-        with_limits(store, address, TimeLimits(silent_s=0.2))
+        with_limits(store, address, replace(UNHURRIED, silent_s=0.2))
         names = []
         for known in store.machine_identities():
             time.sleep(0.3)
@@ -260,7 +255,7 @@ def test_a_server_that_became_read_only_is_left(address: str, store: PostgresSto
 def test_a_schema_that_others_migrated_is_noticed() -> None:
     """A node that still runs neither writes to it nor counts as following."""
     address = SHARED.fresh()
-    with closing(PostgresStore(address)) as store, closing(store.feed()) as feed:
+    with closing(PostgresStore(address, limits=UNHURRIED)) as store, closing(store.feed()) as feed:
         position = feed.poll(None, 0.0).position
         raw(address, "INSERT INTO schema_version VALUES (99, now())")
         with pytest.raises(StoreUnavailable, match=r"schema 99, made by a newer forewarn.*upgrade forewarn"):
@@ -274,8 +269,8 @@ def test_a_schema_that_others_migrated_is_noticed() -> None:
 def test_a_pooler_that_leads_elsewhere_is_told_once(address: str) -> None:
     """What is agreed on through `store` is never so on `store_direct`: the follower gets an error, and does not try for ever."""
     elsewhere = SHARED.fresh()
-    with closing(PostgresStore(address, direct=elsewhere)) as store, closing(store.feed()) as feed:
-        PostgresStore(address).close()  # its schema
+    with closing(PostgresStore(address, direct=elsewhere, limits=UNHURRIED)) as store, closing(store.feed()) as feed:
+        PostgresStore(address, limits=UNHURRIED).close()  # its schema
         raw(elsewhere, "UPDATE cluster SET timeline = timeline - 1")
         with pytest.raises(StoreUnavailable, match="the pooler leads to another server than store_direct"):
             feed.poll(None, 0.0)
@@ -306,7 +301,7 @@ def test_a_restored_dump_is_held_and_a_failover_is_not(
 
 def test_a_hold_waits_for_work_that_was_decided_before(address: str, store: PostgresStore) -> None:
     """A change that begins work locks the hold: it is saved before the hold, or not at all."""
-    with_limits(store, address, PATIENT)
+    with_limits(store, address, UNHURRIED)
     hold = StoreHold(cause=HoldCause.REQUESTED, detail="x", who="alice", held=at(60))
     with psycopg.connect(address, options="-c search_path=forewarn") as connection:
         connection.execute(queries("postgres")["lock_store_hold"].encode())
@@ -341,7 +336,7 @@ def test_every_snapshot_is_of_the_server_that_was_agreed_on(address: str, focus:
         def adopt(self) -> bool:
             return not self.unsteady and super().adopt()
 
-    store = UnsteadyStore(address)
+    store = UnsteadyStore(address, limits=UNHURRIED)
     store.apply(change(scopes=[scope()]))
     raw(address, "UPDATE cluster SET timeline = timeline - 1")
     store.snapshot(focus)
@@ -413,7 +408,7 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' 
 
 def test_agreeing_on_a_server_locks_scopes_as_changes_do(address: str, store: PostgresStore) -> None:
     """By name, wherever they lie on disk: it waits for a change that has the first, and has no other of that change's yet."""
-    with_limits(store, address, PATIENT)
+    with_limits(store, address, UNHURRIED)
     store.apply(change(scopes=[scope("b")]))
     store.apply(change(scopes=[scope("a")]))
     raw(address, "UPDATE cluster SET timeline = timeline - 1")
@@ -430,7 +425,7 @@ def test_agreeing_on_a_server_locks_scopes_as_changes_do(address: str, store: Po
 
 def test_a_change_that_comes_too_late_waits_for_the_one_before(address: str, store: PostgresStore) -> None:
     """It has no event yet that the other may still write. If it had, the database would end one of them, maybe the other."""
-    with_limits(store, address, PATIENT)
+    with_limits(store, address, UNHURRIED)
     store.apply(change(scopes=[scope()], maintenances=[maintenance("M1")], events=[event("E1")]))
     late = change(at(1), expect=[("shop", 7)], scopes=[replace(scope(), version=7)], events=[event("E1")])
     refusals: list[Exception] = []
@@ -454,7 +449,7 @@ def test_a_change_that_comes_too_late_waits_for_the_one_before(address: str, sto
 @pytest.mark.parametrize("how", ["written", "woken", "both"])
 def test_a_change_locks_maintenances_before_scopes(address: str, store: PostgresStore, how: str) -> None:
     """Whether it writes them, wakes them or both: it waits for the first of them, and has no other and no scope yet."""
-    with_limits(store, address, PATIENT)
+    with_limits(store, address, UNHURRIED)
     store.apply(change(scopes=[scope()], maintenances=[maintenance(i) for i in ("M2", "M1")], events=[event("E1")]))
     both = [replace(maintenance(i), version=1) for i in ("M2", "M1")]
     changed = change(
@@ -477,7 +472,7 @@ def test_a_change_locks_maintenances_before_scopes(address: str, store: Postgres
 
 def test_forgetting_changes_waits_for_agreeing_on_a_server(address: str, store: PostgresStore) -> None:
     """Both write where the nodes are agreed and what changed: that first, so that neither holds what the other waits for."""
-    with_limits(store, address, PATIENT)
+    with_limits(store, address, UNHURRIED)
     store.apply(change(scopes=[scope()]))
     raw(address, f"UPDATE forewarn.changes SET at = at - interval '{postgres_store.CHANGES_KEPT_S + 1} seconds'")
     forgotten: list[int] = []
@@ -536,12 +531,12 @@ def test_what_is_missing_is_named_with_what_to_do() -> None:
     """The error of a refused connection has the server's message and what it means."""
     server = SHARED.server
     with pytest.raises(StoreUnavailable, match=r"no such database: create it with createdb.*\"nowhere\""):
-        PostgresStore(server.address("nowhere"))
+        PostgresStore(server.address("nowhere"), limits=UNHURRIED)
     with pytest.raises(StoreUnavailable, match=r"refuses this user.*\"nobody\""):
-        PostgresStore(f"postgresql://nobody@127.0.0.1:{server.port}/postgres")
+        PostgresStore(f"postgresql://nobody@127.0.0.1:{server.port}/postgres", limits=UNHURRIED)
     server.execute("CREATE ROLE hardly LOGIN CONNECTION LIMIT 0")
     with pytest.raises(StoreUnavailable, match=r"no connection left: raise max_connections"):
-        PostgresStore(f"postgresql://hardly@127.0.0.1:{server.port}/postgres")
+        PostgresStore(f"postgresql://hardly@127.0.0.1:{server.port}/postgres", limits=UNHURRIED)
 
 
 def test_options_of_an_address_come_before_ours(address: str) -> None:
@@ -561,7 +556,7 @@ def test_no_statement_is_compiled(address: str, pooled: bool) -> None:
     address += "?options=-c%20jit_above_cost%3D0"
     with psycopg.connect(address) as connection:
         assert "JIT" in explained(connection)
-    with closing(PostgresStore(address, direct=address if pooled else "")) as store:
+    with closing(PostgresStore(address, direct=address if pooled else "", limits=UNHURRIED)) as store:
         with store._pool.transaction(READ) as connection:
             assert "JIT" not in explained(connection)
         with closing(connect(store._direct)) as connection:  # as the feed does
@@ -596,7 +591,7 @@ def test_a_password_on_the_command_line_is_warned_of() -> None:
     assert holds_password(f"postgresql://u@h/db?password={PASSWORD}")
     assert not holds_password("postgresql://u@h/db")
     command = [sys.executable, "-m", "forewarn", "serve", "--store", f"postgresql://u:{PASSWORD}@127.0.0.1:1/db"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "FOREWARN_STORE" in done.stderr
     assert "~/.pgpass" in done.stderr

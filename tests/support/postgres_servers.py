@@ -20,14 +20,14 @@ from forewarn.store.postgres.store import PostgresStore
 from tests.folders import folder_for_every_user
 from tests.support.ports import reserved_port
 from tests.support.processes import kill_with_children
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 # Far more than a server or one of its programs needs on a busy machine.
 START_WITHIN_S = 300.0
 # For a store whose changes bear the times of a test instead of the database's.
 ANY_TIME_S = 1e9
 # For a store of a test that is not about time: a busy machine may need any time for a statement and between two of them.
-UNHURRIED = TimeLimits(statement_s=600, lock_s=600, silent_s=600, free_s=600)
+UNHURRIED = TimeLimits(connect_s=600, statement_s=600, lock_s=600, silent_s=600, free_s=600)
 # The name of the variable with the folder for what the parts of a run share.
 SHARED_FOLDER = "TEST_SHARED_FOLDER"
 FAST = {
@@ -57,14 +57,7 @@ def as_postgres(*command: str) -> list[str]:
 
 def run_program(name: str, *arguments: str) -> None:
     # The user postgres may have no right to be in the folder that the tests were started in.
-    done = subprocess.run(
-        as_postgres(program(name), *arguments),
-        capture_output=True,
-        text=True,
-        timeout=START_WITHIN_S,
-        check=False,
-        cwd="/",
-    )
+    done = subprocess.run(as_postgres(program(name), *arguments), capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
 
 
@@ -156,9 +149,26 @@ class Server:
             found = connection.execute(statement.encode())
             return found.fetchall() if found.description else []
 
+    def let_commits_wait(self) -> None:
+        """Let every commit wait for a standby that does not exist."""
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        self.execute("SELECT pg_reload_conf()")
+        until(lambda: self.execute("SHOW synchronous_standby_names") == [("nobody",)])
+        # Commits begin to wait when the checkpointer has read the setting, too. It does so between two checkpoints.
+        for _ in range(2):
+            self.execute("CHECKPOINT")
+
+    def let_commits_go_on(self) -> None:
+        """End what `let_commits_wait` began, also for the commits that wait."""
+        self.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        self.execute("SELECT pg_reload_conf()")
+
     def database(self, template: str = "template0") -> str:
         """A fresh one; its name."""
         name = f"test_{next(self._names)}"
+        # A template must have no session, and the server may need a while to end those whose clients have left.
+        sessions = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{template}'"
+        until(lambda: self.execute(sessions) == [(0,)], detail=lambda: f"{template} is in use")
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
 
@@ -200,7 +210,7 @@ class Shared:
         if self._server is None:
             self._server = self._stack.enter_context(server())
             self._server.execute("CREATE DATABASE forewarn_template TEMPLATE template0")
-            PostgresStore(self._server.address("forewarn_template")).close()
+            PostgresStore(self._server.address("forewarn_template"), limits=UNHURRIED).close()
         return self._server
 
     @property

@@ -32,8 +32,12 @@ WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
-    """How long a statement, a lock and the silence of a client may take, and how long the pool waits. Tests change them."""
+    """How long a connect, a statement, a lock and the silence of a client may take, and how long the pool waits.
 
+    Tests change them.
+    """
+
+    connect_s: int = CONNECT_WITHIN_S
     statement_s: float = STATEMENT_WITHIN_S
     lock_s: float = LOCK_WITHIN_S
     silent_s: float = SILENT_WITHIN_S
@@ -64,7 +68,7 @@ class Dsn:
         self.unverified = _unverified(given)
         ours: dict[str, Any] = {
             "application_name": "forewarn",
-            "connect_timeout": CONNECT_WITHIN_S,
+            "connect_timeout": self.limits.connect_s,
             # Of several hosts, choose the one that accepts writes.
             "target_session_attrs": "read-write",
             "keepalives_idle": 5,
