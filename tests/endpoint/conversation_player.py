@@ -119,7 +119,8 @@ class ConversationPlayer(Player):
                 node="here",
                 times=Times(monotonic=self._monotonic),
             )
-            self._server = GuestServer(self._service)
+            self._server = GuestServer(self._service, stop_within_s=PATIENCE_S, last_writes_within_s=PATIENCE_S)
+            self._server.endpoint.max_queued_s = PATIENCE_S
             self._server.start()
         return self._service
 

@@ -20,10 +20,8 @@ from forewarn.store.memory import MemoryStore
 from tests.support.guest_service import START, WEB_0, WEB_1, Serving, body, get, serving, status
 from tests.support.records import event
 from tests.support.services import OPERATOR, make_service
-from tests.support.several_nodes import (
-    feed_update,
-)
-from tests.support.waiting import until
+from tests.support.several_nodes import feed_update
+from tests.support.waiting import PATIENCE_S, until
 
 SHOP = Scope(name="shop", kind=ScopeKind.AVAILABILITY_SET)
 
@@ -236,7 +234,7 @@ def test_changes_are_shown_while_the_whole_fleet_is_read() -> None:
     def meanwhile() -> None:
         thread = threading.Thread(target=others, daemon=True)
         thread.start()
-        thread.join(5)
+        thread.join(PATIENCE_S)
 
     store.meanwhile = meanwhile
     documents.follow(whole_fleet_update())

@@ -285,7 +285,7 @@ def serving(
     first_seen_every_s: float = FIRST_SEEN_EVERY_S,
     **settings: object,
 ) -> Iterator[Serving]:
-    """Run a guest server on a free port of 127.0.0.1; `stopped` is its monotonic clock. It ends without time limits."""
+    """Run a guest server on a free port of 127.0.0.1; `stopped` is its monotonic clock. Its writes and its end have no limits."""
     flags = {"store": "memory:", "guest": "127.0.0.1:0", "rate_limit": 0, **settings}
     exact = {key: flags.pop(key) for key in [k for k in flags if k.endswith("_s")]}
     loaded = load(flags, {})
@@ -311,6 +311,7 @@ def serving(
         stop_within_s=PATIENCE_S,
         last_writes_within_s=PATIENCE_S,
     )
+    server.endpoint.max_queued_s = PATIENCE_S
     server.start()
     running = Serving(service, server, store, clock, monotonic)
     try:
