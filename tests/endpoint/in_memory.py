@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from forewarn.app.guest_server import limits_of, trust_of
+from forewarn.app.node import Times
 from forewarn.app.service import Service
 from forewarn.core.fleet import parse_fleet
 from forewarn.core.model import EventType, MaintenanceRequest, Targets
@@ -127,6 +128,7 @@ class MemoryService:
             store=MemoryStore(),
             new_id=lambda: f"{next(ids):08X}-0000-4000-8000-000000000000",
             node="here",
+            times=Times(monotonic=loop._clock),
         )
         self.control = self.service.control
         self.control.apply_fleet(parse_fleet(FLEET, "the test"), OPERATOR)

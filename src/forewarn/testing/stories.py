@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from forewarn.app.node import Times
 from forewarn.app.service import Service
 from forewarn.core.document import NEWEST, api_version
 from forewarn.core.durations import parse_duration
@@ -41,6 +42,8 @@ from forewarn.testing.story_text import parse_fleet_lines, parse_story, setting
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_SHOWN = 200
+# No decision of a story grows too old, however slow the machine is: it would be made again, with other ids.
+STILL = Times(monotonic=lambda: 0.0)
 GONE = "gone"
 SCHEDULE_OPTIONS = (
     "host", "scope", "ud", "not_before", "earliest", "on_failure", "duration", "description", "mode", "to",
@@ -102,7 +105,9 @@ class Player:
         """The service of the story, created at its first use."""
         if self._service is None:
             settings = from_values({"store": "memory:", **self._settings})
-            self._service = Service(settings, clock=self._clock, store=self._store, new_id=self._new_id, node="here")
+            self._service = Service(
+                settings, clock=self._clock, store=self._store, new_id=self._new_id, node="here", times=STILL
+            )
             self._service.ticker.recover()
         return self._service
 
