@@ -135,7 +135,11 @@ class Server:
             )
         deadline_s = time.monotonic() + START_WITHIN_S
         while True:
-            with suppress(psycopg.OperationalError), psycopg.connect(self.address("postgres"), connect_timeout=2):
+            # A server that listens and does not take connections yet says so at once.
+            with (
+                suppress(psycopg.OperationalError),
+                psycopg.connect(self.address("postgres"), connect_timeout=int(PATIENCE_S)),
+            ):
                 return self
             failed = time.monotonic() > deadline_s or self._process.poll() is not None
             assert not failed, (self.folder / "log").read_text()
