@@ -57,7 +57,14 @@ def as_postgres(*command: str) -> list[str]:
 
 def run_program(name: str, *arguments: str) -> None:
     # The user postgres may have no right to be in the folder that the tests were started in.
-    done = subprocess.run(as_postgres(program(name), *arguments), capture_output=True, text=True, check=False, cwd="/")
+    done = subprocess.run(
+        as_postgres(program(name), *arguments),
+        capture_output=True,
+        text=True,
+        timeout=START_WITHIN_S,
+        check=False,
+        cwd="/",
+    )
     assert done.returncode == 0, done.stderr
 
 
