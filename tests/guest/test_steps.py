@@ -1,5 +1,6 @@
 """Steps in real time with real programs: hanging programs, urgent events, programs that outlive the agent."""
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 from forewarn.guest import processes
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
-from forewarn.guest.output import MAX_LATER_BYTES, MAX_LOGGED_BYTES, TRIM_BYTES
+from forewarn.guest.output import MAX_LATER_BYTES, MAX_LOGGED_BYTES, TRIM_BYTES, ProgramOutput
 from forewarn.guest.processes import alive, children, start_ticks
 from forewarn.guest.steps import Run, await_orphan
 from forewarn.service.settings import load
@@ -74,6 +75,15 @@ def test_the_output_of_a_program_is_bounded(caplog: pytest.LogCaptureFixture) ->
     ((_, logged),) = outputs(caplog)
     assert logged.endswith("x" * 1_000 + "y" * 3_000 + "the end")
     assert len(logged) <= MAX_LOGGED_BYTES
+
+
+def test_reading_the_output_does_not_use_the_position_of_the_program() -> None:
+    """What the program writes meanwhile moves that position, and the end of the output would be lost."""
+    with contextlib.closing(ProgramOutput()) as output:
+        os.write(output.fileno(), b"x" * 2 * MAX_LOGGED_BYTES)
+        os.lseek(output.fileno(), 0, os.SEEK_SET)
+        assert output.text() == "x" * MAX_LOGGED_BYTES
+        assert os.lseek(output.fileno(), 0, os.SEEK_CUR) == 0
 
 
 def test_a_program_may_open_its_output_by_name(caplog: pytest.LogCaptureFixture) -> None:

@@ -44,9 +44,8 @@ class ProgramOutput:
         return self._end().decode("utf-8", "replace").strip()
 
     def _end(self) -> bytes:
-        size = os.fstat(self.fileno()).st_size
-        os.lseek(self.fileno(), max(0, size - MAX_LOGGED_BYTES), os.SEEK_SET)
-        return (self._trimmed + os.read(self.fileno(), MAX_LOGGED_BYTES))[-MAX_LOGGED_BYTES:]
+        start = max(0, os.fstat(self.fileno()).st_size - MAX_LOGGED_BYTES)
+        return (self._trimmed + system.read_at(self.fileno(), MAX_LOGGED_BYTES, start))[-MAX_LOGGED_BYTES:]
 
     def close(self) -> None:
         """Close the file, and limit what can still be written to it."""

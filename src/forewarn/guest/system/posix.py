@@ -130,6 +130,11 @@ def output_file() -> IO[bytes]:
     return file
 
 
+def read_at(file: int, max_bytes: int, start: int) -> bytes:
+    """Read from this place of the open file. A program that shares the file's position may move that meanwhile."""
+    return os.pread(file, max_bytes, start)
+
+
 def limit_output(file: IO[bytes], max_bytes: int) -> None:
     """Limit what can still be written to a file in memory; a temporary file gets no limit."""
     with contextlib.suppress(OSError, AttributeError):

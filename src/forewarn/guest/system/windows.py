@@ -27,6 +27,7 @@ from forewarn.guest.system.windows_files import (
     output_file,
     own_user_number,
     owner_of,
+    read_at,
     replace,
     trusted_users,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "output_file",
     "own_user_number",
     "owner_of",
+    "read_at",
     "replace",
     "run_as_service",
     "service_state",

@@ -88,6 +88,12 @@ def output_file() -> IO[bytes]:
     return tempfile.TemporaryFile(buffering=0)
 
 
+def read_at(file: int, max_bytes: int, start: int) -> bytes:
+    """Read from this place of the open file."""
+    os.lseek(file, start, os.SEEK_SET)
+    return os.read(file, max_bytes)
+
+
 def limit_output(file: IO[bytes], max_bytes: int) -> None:
     """Do nothing: a temporary file has no limit."""
 
