@@ -16,17 +16,17 @@ import pytest
 
 from forewarn.guest.clock import Time
 from forewarn.guest.errors import OutOfTime, StepFailed
-from forewarn.guest.handlers import HANDLERS, command, log, notify, process, systemd
+from forewarn.guest.handlers import HANDLERS, command, log, notify, pid_files, process, systemd
 from forewarn.guest.journal import read
 from forewarn.guest.plan import NOTIFIERS
-from forewarn.guest.processes import alive
+from forewarn.guest.processes import alive, command_line
 from forewarn.guest.steps import Run
 from tests.guest.in_process_agent import AgentHarness
 from tests.support.fake_endpoint import E1, event, http_server, respond
 from tests.support.waiting import PATIENCE_S, until
 
 
-def run_of(share_s: float = 10.0, change: str = "scheduled") -> Run:
+def run_of(share_s: float = PATIENCE_S, change: str = "scheduled") -> Run:
     run = Run(step="one", phase="prepare", event=event(NotBefore="soon"), share_s=share_s, time=Time())
     run.change = change
     return run
@@ -209,6 +209,19 @@ def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], messa
     table = {"pid_file": str(tmp_path / "pid"), "start": start, "foreground": True}
     with pytest.raises(StepFailed, match=message):
         process.recover(process.parse(table, "here"), run_of())
+
+
+def test_a_process_without_a_command_line_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the kernel exchanges the program of a process, there is none, and `match` does not find it yet."""
+    exchanging = iter(range(3))
+    monkeypatch.setattr(
+        pid_files, "command_line", lambda pid: "" if next(exchanging, None) is not None else command_line(pid)
+    )
+    table = {"pid_file": str(tmp_path / "pid"), "start": ["sleep", "60"], "foreground": True, "up_for": "0"}
+    process.recover(process.parse({**table, "match": "sleep"}, "here"), run_of())
+    pid = int((tmp_path / "pid").read_text())
+    assert alive(pid)
+    os.kill(pid, 9)
 
 
 # -- systemd

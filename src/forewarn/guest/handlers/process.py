@@ -89,7 +89,7 @@ def recover(spec: Spec, run: Run) -> None:
         run.command(spec.start)
     up_s = 0.0
     while up_s < spec.up_for or not _running_pid(spec):
-        if spec.foreground and not _running_pid(spec):
+        if spec.foreground and not alive(pid):
             raise StepFailed(f"{Path(spec.start[0]).name} ended at once")
         run.pause(POLL_S)
         up_s = up_s + POLL_S if _running_pid(spec) else 0.0
