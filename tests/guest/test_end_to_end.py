@@ -20,6 +20,7 @@ from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support import waiting
+from tests.support.agent_command import agent_command
 from tests.support.serve_process import Served, serving
 
 pytestmark = pytest.mark.slow
@@ -83,8 +84,7 @@ class Machine:
         self.agent: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        agent = [sys.executable, "-m", "forewarn.guest", "run", "--config", "agent.toml"]
-        command = ["/bin/sh", "-c", WITH_PID, "sh", *agent]
+        command = ["/bin/sh", "-c", WITH_PID, "sh", *agent_command("run", "--config", "agent.toml")]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
         with (self.folder / "log").open("ab") as log:
             self.agent = subprocess.Popen(command, cwd=self.folder, stderr=log, env=environment)

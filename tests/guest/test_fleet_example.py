@@ -5,7 +5,6 @@ machines have an agent.
 """
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from forewarn.guest import Client
+from tests.support.agent_command import agent_command
 from tests.support.budget import BUDGET
 from tests.support.running_service import RunningService, running_service
 from tests.support.waiting import until
@@ -96,7 +96,7 @@ class Machines:
                 config = AGENT.format(endpoint=self._endpoint, address=address_of(number, number))
                 (folder / "agent.toml").write_text(config)
                 (folder / "agent.toml").chmod(0o600)
-                command = [sys.executable, "-m", "forewarn.guest", "run", "--config", "agent.toml"]
+                command = agent_command("run", "--config", "agent.toml")
                 with (folder / "log").open("wb") as log:
                     processes.append(subprocess.Popen(command, cwd=folder, stderr=log))
             yield

@@ -33,6 +33,7 @@ from forewarn.guest.printable import MAX_LINE_CHARS, printable
 from forewarn.guest.state import MAX_ENDED_EVENTS, MAX_MESSAGES, fold_records, state_record
 from forewarn.guest.steps import Run
 from tests.guest.in_process_agent import AgentHarness, step
+from tests.support.agent_command import agent_command
 from tests.support.fake_endpoint import E1, E2, document, event, http_server, respond
 
 LONG = "x" * 200_000
@@ -206,7 +207,7 @@ def test_the_machines_name_cannot_be_forged(tmp_path: Path) -> None:
     (tmp_path / "agent.toml").chmod(0o600)
     with http_server(lambda handler, _: respond(handler, 200, name)) as url:
         ended = subprocess.run(
-            [sys.executable, "-m", "forewarn.guest", "check", "--config", str(tmp_path / "agent.toml")],
+            agent_command("check", "--config", str(tmp_path / "agent.toml")),
             capture_output=True,
             text=True,
             env={**os.environ, "FOREWARN_ENDPOINT": url, "STATE_DIRECTORY": str(tmp_path / "state")},

@@ -19,6 +19,7 @@ from forewarn.guest.journal import read
 from forewarn.guest.main import _parser, log_formatter
 from forewarn.guest.processes import alive, start_ticks
 from tests.addresses import own_loopback_address
+from tests.support.agent_command import agent_command
 from tests.support.fake_endpoint import E1, document, event, http_server, respond
 from tests.support.guest_service import WEB_0, serving
 from tests.support.waiting import PATIENCE_S, until
@@ -33,20 +34,15 @@ command = { prepare = ["touch", "flag"], verify = ["test", "-e", "flag"], recove
 """
 
 
-def command(*arguments: str, module: str = "forewarn.guest") -> list[str]:
-    return [sys.executable, "-m", module, *arguments]
-
-
 def environment(**more: str) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("FOREWARN_")}
     return {**clean, "PYTHONPATH": str(ROOT / "src"), **more}
 
 
-def run(
-    folder: Path, *arguments: str, module: str = "forewarn.guest", **more: str
-) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, *arguments: str, module: str = "", **more: str) -> "subprocess.CompletedProcess[str]":
+    """Run the agent's command line, or a module."""
     return subprocess.run(
-        command(*arguments, module=module),
+        [sys.executable, "-m", module, *arguments] if module else agent_command(*arguments),
         capture_output=True,
         text=True,
         cwd=folder,
@@ -122,7 +118,7 @@ def test_a_wrong_name_suggests_the_nearest(capsys: pytest.CaptureFixture[str], a
 
 def test_three_commands_start_the_same_program(tmp_path: Path) -> None:
     """`python -m forewarn.guest`, `forewarn agent` and the script; the second needs no server extra."""
-    assert run(tmp_path, "--version").stdout.startswith("forewarn-agent ")
+    assert run(tmp_path, "--version", module="forewarn.guest").stdout.startswith("forewarn-agent ")
     assert run(tmp_path, "agent", "--version", module="forewarn").stdout.startswith("forewarn-agent ")
     assert "agent" in run(tmp_path, "--help", module="forewarn").stdout
     program = "import sys; sys.modules['typer'] = None; from forewarn.cli import main; main()"
@@ -253,7 +249,7 @@ def test_a_killed_simulation_is_undone_by_the_next(tmp_path: Path) -> None:
     """The simulation has its own journal."""
     waiting = '\n[[steps]]\nname = "wait"\ncommand = { prepare = ["sleep", "30"], recover = ["true"] }\n'
     configure(tmp_path, STEPS + waiting)
-    killed = subprocess.Popen(command("simulate", "Reboot", *AT), cwd=tmp_path, env=environment())
+    killed = subprocess.Popen(agent_command("simulate", "Reboot", *AT), cwd=tmp_path, env=environment())
     simulated = tmp_path / "state" / "rehearsal" / "journal.jsonl"
 
     def waits() -> list[dict[str, object]]:
@@ -286,7 +282,7 @@ def test_run_status_and_history(tmp_path: Path) -> None:
         configure(tmp_path, f'endpoint = "{url}"\nname = "here"\napprove = "first-in-resources"\n' + STEPS)
         assert run(tmp_path, "status", *AT).returncode == 3
         agent = subprocess.Popen(
-            command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+            agent_command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
         until(lambda: (tmp_path / "flag").exists())
         second = run(tmp_path, "run", *AT)
@@ -333,7 +329,7 @@ def test_a_cancel_ends_the_running_program(tmp_path: Path) -> None:
     with http_server(lambda handler, _: respond(handler, 200, documents[-1])) as url:
         configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n[[steps]]\nname = "slow"\ntimeout = "5m"\n{step}\n')
         agent = subprocess.Popen(
-            command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+            agent_command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
         try:
             until((tmp_path / "pid").exists)
@@ -356,7 +352,7 @@ def test_a_signal_to_the_agent_leaves_the_running_program(tmp_path: Path) -> Non
     with http_server(lambda handler, _: respond(handler, 200, served)) as url:
         configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n[[steps]]\nname = "slow"\ntimeout = "5m"\n{step}\n')
         agent = subprocess.Popen(
-            command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+            agent_command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
         until((tmp_path / "pid").exists)
         agent.terminate()
@@ -385,7 +381,7 @@ def test_the_log_stays_json_whatever_programs_print(tmp_path: Path) -> None:
     with http_server(lambda handler, _: respond(handler, 200, documents[-1])) as url:
         configure(tmp_path, f'endpoint = "{url}"\nname = "here"\napprove = "never"\n{noisy}\n')
         agent = subprocess.Popen(
-            command("run", *AT),
+            agent_command("run", *AT),
             cwd=tmp_path,
             env=environment(),
             stdout=subprocess.PIPE,
@@ -412,7 +408,7 @@ def test_the_log_stays_json_whatever_programs_print(tmp_path: Path) -> None:
 def test_a_journal_that_cannot_be_written_is_logged_as_json(tmp_path: Path) -> None:
     """The agent ends with 1."""
     configure(tmp_path, STEPS)
-    limited = ["/bin/sh", "-c", 'ulimit -f 0; trap "" XFSZ; exec "$@"', "sh", *command("run", *AT)]
+    limited = ["/bin/sh", "-c", 'ulimit -f 0; trap "" XFSZ; exec "$@"', "sh", *agent_command("run", *AT)]
     ended = subprocess.run(
         limited, capture_output=True, text=True, cwd=tmp_path, env=environment(), check=False, timeout=PATIENCE_S
     )
@@ -453,7 +449,7 @@ def test_an_unwritable_metrics_file_is_logged_once(tmp_path: Path) -> None:
         at = f'endpoint = "{url}"\nname = "here"\napprove = "never"\nmetrics_file = "/nowhere/x.prom"\n'
         configure(tmp_path, at + STEPS)
         agent = subprocess.Popen(
-            command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+            agent_command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
         status = tmp_path / "state" / "status.json"
         until(status.exists)
@@ -480,7 +476,7 @@ def test_a_dry_run_logs_what_it_would_do(tmp_path: Path) -> None:
     with http_server(reply) as url:
         configure(tmp_path, f'endpoint = "{url}"\nname = "here"\n' + STEPS)
         agent = subprocess.Popen(
-            command("run", "--dry-run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+            agent_command("run", "--dry-run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
         assert agent.stderr is not None
         output = ""

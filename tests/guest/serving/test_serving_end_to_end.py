@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from forewarn.guest import Client
 from forewarn.guest.errors import EndpointError
 from forewarn.guest.journal import read
 from forewarn.testing.emulator import Emulator
+from tests.support.agent_command import agent_command
 from tests.support.budget import BUDGET
 from tests.support.waiting import PATIENCE_S, until
 
@@ -52,7 +52,7 @@ class AgentProcess:
         self.process = self._started()
 
     def _started(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "forewarn.guest", "run", "--config", str(self.folder / "agent.toml")]
+        command = agent_command("run", "--config", str(self.folder / "agent.toml"))
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(command, stderr=log, env=environment)
