@@ -24,7 +24,7 @@ STRANGER = 1234
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
 
-def run_of(share_s: float = 10.0) -> Run:
+def run_of(share_s: float = PATIENCE_S) -> Run:
     return Run(step="one", phase="prepare", event=event(), share_s=share_s, time=StepTime())
 
 
@@ -136,6 +136,8 @@ def test_a_started_program_has_no_open_file_of_the_agent(tmp_path: Path) -> None
     spec = process.parse({"pid_file": str(tmp_path / "pid"), "start": ["sleep", "600"], "foreground": True}, "here")
     process.recover(spec, run_of())
     pid = int((tmp_path / "pid").read_text())
+    # Its shell has the pid file open until it becomes the program.
+    until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
     opened = sorted(link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir())
     os.kill(pid, signal.SIGKILL)
     assert opened == ["null", "null", "null"]
