@@ -17,6 +17,7 @@ from forewarn.guest.journal import read
 from forewarn.guest.processes import alive
 from tests.guest.killed_agent import STARTED_FOR
 from tests.support.budget import BUDGET, chosen_seed
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -104,8 +105,8 @@ def wrong_after_cancel(folder: Path, killed: int) -> Iterator[str]:
     if count["prepare slow"] > 1 or (folder / "approvals").exists():
         yield f"prepared twice or approved: {did}"
     pids = (folder / "pids").read_text().split() if (folder / "pids").exists() else []
-    if any(alive(int(pid)) for pid in pids):
-        yield "its program still runs"
+    for pid in pids:  # the time in which a killed program ends is no time for its agent
+        until(lambda pid=pid: not alive(int(pid)), detail=lambda: "its program still runs")  # type: ignore[misc]
     kinds = Counter(record["kind"] for record in read(folder / "state" / "journal.jsonl")[0])
     if (kinds["seen"], kinds["over"], kinds["in-service"], kinds["approving"]) != (1, 1, 1, 0):
         yield f"records: {kinds}"
