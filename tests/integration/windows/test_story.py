@@ -32,6 +32,7 @@ state_dir = 'C:\ProgramData\forewarn-agent'
 [[steps]]
 name = "slow"
 required = true
+timeout = "5m"
 [steps.command]
 prepare = ['{python}', 'C:\slow.py']
 verify = ['cmd.exe', '/c', 'if not exist C:\ready exit 1']
@@ -39,6 +40,7 @@ recover = ['cmd.exe', '/c', 'echo recovered>>C:\did']
 [[steps]]
 name = "spooler"
 required = true
+timeout = "5m"
 windows_service = {{ service = "Spooler" }}
 [health]
 command = ['cmd.exe', '/c', 'exit 0']
