@@ -28,6 +28,7 @@ open("C:\\\\ready", "w").close()
 """
 CONFIG = r"""
 endpoint = "{endpoint}"
+name = "vm-0"
 state_dir = 'C:\ProgramData\forewarn-agent'
 [[steps]]
 name = "slow"
