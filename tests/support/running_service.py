@@ -160,7 +160,7 @@ def running_service(fleet: str = FLEET, in_store: Store | None = None, **setting
         service = Service(load(flags, {}), clock=clock, store=in_store)
         try:
             service.control.apply_fleet(parse_fleet(fleet, "the test"), OPERATOR)
-            with running(service) as (guests, url):
+            with running(service, stop_within_s=PATIENCE_S) as (guests, url):
                 until(lambda: service.ticker.cycled_at_s is not None)  # before that /readyz answers 503
                 yield RunningService(service, guests, url, clock)
         finally:

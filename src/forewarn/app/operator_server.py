@@ -36,7 +36,13 @@ MAX_NAMED = 3
 
 @contextmanager
 def answering_operators(
-    service: Service, guest_server: GuestServer, token: str, listener: socket.socket, more_calls: Sequence[Call]
+    service: Service,
+    guest_server: GuestServer,
+    token: str,
+    listener: socket.socket,
+    more_calls: Sequence[Call],
+    *,
+    stop_within_s: float,
 ) -> Iterator[None]:
     """Answer operators on a bound socket, with more calls than those of the API. The block begins once they are answered."""
     settings = service.settings
@@ -56,6 +62,7 @@ def answering_operators(
         tls_key=settings.tls_key,
         trusted_proxies=proxies,
         open_connections=open_connections,
+        stop_within_s=stop_within_s,
     ):
         yield
 

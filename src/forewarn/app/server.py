@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forewarn.app.guest_server import GuestServer
@@ -99,24 +100,26 @@ def running(
     connection: ConnectionFactory = Connection,
     more_calls: "Callable[[], Sequence[Call]] | None" = None,
     write_address: bool = True,
+    stop_within_s: float = STOP_WITHIN_S,
 ) -> Iterator[tuple[GuestServer, str]]:
     """Run the guest listener, the follower, the ticker and the operator listener.
 
     Yield the guest server and the URL of the operator listener. An emulator passes its own connection class and `more_calls`
     of the API; what answers operators then starts at their first connection. With `write_address` the command line on this
-    machine finds the service by itself.
+    machine finds the service by itself. At the end of the block each thread has `stop_within_s` to end, one after the other.
     """
     check_tls(service.settings)
     token = "" if service.settings.token_free else environment_token()
     follower, sender, inventory = service.follower, service.hook_sender, service.inventory
+    in_thread = partial(_in_thread, stop_within_s=stop_within_s)
     with (
-        _guest_server(service, connection) as guest_server,
+        _guest_server(service, connection, stop_within_s) as guest_server,
         # The follower starts after the endpoint has loaded its documents and listens for changes.
-        _in_thread("follower", follower.run, follower.stop) if follower is not None else nullcontext(),
-        ticking(service),
-        _in_thread("hooks", sender.run, sender.stop) if service.settings.role != "guest" else nullcontext(),
-        _in_thread("inventory", inventory.run, inventory.stop) if inventory is not None else nullcontext(),
-        _operator_listener(service, guest_server, token, more_calls) as operator_url,
+        in_thread("follower", follower.run, follower.stop) if follower is not None else nullcontext(),
+        ticking(service, stop_within_s),
+        in_thread("hooks", sender.run, sender.stop) if service.settings.role != "guest" else nullcontext(),
+        in_thread("inventory", inventory.run, inventory.stop) if inventory is not None else nullcontext(),
+        _operator_listener(service, guest_server, token, more_calls, stop_within_s) as operator_url,
         findable(service, operator_url) if write_address and service.settings.role != "guest" else nullcontext(),
     ):
         yield guest_server, operator_url
@@ -131,8 +134,8 @@ def tune_process() -> None:
 
 
 @contextmanager
-def _guest_server(service: Service, connection: ConnectionFactory) -> Iterator[GuestServer]:
-    guest_server = GuestServer(service, connection)
+def _guest_server(service: Service, connection: ConnectionFactory, stop_within_s: float) -> Iterator[GuestServer]:
+    guest_server = GuestServer(service, connection, stop_within_s=stop_within_s)
     try:
         guest_server.start()
         yield guest_server
@@ -142,26 +145,33 @@ def _guest_server(service: Service, connection: ConnectionFactory) -> Iterator[G
 
 @contextmanager
 def _operator_listener(
-    service: Service, guest_server: GuestServer, token: str, more_calls: "Callable[[], Sequence[Call]] | None"
+    service: Service,
+    guest_server: GuestServer,
+    token: str,
+    more_calls: "Callable[[], Sequence[Call]] | None",
+    stop_within_s: float,
 ) -> Iterator[str]:
     """Listen for operators, and yield the URL."""
 
     def answer() -> AbstractContextManager[None]:
         from forewarn.app.operator_server import answering_operators  # importing it takes as long as all the rest
 
-        return answering_operators(service, guest_server, token, listener, more_calls() if more_calls else ())
+        more = more_calls() if more_calls else ()
+        return answering_operators(service, guest_server, token, listener, more, stop_within_s=stop_within_s)
 
     settings = service.settings
     with bound(settings.operator) as listener:
         scheme = "https" if settings.tls_cert is not None else "http"
         host = host_in_url(settings.operator.rpartition(":")[0].strip("[]"))
         url = f"{scheme}://{host}:{listener.getsockname()[1]}"
-        with answer() if more_calls is None else _at_first_connection(listener, answer):
+        with answer() if more_calls is None else _at_first_connection(listener, answer, stop_within_s):
             yield url
 
 
 @contextmanager
-def _at_first_connection(listener: socket.socket, answer: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def _at_first_connection(
+    listener: socket.socket, answer: Callable[[], AbstractContextManager[None]], stop_within_s: float
+) -> Iterator[None]:
     """Accept connections now, and call `answer`, which answers them, at the first one: many tests never make one."""
     listener.listen()
     stopped, stop = socket.socketpair()
@@ -174,7 +184,7 @@ def _at_first_connection(listener: socket.socket, answer: Callable[[], AbstractC
         finally:
             listener.close()  # a caller must not wait for an answer if `answer` failed
 
-    with stopped, _in_thread("operator listener", run, stop.close):
+    with stopped, _in_thread("operator listener", run, stop.close, stop_within_s):
         yield
 
 
@@ -198,9 +208,7 @@ def ticking(service: Service, stop_within_s: float = STOP_WITHIN_S) -> AbstractC
 
 
 @contextmanager
-def _in_thread(
-    name: str, run: Callable[[], None], stop: Callable[[], None], stop_within_s: float = STOP_WITHIN_S
-) -> Iterator[None]:
+def _in_thread(name: str, run: Callable[[], None], stop: Callable[[], None], stop_within_s: float) -> Iterator[None]:
     """Run `run` in a thread. At the end of the block call `stop` and wait for the thread."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()

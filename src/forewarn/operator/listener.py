@@ -16,7 +16,7 @@ from forewarn.operator.bound_socket import STOP_WITHIN_S
 from forewarn.operator.http_limits import LimitedProtocol, LimitedServer
 from forewarn.operator.open_connections import LimitedSocket, OpenConnections
 
-START_WITHIN_S = 10.0
+START_WITHIN_S = 60.0
 CHECK_EVERY_S = 0.001
 ACCEPTED_AT_ONCE = 16
 
@@ -30,11 +30,13 @@ def listening(
     tls_key: Path | None,
     trusted_proxies: list[str] | None,
     open_connections: OpenConnections,
+    stop_within_s: float = STOP_WITHIN_S,
 ) -> Iterator[None]:
     """Serve the application on the socket `bound` inside the block. The block begins once the listener accepts connections.
 
     The listener takes over the socket. `trusted_proxies` may set the caller's address and scheme by headers; with None, no
-    header counts. `open_connections` limits the connections.
+    header counts. `open_connections` limits the connections. The end of the block waits up to `stop_within_s` for the
+    listener's thread. That thread closes the socket: a thread that is late still uses it.
     """
     config = uvicorn.Config(
         app,
@@ -55,17 +57,22 @@ def listening(
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
     )
-    with LimitedSocket(bound.family, bound.type, fileno=bound.detach()) as listener:
-        listener.open_connections = open_connections
-        server = LimitedServer(config, open_connections)
-        thread = threading.Thread(target=server.run, args=([listener],), name="operator", daemon=True)
-        thread.start()
-        _wait_until(lambda: server.started, thread)
-        try:
-            yield
-        finally:
-            server.end()
-            thread.join(timeout=STOP_WITHIN_S)
+    server = LimitedServer(config, open_connections)
+    listener = LimitedSocket(bound.family, bound.type, fileno=bound.detach())
+    listener.open_connections = open_connections
+
+    def serve() -> None:
+        with listener:
+            server.run([listener])
+
+    thread = threading.Thread(target=serve, name="operator", daemon=True)
+    thread.start()
+    _wait_until(lambda: server.started, thread)
+    try:
+        yield
+    finally:
+        server.end()
+        thread.join(timeout=stop_within_s)
 
 
 def _wait_until(ready: Callable[[], bool], thread: threading.Thread) -> None:
