@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ NO_TRACE = Unknown("the state folder has no trace of it")
 def executor(
     tmp_path: Path,
     *command: str,
-    limit_s: int = 30,
+    limit_s: int = 600,
     environment: dict[str, str] | None = None,
     repeatable: bool = False,
 ) -> CommandExecutor:
@@ -201,11 +202,13 @@ def test_a_command_over_its_time_limit_is_stopped(tmp_path: Path) -> None:
 
 def test_a_command_is_stopped_with_its_children(tmp_path: Path) -> None:
     """The whole process group ends, also a child that ignores SIGTERM."""
-    stubborn = f"(trap '' TERM; sleep 3600) & echo $! > {tmp_path}/draft; mv {tmp_path}/draft {tmp_path}/child; wait"
-    with subprocess.Popen([script(tmp_path, stubborn)], start_new_session=True) as process:
-        until((tmp_path / "child").exists)
+    draft, named = tmp_path / "draft", tmp_path / "child"
+    child_text = f"trap '' TERM; echo $$ > {draft}; mv {draft} {named}; sleep 3600"
+    command = script(tmp_path, 'sh -c "$1" & wait')
+    with subprocess.Popen([command, child_text], start_new_session=True) as process:
+        until(named.exists)
         runner.stop(process, grace_s=0.1)
-    child = int((tmp_path / "child").read_text())
+    child = int(named.read_text())
     until(lambda: is_gone(child))
 
 
@@ -265,42 +268,52 @@ def test_a_restarted_service_waits_for_a_command_that_still_runs(tmp_path: Path)
     assert second.free_slots() == 2
 
 
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[str]:
+    """A command that notes each run, names its runner and itself, and runs until the end of the test."""
+    draft, named = tmp_path / "draft", tmp_path / "processes"
+    yield script(
+        tmp_path,
+        f"echo run >> {tmp_path}/runs; echo $PPID $$ > {draft}; mv {draft} {named}; exec sleep 300",
+    )
+    if named.exists():
+        os.kill(int(named.read_text().split()[1]), signal.SIGKILL)
+
+
 def kill_runner(tmp_path: Path, runs: CommandExecutor) -> Outcome | Unknown:
-    """Run a command that names its runner, kill the runner, and return what the executor reports."""
+    """Run an endless command, kill its runner, and return what the executor reports."""
+    named = tmp_path / "processes"
     runs.take(work())
-    until(lambda: (tmp_path / "runner").exists() and bool((tmp_path / "runner").read_text().strip()))
-    os.kill(int((tmp_path / "runner").read_text()), signal.SIGKILL)
+    until(named.exists)
+    os.kill(int(named.read_text().split()[0]), signal.SIGKILL)
     return ended(runs).outcome
 
 
-def test_a_command_whose_runner_was_killed_is_in_doubt(tmp_path: Path) -> None:
+def test_a_command_whose_runner_was_killed_is_in_doubt(tmp_path: Path, endless: str) -> None:
     """The command may still run, and nobody knows its end: this is no failure, and neither is it after a reboot."""
-    command = script(tmp_path, f"echo $PPID > {tmp_path}/runner; exec sleep 5")
-    runs = executor(tmp_path, command)
+    runs = executor(tmp_path, endless)
     outcome = kill_runner(tmp_path, runs)
     assert outcome == Unknown("its runner was killed, and the command may still run")
-    assert executor(tmp_path, command).status(work()) == outcome
+    assert executor(tmp_path, endless).status(work()) == outcome
     (tmp_path / "orders" / f"{ID}-1" / "begun").write_text("another boot")
-    rebooted = executor(tmp_path, command)
+    rebooted = executor(tmp_path, endless)
     assert rebooted.status(work()) == Unknown("the machine restarted while the command ran")
     rebooted.tidy([work()])
     assert rebooted.status(work()) == Unknown("the machine restarted while the command ran")
 
 
-def test_a_command_that_began_does_not_begin_again_when_it_is_taken_again(tmp_path: Path) -> None:
+def test_a_command_that_began_does_not_begin_again_when_it_is_taken_again(tmp_path: Path, endless: str) -> None:
     """The database lost that the order was taken: the executor takes it once more, and finds that it began."""
-    command = script(tmp_path, f"echo run >> {tmp_path}/runs; echo $PPID > {tmp_path}/runner; exec sleep 5")
-    runs = executor(tmp_path, command)
+    runs = executor(tmp_path, endless)
     kill_runner(tmp_path, runs)
     runs.take(work())
     assert ended(runs).outcome == Unknown("its runner was killed, and the command may still run")
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_a_repeatable_command_is_run_again_after_a_reboot(tmp_path: Path) -> None:
+def test_a_repeatable_command_is_run_again_after_a_reboot(tmp_path: Path, endless: str) -> None:
     """Only where no copy can run any more: after its runner was killed, the order fails."""
-    command = script(tmp_path, f"echo run >> {tmp_path}/runs; echo $PPID > {tmp_path}/runner; exec sleep 5")
-    runs = executor(tmp_path, command, repeatable=True)
+    runs = executor(tmp_path, endless, repeatable=True)
     outcome = kill_runner(tmp_path, runs)
     assert outcome == Outcome(
         ok=False, reason="its runner was killed, and the command may still run; check before you retry"
@@ -330,8 +343,10 @@ def test_a_runner_that_dies_before_the_command_begins_is_a_failure(tmp_path: Pat
     assert ended(runs).outcome == Outcome(ok=False, reason="its runner ended before the command began")
 
 
-def test_two_nodes_that_take_an_order_at_once_begin_it_once(tmp_path: Path) -> None:
+def test_two_nodes_that_take_an_order_at_once_begin_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both nodes of one machine found that it has not begun; a probe of its lock by a third confuses neither."""
+    # However long this thread stands still while it holds the probe.
+    monkeypatch.setattr("forewarn.executors.command.LOCK_TRIES", sys.maxsize)
     command = script(tmp_path, f"echo run >> {tmp_path}/runs")
     nodes = [executor(tmp_path, command) for _ in range(2)]
     folder = tmp_path / "orders" / f"{ID}-1"

@@ -17,6 +17,7 @@ from forewarn.executors import OrderReport, command_user
 from forewarn.executors.command import CommandExecutor, CommandSettings
 from forewarn.service.settings import Settings, load
 from forewarn.testing.stories import START
+from tests.folders import folder_for_every_user
 from tests.support.running_service import running_service
 from tests.support.services import ORDER_ID, work
 from tests.support.waiting import PATIENCE_S, until
@@ -153,10 +154,9 @@ def test_a_wrong_name_of_a_variable_is_refused(names: str) -> None:
 
 
 @pytest.fixture
-def open_folder(tmp_path: Path) -> Iterator[Path]:
+def open_folder() -> Iterator[Path]:
     """A folder that other users can enter, whatever the modes above it."""
-    folder = Path("/var/tmp") / f"forewarn-{os.getpid()}-{tmp_path.name}"
-    folder.mkdir(mode=0o755)
+    folder = folder_for_every_user("forewarn-command-")
     yield folder
     shutil.rmtree(folder)
 

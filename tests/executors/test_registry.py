@@ -18,7 +18,7 @@ from forewarn.executors import registry
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guide" / "executors.md").read_text("utf-8")
@@ -71,7 +71,7 @@ def test_an_executor_of_another_package_does_the_work(tmp_path: Path, site: Path
         until(lambda: [e.status for e in reader.events(EventQuery()).events] == [Status.COMPLETED])
         reader.close()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()
