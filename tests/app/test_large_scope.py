@@ -19,6 +19,7 @@ from forewarn.service.settings import Settings
 from forewarn.store import EventQuery, Focus
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.stories import START
+from tests.support.services import STILL
 
 OPERATOR = Actor("operator")
 FEW, MANY = 20, 1_000
@@ -48,7 +49,11 @@ class LargeScope:
     def __init__(self, open_events: int) -> None:
         self.store = CountingStore()
         self.service = Service(
-            Settings(store="memory:", executor="external"), clock=ManualClock(START), store=self.store, node="here"
+            Settings(store="memory:", executor="external"),
+            clock=ManualClock(START),
+            store=self.store,
+            node="here",
+            times=STILL,
         )
         self.control = self.service.control
         keys = [("shop", f"web-{number:03}") for number in range(open_events)]

@@ -92,6 +92,7 @@ def running(
         lifespan="off",
         log_config=None,
         backlog=16,
+        timeout_keep_alive=3_600,  # uvicorn's own limit, on a clock that the tests do not hold
     )
     config.load()
     config.ssl = tls

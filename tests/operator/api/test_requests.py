@@ -237,8 +237,8 @@ def test_five_hundred_approvals_at_once_are_one_start() -> None:
         for n, address in enumerate(addresses)
     )
     fleet = f'[[scopes]]\nname = "big"\nkind = "availability-set"\napproval = "all"\n{machines}\n'
-    with running_service(fleet) as service:
-        # A busy machine may need longer for all of them than a request may wait for the writer.
+    # A busy machine may need longer for all of them than a request may take to arrive, or wait for the writer.
+    with running_service(fleet, guest_request_timeout=f"{PATIENCE_S:.0f}s") as service:
         service.guests.endpoint.max_queued_s = PATIENCE_S
         service.enable("big")
         made = service.post("/v1/maintenances", {"type": "Reboot", "targets": {"scope": "big"}}, 201)

@@ -57,15 +57,17 @@ def explore(service: RunningService, folder: Path, ids: dict[str, str]) -> None:
         *("run", f"{service.url}/v1/openapi.json", "-H", f"Authorization: Bearer {service.token}", "--no-color"),
         *("--include-path-regex", chosen, "--exclude-path", "/v1/stream"),
         *("--phases", "coverage,fuzzing", "--max-examples", str(EXAMPLES * BUDGET)),
+        # How long an example takes says how busy the machine is.
+        *("--suppress-health-check", "too_slow"),
         # What no schema can say (a machine that exists, one of three targets) may well be refused.
         *("--exclude-checks", "positive_data_acceptance"),
     ]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=3_600, check=False)
     assert run.returncode == 0, f"TEST_SEED={SEED}\n{run.stdout}\n{run.stderr}"
     assert f"Tested: {sum(bool(re.search(chosen, path)) for path in paths)}\n" in run.stdout, run.stdout
 
 
-@pytest.mark.timeout(1_000)
+@pytest.mark.timeout(3_700)
 @pytest.mark.parametrize("with_ids", [False, True], ids=["random ids", "existing ids"])
 def test_every_response_is_as_described(tmp_path: Path, with_ids: bool) -> None:
     """For generated requests, valid and invalid, of every call. Wrong tokens are not limited: schemathesis sends many."""
