@@ -62,7 +62,7 @@ def test_every_connection_ends_properly() -> None:
         vm = served.client("127.0.0.20")
         vm.send(get())
         poster.send(post(event_id))
-        until(lambda: sum(getattr(c, "busy", False) for c in served.endpoint.connections) == 3)
+        until(lambda: sum(getattr(c, "busy", False) for c in list(served.endpoint.connections)) == 3)
         stopping = threading.Thread(target=served.server.stop)
         stopping.start()
         assert idle.closed()
@@ -88,7 +88,7 @@ def test_a_store_that_hangs_does_not_keep_the_listener_running() -> None:
         client, listener = served.client(), served.server.listener
         served.store.go.clear()
         client.send(get())
-        until(lambda: any(getattr(c, "busy", False) for c in served.endpoint.connections))
+        until(lambda: any(getattr(c, "busy", False) for c in list(served.endpoint.connections)))
         stopping = threading.Thread(target=listener.stop, args=(PATIENCE_S,))
         stopping.start()
         until(lambda: not listener.accepting())
