@@ -4,6 +4,7 @@ import http.client
 import re
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ import pytest
 from forewarn.core.errors import NotFound, Refused
 from forewarn.testing.approvals import MAX_CALLBACKS, Approvals, OnApproval
 from forewarn.testing.emulator import Emulator, Scheduled
+from forewarn.testing.emulator_settings import START
 from forewarn.testing.expectations import ExpectationFailed
 from forewarn.testing.request_log import LoggedRequest
 from tests.support.waiting import PATIENCE_S, until
@@ -226,6 +228,10 @@ def test_other_results_of_a_callback_fail_the_test(emulator: Emulator) -> None:
     assert emulator.status(event) == "Scheduled"
 
 
+def request_to_approve(number: int) -> LoggedRequest:
+    return LoggedRequest(number=number, at=START, at_s=0.0, scope="", machine="", method="POST", target=DOCUMENT)
+
+
 def test_an_async_callback_is_refused(emulator: Emulator) -> None:
     """Nobody would await it, so none of its checks would run."""
 
@@ -242,10 +248,8 @@ def test_the_number_of_callbacks_is_limited() -> None:
     statuses: list[int | None] = []
     decisions = Approvals()
     decisions.callback = lambda _: None if may_return.wait(PATIENCE_S) else 500
-    request = Approvals  # any object: the callback does not use it
-    for _ in range(MAX_CALLBACKS):
-        assert decisions.decide(request, statuses.append)  # type: ignore[arg-type]
-    decisions.decide(request, statuses.append)  # type: ignore[arg-type]
+    for number in range(MAX_CALLBACKS + 1):
+        assert decisions.decide(request_to_approve(number), statuses.append)
     until(lambda: statuses == [500])
     may_return.set()
     decisions.wait_returned()
@@ -276,6 +280,25 @@ def test_held_approvals_wait_for_their_answers() -> None:
         held.set_hold(hold=True)
         threading.Thread(target=hang_up_is_fine, args=(emulator, first), daemon=True).start()
         held.wait_held(PATIENCE_S)
+
+
+def test_an_approval_is_not_held_if_its_guest_hung_up_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the thread that holds an approval may begin only after the guest has hung up."""
+    begins = threading.Event()
+    run = Approvals._run
+
+    def run_late(decisions: Approvals, *arguments: Any) -> None:
+        assert begins.wait(PATIENCE_S)
+        run(decisions, *arguments)
+
+    monkeypatch.setattr(Approvals, "_run", run_late)
+    decisions, statuses = Approvals(), SimpleQueue[int | None]()
+    decisions.set_hold(hold=True)
+    assert decisions.decide(request_to_approve(1), statuses.put)
+    decisions.guest_left(1)
+    begins.set()
+    assert statuses.get(timeout=PATIENCE_S) == 503
+    assert decisions.wait_held(0) == []
 
 
 def test_held_approvals_pass_also_if_the_next_ones_are_held(emulator: Emulator) -> None:

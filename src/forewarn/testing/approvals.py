@@ -28,7 +28,7 @@ class Approvals:
         self.ends_within_s = ENDS_WITHIN_S
         self.callback: OnApproval | None = None
         self._changed = threading.Condition()
-        self._running = 0
+        self._running: set[int] = set()  # the numbers of the requests whose callback runs
         self._failure: BaseException | None = None
         self._held: dict[int, LoggedRequest] = {}  # by the number of the request
         self._answers: dict[int, int | None] = {}
@@ -42,9 +42,9 @@ class Approvals:
         if callback is None:
             return False
         with self._changed:
-            if self._running >= MAX_CALLBACKS:
+            if len(self._running) >= MAX_CALLBACKS:
                 callback = _too_many
-            self._running += 1
+            self._running.add(request.number)
         threading.Thread(target=self._run, args=(callback, request, decided), name="approval", daemon=True).start()
         return True
 
@@ -58,13 +58,14 @@ class Approvals:
                 self._failure = self._failure or failure
         decided(status)
         with self._changed:
-            self._running -= 1
+            self._running.discard(request.number)
+            self._answers.pop(request.number, None)
             self._changed.notify_all()
 
     def guest_left(self, number: int) -> None:
-        """End the hold of an approval whose guest has hung up."""
+        """End the hold of an approval whose guest has hung up, also if the thread that will hold it has not begun."""
         with self._changed:
-            if number in self._held:
+            if number in self._running:
                 self._answers[number] = UNAVAILABLE
                 self._changed.notify_all()
 
