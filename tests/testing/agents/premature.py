@@ -2,12 +2,12 @@
 
 import json
 
-from tests.testing.agents.toy import Toy
+from tests.testing.agents.toy import Toy, save
 
 
 class Premature(Toy):
     def remember(self) -> None:
-        self.memory.write_text(json.dumps([self.prepared, self.prepared]), "utf-8")
+        save(self.memory, json.dumps([self.prepared, self.prepared]))
 
     def approve(self, event_id: str) -> None:
         if event_id not in self.approved:

@@ -3,7 +3,7 @@
 #   - searches for its name in the text, so it also finds longer names
 #   - acts on everything that looks like an event, even in an incomplete document
 #   - uses a proxy if there is one
-#   - hangs up after 2 s
+#   - hangs up after 6 s
 #   - retries at once after a 429, twice
 #   - forgets what it prepared when its process ends
 #   - approves even if its preparation failed
@@ -18,8 +18,8 @@ field() { # the value of a field of an event
 while :; do
     sleep 0.3
     # One process sends both retries, so that the second follows at once even if processes start slowly.
-    document=$(curl -sf -m 2 -H Metadata:true "$url") ||
-        document=$(curl -sf -m 2 -H Metadata:true -o /dev/null "$url" "$url") || continue
+    document=$(curl -sf -m 6 -H Metadata:true "$url") ||
+        document=$(curl -sf -m 6 -H Metadata:true -o /dev/null "$url" "$url") || continue
     listed=$(printf '%s' "$document" | sed 's/{"EventId"/\n&/g' | grep '"EventId"' | grep "\"Resources\":.*$me")
     for id in $prepared; do
         case $listed in

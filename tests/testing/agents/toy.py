@@ -80,7 +80,7 @@ class Toy:
         self.remember()
 
     def remember(self) -> None:
-        self.memory.write_text(json.dumps([self.prepared, self.approved]), "utf-8")
+        save(self.memory, json.dumps([self.prepared, self.approved]))
 
     def send(self, method: str, body: str = "") -> Json:
         lines = [
@@ -106,6 +106,13 @@ class Toy:
 def append(path: str, line: str) -> None:
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
+
+
+def save(path: Path, text: str) -> None:
+    """Replace the file in one step, so that a kill leaves the old text or the new one."""
+    new = path.with_suffix(".new")
+    new.write_text(text, "utf-8")
+    new.replace(path)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from forewarn.testing.request_log import LoggedRequest
 
 IDLE_S = 3.0
 ENDS_WITHIN_S = 5.0
-# An agent is too slow only if it was too slow this many times in a row.
+# An agent is too slow only if it was too slow this many times in a row: a busy machine may delay it now and then.
 TRIES = 3
 # Retry-After is one second; an agent that polls once a second is sometimes a little early.
 MIN_RETRY_PAUSE_S = 0.9
@@ -106,9 +106,20 @@ def ignores_proxies(trial: Trial) -> None:
 
 
 def ends_on_signal(trial: Trial) -> None:
+    ended = any(_ends_on_signal(trial) for _ in range(TRIES))
+    trial.expect(ended, f"it still ran {ENDS_WITHIN_S:g} s after SIGTERM")
+
+
+def _ends_on_signal(trial: Trial) -> bool:
+    """Start the agent anew, and return whether it ends on SIGTERM when it polls."""
+    trial.agent.kill()
+    before = trial.emulator.log.last_number
     trial.start()
-    trial.first_poll()
-    trial.expect(trial.ends_on_sigterm(ENDS_WITHIN_S), f"it still ran {ENDS_WITHIN_S:g} s after SIGTERM")
+    trial.until(
+        lambda: any(each.number > before and each.incarnation is not None for each in trial.polls),
+        "the agent gets a document",
+    )
+    return trial.ends_on_sigterm(ENDS_WITHIN_S)
 
 
 # -- events of other machines
@@ -371,8 +382,8 @@ def killed_after_approving(trial: Trial) -> None:
     trial.start()
     trial.wait_approved(event)
     trial.wait_next_poll(event, "Started")
+    trial.agent.kill()  # first, because until then the agent polls
     before, number = trial.answered, trial.emulator.log.last_number
-    trial.agent.kill()
     trial.start()
     trial.wait_next_poll(event, "Started", but=before)
     trial.expect(trial.prepared == 1, f"it prepared {trial.prepared} times for one event")
