@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from forewarn.app import server
 from forewarn.app.server import running
 from forewarn.app.service import Service
 from forewarn.core.errors import Invalid, InvalidFleet, InvalidSettings, NotFound, Refused
@@ -362,6 +363,23 @@ def test_waiting_guests_do_not_delay_the_end() -> None:
             guest.start()
             assert emulator.log.wait(lambda requests, n=number: len(requests) >= n or None, PATIENCE_S)  # type: ignore[misc]
     assert_ended(set(threading.enumerate()) - before)
+
+
+def test_the_listener_for_operators_may_begin_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine its thread may begin so late; then it ends at once, without an error."""
+    ended = threading.Event()
+    readable = server._readable
+
+    def late(*sockets: Any) -> set[int]:
+        assert ended.wait(PATIENCE_S)
+        return readable(*sockets)
+
+    monkeypatch.setattr(server, "_readable", late)
+    before = set(threading.enumerate())
+    with Emulator():
+        threads = set(threading.enumerate()) - before
+    ended.set()
+    assert_ended(threads)  # pytest reports an error of a thread
 
 
 def assert_ended(threads: Iterable[threading.Thread]) -> None:

@@ -175,16 +175,20 @@ def _at_first_connection(
     """Accept connections now, and call `answer`, which answers them, at the first one: many tests never make one."""
     listener.listen()
     stopped, stop = socket.socketpair()
+    waiting = listener.dup()  # the thread may begin only after the end, when `listener` is closed
 
     def run() -> None:
-        try:
-            if stopped.fileno() not in _readable(listener, stopped):
-                with answer():
-                    _readable(stopped)
-        finally:
-            listener.close()  # a caller must not wait for an answer if `answer` failed
+        with stopped:
+            try:
+                with waiting:
+                    connected = stopped.fileno() not in _readable(waiting, stopped)
+                if connected:
+                    with answer():
+                        _readable(stopped)
+            finally:
+                listener.close()  # a caller must not wait for an answer if `answer` failed
 
-    with stopped, _in_thread("operator listener", run, stop.close, stop_within_s):
+    with _in_thread("operator listener", run, stop.close, stop_within_s):
         yield
 
 
