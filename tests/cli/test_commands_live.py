@@ -104,6 +104,7 @@ def test_a_command_waits_for_a_restarted_service(tmp_path: Path) -> None:
         maintenance = first.json(
             "maintenance", "schedule", "--type", "Reboot", "--scope", "quiet", "--yes", "--no-notice-ok"
         )
+        first.open_order()  # so that the command sees the maintenance Running before the restart
         port = first.url.rpartition(":")[2]
         follower = first.start("maintenance", "wait", maintenance["id"])
         assert follower.stdout is not None
