@@ -72,7 +72,7 @@ class DemoProcess:
         )
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.operator + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.operator + path, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
     def events(self) -> list[dict[str, Any]]:

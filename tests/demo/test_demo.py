@@ -17,7 +17,7 @@ import pytest
 
 from tests.demo.demo_process import FOREWARN, DemoProcess, environment
 from tests.support.own_network import own_network
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(scope="module")
@@ -115,14 +115,14 @@ def test_the_printed_commands_work(demo: DemoProcess) -> None:
 
 def test_the_portal_begins_with_a_guide(demo: DemoProcess) -> None:
     """Without a login the first page has the guide, with the printed poll command and links that all work."""
-    with urllib.request.urlopen(f"{demo.operator}/", timeout=10) as response:
+    with urllib.request.urlopen(f"{demo.operator}/", timeout=PATIENCE_S) as response:
         page = html.unescape(response.read().decode())
     guide = page.partition('class="guide"')[2].partition("</section>")[0]
     assert demo.printed_command("curl") in guide
     links = re.findall(r'href="([^"]+)"', guide)
     assert len(links) >= 5
     for link in links:
-        with urllib.request.urlopen(f"{demo.operator}{link}", timeout=10) as response:
+        with urllib.request.urlopen(f"{demo.operator}{link}", timeout=PATIENCE_S) as response:
             assert response.status == 200
 
 
@@ -130,7 +130,7 @@ def test_the_demo_needs_no_token_and_refuses_foreign_pages(demo: DemoProcess) ->
     """A request with a foreign Origin gets 403, and one without a token is answered."""
     request = urllib.request.Request(f"{demo.operator}/v1/clock", headers={"Origin": "http://elsewhere.example"})
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=PATIENCE_S)
     refused.value.close()
     assert refused.value.code == 403
     assert demo.get("/v1/clock")["kind"] == "scaled"
@@ -170,7 +170,7 @@ def test_an_occupied_port_is_refused(tmp_path: Path) -> None:
             [*FOREWARN, "demo", "--port", str(port)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             env=environment(tmp_path),
             check=False,
         )

@@ -22,7 +22,7 @@ def test_a_helper_waits_until_the_lifeline_ends(tmp_path: Path) -> None:
     helper.join(0.2)
     assert helper.is_alive()
     os.close(descriptor)
-    helper.join(10)
+    helper.join(PATIENCE_S)
     assert not helper.is_alive()
     wait_for_end(path)
     path.unlink()
@@ -35,7 +35,7 @@ def test_a_wait_may_have_a_limit(tmp_path: Path) -> None:
     descriptor = create_lifeline(path)
     helper = threading.Thread(target=wait_for_end, args=(path, 0.01), daemon=True)
     helper.start()
-    helper.join(10)
+    helper.join(PATIENCE_S)
     assert not helper.is_alive()
     os.close(descriptor)
 
