@@ -26,6 +26,11 @@ patch-and-reboot-) echo "$1:$(ls)" >>"$HOME/patched" ;;
 esac
 """
 POLL_EVERY_S = 1.0
+# The page's programs run some twenty commands, one after the other.
+WITHIN_S = 4 * PATIENCE_S
+
+pytestmark = pytest.mark.timeout(300)
+
 # The page's loop waits 5 s at a time; a test need not.
 SLEEP = "#!/bin/sh\nexec /bin/sleep 0.02\n"
 
@@ -103,7 +108,7 @@ FLEET = "".join(
 def run(cli: CommandLine, script: str) -> "subprocess.CompletedProcess[str]":
     words = ["sh", "-c", script]
     variables = environment(cli.folder)
-    return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=WITHIN_S, check=False)
 
 
 def test_hosts_are_patched_one_after_the_other_with_their_machines_down(cli: CommandLine, home: Path) -> None:

@@ -19,9 +19,9 @@ from tests.support.own_network import own_network
 ROOT = Path(__file__).parent.parent.parent
 TUTORIAL = ROOT / "docs" / "guide" / "testing-your-app.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WITHIN_S = 100
+WITHIN_S = 300
 
-pytestmark = pytest.mark.timeout(300)  # packages are downloaded
+pytestmark = pytest.mark.timeout(600)  # packages are downloaded
 
 
 @pytest.fixture(scope="session")

@@ -510,7 +510,7 @@ def test_waiting_in_an_event_loop_is_refused(emulator: Emulator) -> None:
             emulator.expect_no_approval(event, "1s")
         emulator.expect_no_approval(event)
         guest = asyncio.create_task(asyncio.to_thread(send, emulator.endpoint))
-        await asyncio.to_thread(emulator.wait_seen, event, by="vm-0")
+        await asyncio.to_thread(emulator.wait_seen, event, by="vm-0", within_s=PATIENCE_S)
         await guest
 
     asyncio.run(check())
@@ -599,7 +599,7 @@ def test_a_reset_ends_everything_and_keeps_guests_connected() -> None:
         until(lambda: any(r.status is None for r in emulator.requests()))
         emulator.reset()
         event = emulator.schedule("Reboot", "vm-0")
-        emulator.wait_seen(event, by="vm-0")
+        emulator.wait_seen(event, by="vm-0", within_s=PATIENCE_S)
         guest.join(PATIENCE_S)
         assert approve(emulator.endpoint, event.id).status == 200, "the callback is gone"
 

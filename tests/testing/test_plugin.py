@@ -99,9 +99,9 @@ def test_the_plugin_imports_nothing_until_it_is_used() -> None:
 @pytest.mark.timeout(WITHIN_S + 10)
 def test_two_hundred_repetitions_do_not_flake(tmp_path: Path) -> None:
     """The example of the documentation passes every time with a real client, on two workers."""
-    repeated = EXAMPLE.replace("scheduled_events, my", "repetition, scheduled_events, my").replace(
-        "within_s=5", "within_s=60"
-    )
+    repeated = EXAMPLE.replace("scheduled_events, my", "repetition, scheduled_events, my")
+    # What a repetition waits for may take long on a busy machine.
+    repeated = repeated.replace('by="vm-0"', 'by="vm-0", within_s=60').replace("within_s=5", "within_s=60")
     text = f"import pytest\n\n@pytest.mark.parametrize('repetition', range({REPETITIONS})){repeated}"
     done = pytest_run(tmp_path, "-n", "2", conftest=SERVICE, test_it=text)
     assert f"{REPETITIONS} passed" in done.stdout, done.stdout[-3_000:]

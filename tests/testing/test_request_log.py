@@ -84,7 +84,7 @@ def test_a_waiting_long_poll_is_in_the_log(emulator: Emulator) -> None:
     assert request.status is None
     assert "no answer yet" in str(request)
     event = emulator.schedule("Reboot", "vm-0")
-    assert emulator.wait_seen(event).number == 1
+    assert emulator.wait_seen(event, within_s=PATIENCE_S).number == 1
     guest.join(PATIENCE_S)
     assert replies[0].events == {event.id: "Scheduled"}
 
