@@ -333,12 +333,22 @@ def test_the_agent_gets_placeholders_and_environment(tmp_path: Path, monkeypatch
     assert not Path(folder).exists()
 
 
+def impatient_trial(folder: Path) -> Trial:
+    delays = Delays(first_answer_s=0, outage_s=0)
+    setup = AgentSetup(
+        command=["sleep", "600"],
+        claims=frozenset(),
+        environment=os.environ,
+        delays=delays,
+        patience_s=0,
+        silence_s=PATIENCE_S,
+    )
+    return Trial(setup, folder, threading.Event())
+
+
 def test_polls_after_a_look_at_the_agent_do_not_count_against_it(tmp_path: Path) -> None:
     """The thread that examines the agent may stand still after it has looked, and the agent polls and acts meanwhile."""
-    setup = AgentSetup(
-        command=[], claims=frozenset(), environment={}, delays=Delays(first_answer_s=0, outage_s=0), patience_s=0
-    )
-    trial = Trial(setup, tmp_path, threading.Event())
+    trial = impatient_trial(tmp_path)
     acted: list[str] = []
 
     def look() -> list[str]:
@@ -365,6 +375,24 @@ def test_an_agent_has_three_tries_to_end(ends: tuple[bool, ...], outcome: str, m
     monkeypatch.setattr(Trial, "ends_on_sigterm", ends_on_sigterm)
     (row,) = conform(agent_command("toy"), only=["ends-when-told"], patience_s=PATIENCE_S).rows
     assert (row.outcome, len(processes)) == (outcome, 3)
+
+
+def test_an_agent_may_end_after_it_has_acted(tmp_path: Path) -> None:
+    """If it does both after the thread that examines it has looked, its act counts."""
+    trial = impatient_trial(tmp_path)
+    acted: list[str] = []
+
+    def look() -> list[str]:
+        found = list(acted)
+        if not found:
+            acted.append("approved")
+            trial.agent.terminate()
+            until(lambda: trial.agent.has_ended)
+        return found
+
+    with trial.run_emulator():
+        trial.start()
+        assert trial.until(look, "the agent approves") == ["approved"]
 
 
 # It starts slowly, saves nothing, and prepares for an event in every status.

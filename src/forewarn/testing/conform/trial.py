@@ -236,9 +236,11 @@ class Trial:
         while True:
             # Before `find`: what the agent did by then counts, however long this thread stands still in between.
             now_s, polls_before, polls = time.monotonic(), polls, self._polls_since(before)
+            had_ended = self.agent.has_ended
             if result := find():
                 return result
-            self._check_going()
+            if had_ended or self._stopping.is_set():
+                self._check_going()
             self._check_served()
             if polls != polls_before:
                 polled_s = now_s
