@@ -1,8 +1,10 @@
-"""What scripts/setup says when something is missing."""
+"""What scripts/setup says when something is missing, and what it makes of an environment that is there already."""
 
 import os
 import subprocess
 from pathlib import Path
+
+import pytest
 
 SETUP = Path(__file__).parents[2] / "scripts" / "setup"
 
@@ -25,3 +27,26 @@ def test_without_venv_and_without_root_it_says_what_to_install(tmp_path: Path) -
     assert "apt install python3-venv" in done.stderr
     assert not (tmp_path / "tried").exists()
     assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_an_interrupted_run_left_is_made_anew(tmp_path: Path, finished: bool) -> None:
+    """A finished environment is brought up to date. Until that is done it counts as unfinished too."""
+    program(tmp_path / "python", 'case "$*" in "-m venv"*) exit 9;; esac')
+    venv = tmp_path / "venv"
+    part = venv / "lib" / "half-a-package"
+    part.mkdir(parents=True)
+    (venv / "pyvenv.cfg").touch()
+    ready = venv / ".ready"
+    if finished:
+        ready.touch()
+    done = subprocess.run(
+        [SETUP, venv],
+        env={**os.environ, "PYTHON": str(tmp_path / "python")},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 9
+    assert part.exists() is finished
+    assert not ready.exists()
