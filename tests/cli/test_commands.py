@@ -1,6 +1,7 @@
 """Commands that read, as real processes beside a real service."""
 
 import json
+import shlex
 import subprocess
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -183,7 +184,7 @@ def test_every_reading_command_prints_json_and_text(cli: CommandLine, arguments:
 
 def test_a_closed_pipe_is_no_error(cli: CommandLine) -> None:
     """`| head` ends quietly."""
-    command = " ".join([*FOREWARN, "audit", "list", "--limit", "500", "|", "head", "-n", "1"])
+    command = shlex.join([*FOREWARN, "audit", "list", "--limit", "500"]) + " | head -n 1"
     result = subprocess.run(
         command,
         shell=True,

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ def home(tmp_path: Path) -> Path:
     """A home with the page's programs, and with a PATH where `ssh` leads to pretended hosts."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    forewarn = f'#!/bin/sh\nexec {sys.executable} -m forewarn "$@"\n'
+    forewarn = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m forewarn "$@"\n'
     for name, text in (
         ("ssh", SSH), ("sleep", SLEEP), ("forewarn", forewarn), ("patch-host", printed("/usr/local/bin/patch-host:")),
         ("work-on-machines", printed("/usr/local/bin/work-on-machines:")),

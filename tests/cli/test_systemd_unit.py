@@ -22,7 +22,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     text = UNIT.read_text("utf-8")
     assert INSTALLED in text
     local_unit = tmp_path / UNIT.name
-    local_unit.write_text(text.replace(INSTALLED, str(Path(sys.executable).parent / "forewarn")))
+    local_unit.write_text(text.replace(INSTALLED, f'"{Path(sys.executable).parent / "forewarn"}"'))
     result = subprocess.run(
         [tool, "verify", str(local_unit)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )

@@ -52,8 +52,7 @@ command = ["/bin/sh", "-c", "echo health >> did"]
 """
 # What an operator's tooling would do: every machine of the event goes down and comes up again. It waits until each agent has
 # written its approval down, because an agent that dies before that cannot know that it approved; and for `done` at the end.
-REBOOT = """#!{python}
-import os, pathlib, signal, time
+REBOOT = """import os, pathlib, signal, time
 machines = [pathlib.Path("{folder}") / name for name in os.environ["FOREWARN_RESOURCES"].split()]
 for machine in machines:
     while b'"kind":"approved"' not in (machine / "state" / "journal.jsonl").read_bytes():
@@ -140,12 +139,12 @@ def fleet_of(
     prepared.control.submit(MaintenanceRequest(type=EventType.REBOOT, targets=Targets(scope="shop")), OPERATOR)
     prepared.close()
     script = folder / "reboot"
-    script.write_text(REBOOT.format(python=sys.executable, folder=folder))
-    script.chmod(0o700)
+    script.write_text(REBOOT.format(folder=folder))
     if not outlasts:
         (folder / "done").touch()
     (folder / "serve.toml").write_text(
-        f'store = "sqlite:{folder}/f.db"\nstate_dir = "{folder}/service"\nexecutor = "command"\ncommand = ["{script}"]\n'
+        f'store = "sqlite:{folder}/f.db"\nstate_dir = "{folder}/service"\nexecutor = "command"\n'
+        f'command = ["{sys.executable}", "{script}"]\n'
     )
     machines: list[Machine] = []
     with serving("--config", str(folder / "serve.toml")) as service:

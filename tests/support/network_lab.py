@@ -1,15 +1,16 @@
 """A laboratory of network namespaces: hosts, machines and the links between them, removed when it is closed.
 
 A machine is a namespace with one link `eth0`; its other end is in the host's namespace, with the name a hypervisor would give
-it. Names are unique for the process, so that laboratories do not conflict. A laboratory that cannot be built fails the test.
+it. Names are random: a laboratory conflicts with none beside it, and with none that a killed run left. A laboratory that cannot
+be built fails the test.
 """
 
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,8 +26,6 @@ NO_ANSWER = 0
 ANSWER_WITHIN_S = 10
 # How long a test waits to be sure that there is no answer.
 SILENCE_S = 0.6
-
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class Lab:
     processes: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     def namespace(self, name: str) -> Namespace:
-        space = Namespace(f"forewarn-{os.getpid()}-{next(_numbers)}-{name}", self.folder)
+        space = Namespace(f"forewarn-{uuid.uuid4().hex[:12]}-{name}", self.folder)
         result = subprocess.run(
             ["ip", "netns", "add", space.name], capture_output=True, text=True, env=environment(), check=False
         )

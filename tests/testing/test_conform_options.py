@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -307,8 +308,8 @@ def test_an_agent_with_a_built_in_address(block: str) -> None:
     """The commands of the guide run in a network namespace of their own."""
     command = f"--only approves --only own-events-only --event type=Reboot -- {shlex.join(agent_command('builtin'))}"
     script = re.sub(r"^# ", "", block, flags=re.MULTILINE)
-    script = script.replace("-- ./my-agent", command).replace("conform-lab", f"conform-{os.getpid()}")
-    script = script.replace("forewarn conform", f"{sys.executable} -m forewarn conform")
+    script = script.replace("-- ./my-agent", command).replace("conform-lab", f"conform-{uuid.uuid4()}")
+    script = script.replace("forewarn conform", f"{shlex.quote(sys.executable)} -m forewarn conform")
     done = subprocess.run(
         ["sh", "-c", script],
         capture_output=True, text=True, timeout=PATIENCE_S, check=False, env={**os.environ, "PATH": path()},

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def test_the_printed_commands_work(tmp_path: Path) -> None:
     with emulating() as (process, lines):
         endpoint, operator = urls(lines)
         assert lines[1:3] == [f"export FOREWARN_ENDPOINT={endpoint}", f"export FOREWARN_SERVER={operator}"]
-        function = f'forewarn() {{ {sys.executable} -m forewarn "$@"; }}'
+        function = f'forewarn() {{ {shlex.quote(sys.executable)} -m forewarn "$@"; }}'
         script = "\n".join(["set -e", function, *lines[1:], lines[3]])
         environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
         done = subprocess.run(
@@ -170,7 +171,7 @@ def test_the_emulator_can_use_the_address_of_the_cloud() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "guide" / "testing-your-app.md").read_text("utf-8")
     (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
     add, start, poll = [line.removeprefix("# ") for line in block.splitlines()]
-    start = start.replace("forewarn", f"{sys.executable} -m forewarn", 1)
+    start = start.replace("forewarn", f"{shlex.quote(sys.executable)} -m forewarn", 1)
     script = f"set -e; ip link set lo up; {add}; {start} --port 0 | while read -r line; do case $line in forewarn*)"
     script += f" {poll}; kill 0;; esac; done"
     done = subprocess.run(

@@ -1,6 +1,7 @@
 """`checkpoint` with a real program that counts: it is saved, killed and restored, or not restored."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ COUNTER = str(Path(__file__).parent / "counting_program.py")
 (PAGE_STEP,) = page_steps("checkpoint")
 # Starts it and returns.
 START = f"""#!/bin/sh
-setsid {sys.executable} {COUNTER} {{folder}} "$@" >/dev/null 2>&1 &
+setsid {shlex.quote(sys.executable)} {shlex.quote(COUNTER)} {{folder}} "$@" >/dev/null 2>&1 &
 """
 POWER_OFF = """
 kill -KILL $(cat {agent}/agent.pid) $(cat {folder}/pid)

@@ -7,6 +7,7 @@ serve` whose executor kills every process of a machine and boots it again; eight
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -64,7 +65,7 @@ cd {folder}/{name}
 boots=$(($(cat boots 2>/dev/null || echo 0) + 1))
 echo $boots >boots
 echo boot-$boots >boot
-{python} {here}/web_service.py {address} 8080 {name}/$boots >>log 2>&1 &
+{python} {web_service} {address} 8080 {name}/$boots >>log 2>&1 &
 {agent}
 wait
 """
@@ -112,13 +113,22 @@ class Shop:
         until(lambda: self.host.run(f"cat /sys/class/net/{name}/brport/state").strip() == FORWARDING)
         folder = self.folder / name
         folder.mkdir()
-        agent = f"{sys.executable} -m forewarn.guest run --config agent.toml >>log 2>&1 &" if self._agents else ""
+        agent = (
+            f"{shlex.quote(sys.executable)} -m forewarn.guest run --config agent.toml >>log 2>&1 &"
+            if self._agents
+            else ""
+        )
         files = {
             "space": space.name,
             "address": address,
             "agent.toml": AGENT.format(proxies=list(RUNTIMES), name=name, address=address),
             "init": BOOT.format(
-                folder=self.folder, name=name, python=sys.executable, here=HERE, address=address, agent=agent
+                folder=self.folder,
+                name=name,
+                python=shlex.quote(sys.executable),
+                web_service=shlex.quote(f"{HERE}/web_service.py"),
+                address=address,
+                agent=agent,
             ),
             "log": "",
         }

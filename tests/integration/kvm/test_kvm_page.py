@@ -7,6 +7,7 @@ their events in their place.
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -115,7 +116,7 @@ def write_programs(folder: Path) -> None:
         "apt": "#!/bin/sh\n",
         "ssh": f'#!/bin/sh\nexec /usr/bin/ssh -F {folder}/ssh_config "$@"\n',
         "patch-host": block("Allow the work on hosts", "/usr/local/bin/patch-host"),
-        "forewarn": f'#!/bin/sh\nexec {sys.executable} -m forewarn "$@"\n',
+        "forewarn": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m forewarn "$@"\n',
     }
     (folder / "bin").mkdir()
     for name, text in programs.items():
