@@ -77,7 +77,7 @@ def test_init_writes_a_configuration_once(tmp_path: Path) -> None:
     assert again.returncode == 1
     assert "was not changed" in again.stderr
     assert path.read_text() == before
-    assert run(tmp_path, "init", "/nowhere/agent.toml").returncode == 1
+    assert run(tmp_path, "init", "/proc/nowhere/agent.toml").returncode == 1
 
 
 def test_no_option_keeps_only_its_last_value(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,12 +165,13 @@ def test_check_changes_nothing(tmp_path: Path) -> None:
         assert not (tmp_path / "state").exists()
         assert not (tmp_path / "flag").exists()
         configure(
-            tmp_path, at + 'metrics_file = "/nowhere/x.prom"\n' + STEPS.replace('["touch",', '["/nowhere/touch",')
+            tmp_path,
+            at + 'metrics_file = "/proc/nowhere/x.prom"\n' + STEPS.replace('["touch",', '["/proc/nowhere/touch",'),
         )
         bad = run(tmp_path, "check", *AT)
     assert bad.returncode == 1
-    assert "WRONG step 'touch': /nowhere/touch is not a program on this machine" in bad.stdout
-    assert "WRONG metrics_file: /nowhere/x.prom cannot be written to" in bad.stdout
+    assert "WRONG step 'touch': /proc/nowhere/touch is not a program on this machine" in bad.stdout
+    assert "WRONG metrics_file: /proc/nowhere/x.prom cannot be written to" in bad.stdout
 
 
 def test_check_without_an_endpoint_ends_with_3(tmp_path: Path) -> None:
@@ -446,7 +447,7 @@ def test_an_unwritable_metrics_file_is_logged_once(tmp_path: Path) -> None:
     not_before = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 600))
     documents = [document()]
     with http_server(lambda handler, _: respond(handler, 200, documents[-1])) as url:
-        at = f'endpoint = "{url}"\nname = "here"\napprove = "never"\nmetrics_file = "/nowhere/x.prom"\n'
+        at = f'endpoint = "{url}"\nname = "here"\napprove = "never"\nmetrics_file = "/proc/nowhere/x.prom"\n'
         configure(tmp_path, at + STEPS)
         agent = subprocess.Popen(
             agent_command("run", *AT), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
