@@ -9,9 +9,11 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -21,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from tests.caller import MASK, neutral
 from tests.folders import folder_for_every_user
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +39,8 @@ WITHOUT_TOOLS = ("check", "core", "simulation")
 # First those without tools, then the longest, so that none is left alone at the end. Parts that mostly wait (for other programs,
 # for notices to run, for leases and time limits to end) alternate with parts that compute, so that no core is idle.
 PARTS: dict[str, list[str]] = {
-    "check": ["make", "--no-print-directory", "check"],
+    # Whatever has changed meanwhile, the environment that the other parts run in is not made anew.
+    "check": ["make", "--no-print-directory", "--old-file=.venv/.ready", "check"],
     "core": [*PYTEST, "tests/core", *COVERED],
     "simulation": [*PYTEST, "tests/sim"],
     "handlers": [*PYTEST, "-n", "3", "--dist", "loadscope", "tests/integration/handlers"],
@@ -71,6 +75,8 @@ QUICK: dict[str, list[str]] = {
     "endpoint": [*PYTEST, "tests/endpoint", "-m", "not slow"],
 }
 LONG = ("properties", "endpoint", "guest", "handlers", "testing", "crash", "simulation", "chaos", "kvm")
+STARTING = threading.Lock()
+UNDER_WAY: "set[subprocess.Popen[bytes]]" = set()
 # More than twice the cores: most parts wait for more than half of their time, for programs to start and deadlines to pass.
 LANES = 5
 # How much of a failed part is printed: the tracebacks of a few tests and pytest's summary.
@@ -112,6 +118,7 @@ def main() -> int:
         parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     commands = QUICK if arguments.quick else PARTS
     names = arguments.parts or (LONG if arguments.soak else tuple(commands))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started_s = time.monotonic()
     with environment_of_a_run(SOAK_FACTOR if arguments.soak else 1) as environment:
         results = run_all({name: commands[name] for name in names}, environment, TOOLS if arguments.tools else ())
@@ -148,7 +155,7 @@ def run_all(
     """Run the parts in lanes and print a line when each ends. The command `tools` installs what most of them need."""
     results: dict[str, Result] = {}
     logs.mkdir(exist_ok=True)
-    with ThreadPoolExecutor(1) as installer, ThreadPoolExecutor(LANES) as lanes:
+    with ThreadPoolExecutor(1) as installer, ThreadPoolExecutor(LANES) as lanes, ended_together(installer, lanes):
         installation = installer.submit(run, "tools", tools, environment) if tools else None
 
         def run_part(name: str) -> Result:
@@ -163,15 +170,35 @@ def run_all(
     return results
 
 
+@contextmanager
+def ended_together(*pools: ThreadPoolExecutor) -> Iterator[None]:
+    """If the block is interrupted, begin no more parts, and let those under way end their programs."""
+    try:
+        yield
+    except BaseException as error:
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        if not isinstance(error, KeyboardInterrupt):  # the terminal has sent Ctrl-C to the parts too
+            with STARTING:
+                for process in UNDER_WAY:
+                    process.send_signal(signal.SIGINT)
+        raise
+
+
 def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Result:
-    """Run one part to its end. Its programs keep what they have compiled, also where the caller's environment forbids it."""
-    environment = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    """Run one part to its end. The settings of whoever called this, for Python and pytest too, have no influence on it."""
+    environment = {name: value for name, value in neutral(environment).items() if name != "PYTHONPATH"}
     started_s = time.monotonic()
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
+        with STARTING:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, umask=MASK,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            UNDER_WAY.add(process)
         _, status, used = os.wait4(process.pid, 0)
+        with STARTING:
+            UNDER_WAY.remove(process)
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     code = process.returncode = os.waitstatus_to_exitcode(status)

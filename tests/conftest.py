@@ -11,6 +11,7 @@ from forewarn.store import Store
 from forewarn.store.memory import MemoryStore
 from forewarn.store.postgres.store import PostgresStore
 from forewarn.store.sqlite.store import SqliteStore
+from tests.caller import PROXIES, forget_the_caller
 from tests.support.budget import BUDGET
 from tests.support.postgres_servers import ANY_TIME_S, SHARED, UNHURRIED
 
@@ -40,6 +41,10 @@ STORES: dict[str, StoreFactory] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what is seen into stories and golden files")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[PROXIES] = forget_the_caller()  # before any test module reads the environment
 
 
 def pytest_runtest_teardown() -> None:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from scripts.build_dist import build
 
+from tests.caller import PROXIES
 from tests.support.own_network import own_network
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,22 +31,24 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def user(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def user(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """The programs of an environment with the test kit, installed as in the tutorial, with our pinned versions."""
     folder = tmp_path_factory.mktemp("user")
     pinned = re.findall(r"^[\w.-]+==\S+", (ROOT / "requirements" / "dev.txt").read_text("utf-8"), re.MULTILINE)
     (folder / "constraints.txt").write_text("\n".join(pinned))
-    return _environment(folder, "-c", str(folder / "constraints.txt"), f"{built[0]}[server]", "pytest")
+    options = ["-c", str(folder / "constraints.txt")]
+    return _environment(folder, *options, f"{built[0]}[server]", "pytest", proxies=pytestconfig.stash[PROXIES])
 
 
-def _environment(folder: Path, *installed: str) -> Path:
-    """Create an environment and return its programs.
+def _environment(folder: Path, *installed: str, proxies: Mapping[str, str] | None = None) -> Path:
+    """Create an environment and return its programs. The packages may be reached only through proxies.
 
     It has no pip, which would take longest to install. What is used of the packages is compiled at its first import.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     programs = folder / "venv" / "bin"
-    subprocess.run([*_pip(programs), "install", "-q", "--no-compile", *installed], check=True)
+    variables = {**os.environ, **(proxies or {})}
+    subprocess.run([*_pip(programs), "install", "-q", "--no-compile", *installed], check=True, env=variables)
     return programs
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from scripts.flaky import MARK, marked_processes, pauses, run_side_by_side, with
 from scripts.test_parts import (
     PARTS,
     QUICK,
+    ROOT,
     WITHOUT_TOOLS,
     Result,
     environment_of_a_run,
@@ -22,7 +24,7 @@ from scripts.test_parts import (
     run_all,
 )
 
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 OUTPUT = """
 FAILED tests/guest/test_e2e.py::test_a[x - y] - AssertionError: no
@@ -157,6 +159,28 @@ def test_no_pause_leaves_a_process_stopped() -> None:
         with pauses(mark, max_pause_s=0.01, still_share=0.9):
             time.sleep(1.0)
         assert sorted(marked_processes(mark.encode())) == sorted(each.pid for each in busy)
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from scripts import test_parts
+until_stopped = 'trap "touch $FOLDER/$0.ended; exit 1" INT; touch "$FOLDER/$0.begun"; while :; do sleep 0.02; done'
+test_parts.PARTS.clear()
+test_parts.PARTS.update({name: ["sh", "-c", until_stopped, name] for name in ("a", "b", "c")})
+test_parts.LANES, test_parts.LOGS = 2, Path(sys.argv.pop()) / "logs"
+sys.exit(test_parts.main())
+"""
+
+
+def test_a_run_that_is_terminated_leaves_nothing_running(tmp_path: Path) -> None:
+    """Parts end as after Ctrl-C, so that they end their programs too, and parts that wait do not begin."""
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "FOLDER": str(tmp_path)}) as process:
+        until(lambda: {each.name for each in tmp_path.glob("*.begun")} == {"a.begun", "b.begun"})
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 143
+    assert {each.name for each in tmp_path.glob("?.*")} == {"a.begun", "a.ended", "b.begun", "b.ended"}
 
 
 def test_what_parts_share_is_gone_after_the_run(tmp_path: Path) -> None:
