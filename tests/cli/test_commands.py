@@ -1,6 +1,7 @@
 """Commands that read, as real processes beside a real service."""
 
 import json
+import os
 import shlex
 import subprocess
 from datetime import datetime, timedelta
@@ -196,6 +197,24 @@ def test_a_closed_pipe_is_no_error(cli: CommandLine) -> None:
     )
     assert result.stdout.startswith("AT ")
     assert result.stderr == ""
+
+
+def test_a_pipe_that_is_closed_before_the_first_line_is_no_error(cli: CommandLine) -> None:
+    """Nothing is printed about it, also if the output is so short that it is written when Python ends."""
+    for command in (["machine", "list"], ["scope", "list", "--json"]):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [*FOREWARN, *command],
+            env=environment(cli.folder),
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        os.close(write)
+        assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_shell_completion_is_offered(cli: CommandLine) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -191,6 +191,7 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any name can be printed
+    output = sys.stdout
     try:
         command_line = build(*sys.argv[1:2])
         if sys.argv[1:2] not in (["serve"], ["emulate"]):  # these import more, and collect once they are ready
@@ -203,8 +204,18 @@ def run() -> None:
     except ForewarnError as error:
         _fail(error, 1)
     except BrokenPipeError:
-        # The reader closed the pipe, as `head` does. The interpreter must not write to it at its end either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    finally:
+        _write_the_rest(output)
+
+
+def _write_the_rest(output: TextIO | None) -> None:
+    """Write what is left of the output, and end with 1 if the reader has closed the pipe, as `head` does."""
+    try:
+        if output is not None:  # else the program was started without one
+            output.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # Python tries once more when it ends
         raise SystemExit(1) from None
 
 
