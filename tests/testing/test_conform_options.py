@@ -306,13 +306,14 @@ def page_blocks() -> list[str]:
 @pytest.mark.parametrize("block", page_blocks(), ids=["unshare", "ip-netns"])
 def test_an_agent_with_a_built_in_address(block: str) -> None:
     """The commands of the guide run in a network namespace of their own."""
-    command = f"--only approves --only own-events-only --event type=Reboot -- {shlex.join(agent_command('builtin'))}"
+    agent = ["python", *agent_command("builtin")[1:]]
+    command = f"--only approves --only own-events-only --event type=Reboot -- {shlex.join(agent)}"
     script = re.sub(r"^# ", "", block, flags=re.MULTILINE)
     script = script.replace("-- ./my-agent", command).replace("conform-lab", f"conform-{uuid.uuid4()}")
-    script = script.replace("forewarn conform", f"{shlex.quote(sys.executable)} -m forewarn conform")
     done = subprocess.run(
         ["sh", "-c", script],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False, env={**os.environ, "PATH": path()},
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{path()}"},
     )  # fmt: skip
     assert "2 passed, 0 failed, 0 skipped" in done.stdout, done.stdout + done.stderr
 
