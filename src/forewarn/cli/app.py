@@ -211,9 +211,10 @@ def run() -> None:
 
 def _write_the_rest(output: TextIO | None) -> None:
     """Write what is left of the output, and end with 1 if the reader has closed the pipe, as `head` does."""
+    if output is None:  # the program was started without one
+        return
     try:
-        if output is not None:  # else the program was started without one
-            output.flush()
+        output.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # Python tries once more when it ends
         raise SystemExit(1) from None
