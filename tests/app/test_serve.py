@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,8 @@ def test_a_wrong_fleet_file_is_refused(tmp_path: Path) -> None:
         f'{wrong}: machines[1] "web-1": updatedomain: unknown key; did you mean update_domain? The keys here are name, scope,'
         in result.stderr
     )
-    assert not SqliteStore(tmp_path / "f.db").inventory().scopes
+    with closing(SqliteStore(tmp_path / "f.db")) as store:
+        assert not store.inventory().scopes
 
 
 def test_a_database_is_served_by_one_process(tmp_path: Path) -> None:
