@@ -17,16 +17,38 @@ from forewarn.guest.state import fold_records
 from forewarn.guest.steps import Run
 from forewarn.guest.transport import Response, Transport
 from tests.support.fake_endpoint import StepTime, event
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[3]
 
 
-def new_run(share_s: float = 20.0, health: tuple[str, ...] = (), *, time: Time | None = None, **kept: object) -> Run:
-    """Return a Run without an agent. Something that hangs needs real `time`."""
-    announced = event(NotBefore="soon")
-    clock = time or StepTime()
-    return Run(step="one", phase="prepare", event=announced, share_s=share_s, time=clock, kept=kept, health=health)
+class UnhurriedRun(Run):
+    """A Run on a clock of the test: each answer may take as long as it needs, because only pauses take time."""
+
+    def timeout_s(self, most_s: float) -> float:
+        return PATIENCE_S
+
+    def time_for(self, most_s: float) -> float:
+        super().time_for(most_s)
+        return PATIENCE_S
+
+    def pause(self, seconds: float) -> None:
+        self._time.sleep(super().time_for(seconds))
+        self._poll_and_check()
+
+
+def new_run(
+    share_s: float = 20.0,
+    health: tuple[str, ...] = (),
+    *,
+    time: Time | None = None,
+    hangs: bool = False,
+    **kept: object,
+) -> Run:
+    """Return a Run without an agent. If something hangs, or time is real, a request has only the time that an agent gives it."""
+    announced, clock = event(NotBefore="soon"), time or StepTime()
+    kind = Run if hangs or type(clock) is Time else UnhurriedRun
+    return kind(step="one", phase="prepare", event=announced, share_s=share_s, time=clock, kept=kept, health=health)
 
 
 @contextmanager
@@ -49,14 +71,14 @@ def recorded_timeouts_s() -> Iterator[list[float]]:
         yield given
 
 
-def fast_run(health: tuple[str, ...] = (), **kept: object) -> Run:
+def fast_run(health: tuple[str, ...] = (), *, hangs: bool = False, **kept: object) -> Run:
     """Return a Run for a condition that never holds: its ten seconds of pauses take one."""
-    return new_run(10.0, health, time=StepTime(rate=10), **kept)
+    return new_run(10.0, health, time=StepTime(rate=10), hangs=hangs, **kept)
 
 
 def cancelled_run(needed: Callable[[], bool] = lambda: False) -> Run:
     """Return a Run that no event needs, or none once `needed` returns false."""
-    return Run(step="one", phase="prepare", event=event(), share_s=20.0, time=StepTime(), needed=needed)
+    return UnhurriedRun(step="one", phase="prepare", event=event(), share_s=20.0, time=StepTime(), needed=needed)
 
 
 class Agent:

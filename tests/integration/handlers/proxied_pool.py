@@ -140,7 +140,7 @@ class Pool:
     def haproxy(self, name: str = "one", level: str = "admin") -> str:
         """Start an HAProxy, wait until it uses both services, and return its runtime socket."""
         proxy = self.start_haproxy(name, level)
-        until(lambda: all(seen.usable for seen in server_states(proxy, "web", Deadline(5)).values()))
+        until(lambda: all(seen.usable for seen in server_states(proxy, "web", Deadline(PATIENCE_S)).values()))
         return proxy
 
     def start_haproxy(self, name: str = "one", level: str = "admin") -> str:
@@ -162,17 +162,17 @@ class Pool:
     @staticmethod
     def _answers(proxy: str) -> bool:
         try:
-            return "web-0" in ask(proxy, "show servers state web", Deadline(2))
+            return "web-0" in ask(proxy, "show servers state web", Deadline(PATIENCE_S))
         except OSError:
             return False
 
     @staticmethod
     def server_state(proxy: str, name: str = "web-0") -> ServerState:
-        return server_states(proxy, "web", Deadline(5))[name]
+        return server_states(proxy, "web", Deadline(PATIENCE_S))[name]
 
     @staticmethod
     def set_state(proxy: str, state: str, name: str = "web-0") -> None:
-        assert ask(proxy, f"set server web/{name} state {state}", Deadline(5)).strip() == ""
+        assert ask(proxy, f"set server web/{name} state {state}", Deadline(PATIENCE_S)).strip() == ""
 
     def front(self, name: str = "one") -> Path:
         return self.folder / f"{name}.front"
@@ -266,7 +266,7 @@ class Relay:
             elif self.mode == "lie" and line.startswith("set "):
                 talking.sendall(b"\n")
             else:
-                answer = ask(self._proxy, line, Deadline(5))
+                answer = ask(self._proxy, line, Deadline(PATIENCE_S))
                 self.passed.set()
                 if self.hang_at and self.hang_at in line:  # before the answer, after which the next command comes
                     self.mode, self.hang_at = "hang", ""

@@ -183,7 +183,7 @@ def test_a_proxy_that_fails_once_is_asked_again(web: Pool, phase: Callable[[Spec
     """A proxy that does not answer, or not sensibly, is asked again while there is time."""
     proxy = web.haproxy()
     with relay(proxy) as between:
-        spec, run = spec_of(between.address), new_run()
+        spec, run = spec_of(between.address), new_run(hangs=fault == "hang")
         if phase is haproxy.recover:
             haproxy.prepare(spec, run)
         between.mode = fault
@@ -249,7 +249,7 @@ def test_a_proxy_that_answers_again_does_not_keep_its_reason(web: Pool, first: s
 def test_a_server_without_requests_before_needs_none_after(web: Pool) -> None:
     """With the weight 0 it is back when it is as it was."""
     proxy = web.haproxy()
-    ask(proxy, "set server web/web-0 weight 0", Deadline(5))
+    ask(proxy, "set server web/web-0 weight 0", Deadline(PATIENCE_S))
     spec, run = spec_of(proxy), new_run()
     haproxy.prepare(spec, run)
     assert web.server_state(proxy).admin == "maint"
@@ -282,20 +282,20 @@ def test_sessions_that_cannot_be_read_are_not_none(web: Pool, scur: str) -> None
     assert web.server_state(proxy).admin == "ready"
 
 
+class AlmostOver(StepTime):
+    """Time of which the first pause takes nearly the whole step."""
+
+    def sleep(self, seconds: float) -> None:
+        self.move(seconds if self.monotonic() else 19.5)
+
+
 def test_an_answer_that_the_end_of_the_step_cuts_off_hides_no_reason(web: Pool) -> None:
     """What the proxy answered before says more than that the last answer did not come in time."""
-
-    class AlmostOver(StepTime):
-        """The first pause lasts nearly as long as the step."""
-
-        def sleep(self, seconds: float) -> None:
-            self.move(seconds if self.monotonic() else 19.5)
-
     proxy = web.haproxy()
     with relay(proxy) as between:
         between.scur, between.hang_at = "many", "show stat"
         with pytest.raises(StepFailed, match=f"^the proxy {between.address} does not answer sensibly$"):
-            haproxy.prepare(spec_of(between.address), new_run(time=AlmostOver()))
+            haproxy.prepare(spec_of(between.address), new_run(time=AlmostOver(), hangs=True))
         assert between.hung.is_set()
 
 
@@ -352,10 +352,10 @@ def test_a_ready_server_must_be_up(web: Pool) -> None:
     proxy = web.haproxy()
     spec, run = spec_of(proxy), new_run()
     haproxy.prepare(spec, run)
-    ask(proxy, "set server web/web-0 weight 0", Deadline(5))
+    ask(proxy, "set server web/web-0 weight 0", Deadline(PATIENCE_S))
     with pytest.raises(OutOfTime, match=f"^not up again: web/web-0 at {proxy}$"):
         haproxy.recover(spec, fast_run(**run.kept))
-    ask(proxy, "set server web/web-0 weight 100%", Deadline(5))
+    ask(proxy, "set server web/web-0 weight 100%", Deadline(PATIENCE_S))
     haproxy.recover(spec, run)
 
 

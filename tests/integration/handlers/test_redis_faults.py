@@ -31,7 +31,7 @@ def test_a_server_that_answers_ok_and_does_nothing() -> None:
     with fake_redis(lambda words: master("a", "127.0.0.1:9") if words[0] == "INFO" else b"+OK\r\n") as liar:
         with pytest.raises(OutOfTime, match=f"no other master was confirmed: {liar.address} is still master"):
             redis.prepare(spec_of(liar.address), fast_run())
-        assert ["FAILOVER", "ABORT"] in liar.heard
+        until(lambda: ["FAILOVER", "ABORT"] in liar.heard)  # nobody waits for its answer for long
         assert redis.verify(spec_of(liar.address), new_run()) is False
 
 
@@ -40,10 +40,8 @@ def test_a_cancel_aborts_the_failover() -> None:
     with fake_redis(lambda words: master("a", "127.0.0.1:9") if words[0] == "INFO" else b"+OK\r\n") as server:
         with pytest.raises(Interrupted):
             redis.prepare(spec_of(server.address), cancelled_run())
-        assert [words[:2] for words in server.heard if words[0] == "FAILOVER"] == [
-            ["FAILOVER", "TO"],
-            ["FAILOVER", "ABORT"],
-        ]
+        requests = [["FAILOVER", "TO"], ["FAILOVER", "ABORT"]]
+        until(lambda: [words[:2] for words in server.heard if words[0] == "FAILOVER"] == requests)
 
 
 def test_a_server_that_follows_a_server_that_is_not_master() -> None:
@@ -59,7 +57,7 @@ def test_a_server_that_follows_a_server_that_is_not_master() -> None:
         other.answer = lambda _: master("b")
         assert redis.verify(spec_of(me.address), new_run()) is True
         other.answer = lambda _: b"*1\r\n"
-        assert redis.verify(spec_of(me.address), new_run(1)) is None
+        assert redis.verify(spec_of(me.address), new_run(1, hangs=True)) is None  # half an answer
 
 
 def test_a_master_made_by_hand_is_left_alone() -> None:
@@ -104,7 +102,7 @@ def test_a_server_that_is_down_hangs_or_trickles() -> None:
         over.set()
     with trickling() as address:
         began_s = time.monotonic()
-        with pytest.raises(OSError, match="timed out"):
+        with pytest.raises(TimeoutError):
             query(address, ("INFO",), seconds=0.5)
         assert time.monotonic() - began_s < PATIENCE_S
 
@@ -137,16 +135,16 @@ def trickling() -> Iterator[str]:
 def test_an_answer_that_makes_no_sense_is_read_within_limits(reply: bytes, message: str) -> None:
     """Whatever it is, it is no answer."""
     with fake_redis(lambda _: reply) as odd, pytest.raises(OSError, match=message):
-        query(odd.address, ("INFO",), seconds=5)
+        query(odd.address, ("INFO",), seconds=PATIENCE_S)
 
 
 def test_every_kind_of_answer_is_read() -> None:
     """Text, number, nothing, list, error."""
     with fake_redis(lambda _: b"*5\r\n$2\r\nab\r\n:-7\r\n$-1\r\n*-1\r\n+OK\r\n") as made:
-        assert query(made.address, ("X",), seconds=5) == ["ab", -7, None, None, "OK"]
+        assert query(made.address, ("X",), seconds=PATIENCE_S) == ["ab", -7, None, None, "OK"]
         made.answer = lambda _: b"-ERR no\r\n"
         with pytest.raises(ErrorReply, match="ERR no"):
-            query(made.address, ("X",), seconds=5)
+            query(made.address, ("X",), seconds=PATIENCE_S)
 
 
 def test_killed_between_handing_over_and_confirming(tmp_path: Path) -> None:

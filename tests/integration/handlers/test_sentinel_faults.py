@@ -65,7 +65,7 @@ def test_a_sentinel_that_does_not_answer_may_have_started_a_failover(group: Fake
     """No other Sentinel is asked, which would start a second failover."""
     group.deaf_to = {0: "FAILOVER"}
     with pytest.raises(OutOfTime, match="no replica took over"):
-        redis.prepare(group.spec, fast_run())
+        redis.prepare(group.spec, fast_run(hangs=True))
     assert group.failovers() == ["0 FAILOVER"]
 
 
@@ -74,7 +74,7 @@ def test_a_sentinel_that_refuses_or_is_down_is_skipped(group: FakeSentinels) -> 
     group.deaf_to = {0: "GET-MASTER-ADDR-BY-NAME"}
     group.refuses = {1: b"-NOGOODSLAVE No suitable replica to promote\r\n"}
     group.looks_needed = -1  # the first Sentinel, which counts them, does not answer
-    redis.prepare(group.spec, new_run())
+    redis.prepare(group.spec, new_run(hangs=True))
     assert group.failovers() == ["1 FAILOVER", "2 FAILOVER"]
     group.promoted = group.follows = False
     group.heard.clear()
