@@ -289,6 +289,20 @@ class AlmostOver(StepTime):
         self.move(seconds if self.monotonic() else 19.5)
 
 
+def test_an_answer_that_the_end_of_the_step_cuts_off_hides_no_open_session(web: Pool) -> None:
+    """The sessions that were open at the check before are the reason, and not the answer that did not come in time."""
+    proxy = web.haproxy()
+    held = OpenRequest(web.front(), web.services["web-0"])
+    web.set_state(proxy, "drain")
+    with relay(proxy) as between:
+        between.hang_at = "show stat"
+        reason = f"sessions are still open: web/web-0 at {between.address}"
+        with pytest.raises(OutOfTime, match=f"^{reason}$"):
+            haproxy.prepare(spec_of(between.address), new_run(time=AlmostOver(), hangs=True))
+        assert between.hung.is_set()
+    held.answers()
+
+
 def test_an_answer_that_the_end_of_the_step_cuts_off_hides_no_reason(web: Pool) -> None:
     """What the proxy answered before says more than that the last answer did not come in time."""
     proxy = web.haproxy()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Set, Tuple
 
 from forewarn.guest.config_values import address, check_keys, count, seconds, strings
 from forewarn.guest.errors import ConfigError, NoAnswerInTime, OutOfTime, StepFailed, Unanswered
@@ -110,6 +110,7 @@ def _repeat_until_done(servers: List[PoolServer], act: Callable[[PoolServer, Dea
     """
     waiting = dict.fromkeys(servers, "it ran out of time")
     silent: Dict[str, str] = {}
+    answered: Set[str] = set()  # proxies that have answered once
     refused: List[str] = []
 
     def act_on_waiting() -> Tuple[bool, str]:
@@ -122,13 +123,16 @@ def _repeat_until_done(servers: List[PoolServer], act: Callable[[PoolServer, Dea
             try:
                 given_s = run.time_for(most_s)
                 waiting[server] = act(server, Deadline(given_s))
+                answered.add(server.proxy)
             except OutOfTime:  # keep the reason from before
                 if server.proxy in silent_before:
                     silent[server.proxy] = silent_before[server.proxy]
             except NoAnswerInTime as error:
-                # What the end of the step cuts off explains less than the reason from before.
-                before = silent_before.get(server.proxy, "") if given_s < most_s else ""
-                silent[server.proxy] = before or str(error)
+                # What the end of the step cuts off explains less than the reasons from before.
+                cut_off = given_s < most_s
+                before = silent_before.get(server.proxy, "") if cut_off else ""
+                if before or not cut_off or server.proxy not in answered:
+                    silent[server.proxy] = before or str(error)
             except Unanswered as error:
                 silent[server.proxy] = str(error)
             except StepFailed as error:
