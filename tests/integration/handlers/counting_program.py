@@ -40,11 +40,12 @@ signal.signal(signal.SIGUSR1, ask)
 (folder / "pid.new").write_text(f"{os.getpid()}\n")
 (folder / "pid.new").replace(folder / "pid")
 while True:
-    if asked and "--never" not in options:
-        save()
-        if "--ends" in options:
-            sys.exit()
-    asked = False
+    if asked:
+        asked = False  # before it is saved: a signal that comes meanwhile asks for another checkpoint
+        if "--never" not in options:
+            save()
+            if "--ends" in options:
+                sys.exit()
     count += 1
     (folder / "count.new").write_text(str(count))
     (folder / "count.new").replace(folder / "count")
