@@ -16,6 +16,7 @@ from forewarn.guest.clock import Time
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
 from forewarn.guest.handlers.pid_files import running_pid
+from forewarn.guest.handlers.saved_file import file_mark
 from forewarn.guest.steps import Run
 from tests.integration.handlers.agent_process import Agent, cancelled_run, fast_run, new_run
 from tests.integration.handlers.service_with_event import page_steps, service_with_event
@@ -131,9 +132,10 @@ def test_killed_between_saving_and_verifying(tmp_path: Path) -> None:
     """The next agent finds the file new, requests no second checkpoint, and approves when it is complete."""
     folder = tmp_path / "counter"
     with counting(folder, "--slowly", "--ends"), service_with_event(tmp_path) as service:
-        agent = service.agent(step_of(folder))
+        # Longer than the program may stand still while it writes.
+        agent = service.agent(step_of(folder).replace("restore =", 'stable_for = "6s"\nrestore =', 1))
         agent.up()
-        until(lambda: (folder / "checkpoint").exists())
+        until(lambda: file_mark(str(folder / "checkpoint")))  # an empty file would be no answer to the request
         agent.kill()
         assert "approving" not in agent.kinds
         agent.up()
@@ -293,8 +295,10 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path) -> None:
     """Its checksum would be that of neither the old nor the new: no checkpoint."""
     file = tmp_path / "state"
 
+    sizes = iter(range(1000, 0, -1))  # other times may be equal; and less each time, so that the reading ends
+
     def write() -> None:
-        file.write_text("written again\n")
+        file.write_text("x" * next(sizes))
 
     run = Run(
         step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
