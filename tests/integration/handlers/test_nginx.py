@@ -1,6 +1,5 @@
 """`nginx` against a real nginx: its include file, its generations of workers, its answers, and when it misbehaves."""
 
-import contextlib
 import errno
 import logging
 import os
@@ -19,7 +18,7 @@ from forewarn.guest.clock import Time
 from forewarn.guest.config import parse as parse_config
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import nginx
-from forewarn.guest.handlers.nginx import Spec
+from forewarn.guest.handlers.nginx import LEAVING, WORKER, Spec
 from forewarn.guest.handlers.nginx_include import MAX_BYTES, Upstream, write
 from forewarn.guest.processes import command_line
 from forewarn.guest.steps import Run
@@ -52,6 +51,30 @@ def table_of(web: Pool, **more: object) -> dict[str, object]:
 
 def spec_of(web: Pool, **more: object) -> Spec:
     return nginx.parse(table_of(web, **more), "here")
+
+
+class DrainTime(StepTime):
+    """Time that passes fast while old workers finish their connections, and before that as slowly as nginx reloads."""
+
+    def __init__(self, web: Pool) -> None:
+        super().__init__()
+        self._web, self._old = web, set(web.nginx_pids()[1:])
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self._reloaded():
+            self.move(40 * seconds)
+
+    def _reloaded(self) -> bool:
+        """Whether there is a new worker, and no old one accepts connections."""
+        workers = {pid: command_line(pid) for pid in self._web.nginx_pids()[1:]}
+        leaving = all(LEAVING in title for pid, title in workers.items() if pid in self._old)
+        return leaving and any(pid not in self._old and WORKER in title for pid, title in workers.items())
+
+
+def draining_run(web: Pool) -> Run:
+    """Return a Run of a minute, for connections that do not end."""
+    return new_run(PATIENCE_S, time=DrainTime(web))
 
 
 def answering_servers(web: Pool) -> set[str]:
@@ -109,7 +132,7 @@ def test_the_last_one_does_not_leave(web: Pool) -> None:
 def test_connections_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
     """Open connections fail the step when its time is over; with `drain_for` they are left behind, logged and recorded."""
     held = OpenRequest(web.folder / "nginx.front", web.services["web-0"])
-    run = fast_run()
+    run = draining_run(web)
     with pytest.raises(OutOfTime, match=r"^connections of [12] old worker\(s\) of nginx are still open$"):
         nginx.prepare(spec_of(web), run)
     assert nginx.verify(spec_of(web), new_run(**run.kept)) is False
@@ -126,7 +149,7 @@ def test_connections_that_do_not_end(web: Pool, caplog: pytest.LogCaptureFixture
 def test_draining_ends_before_the_time_does(web: Pool, caplog: pytest.LogCaptureFixture) -> None:
     """Where `drain_for` is longer than the time there is, connections are left behind in time to be ready."""
     held = OpenRequest(web.folder / "nginx.front", web.services["web-0"])
-    run = new_run(share_s=20.0, time=StepTime(rate=10))
+    run = draining_run(web)
     with caplog.at_level(logging.WARNING):
         nginx.prepare(spec_of(web, drain_for="90s"), run)
     assert "are left behind after" in caplog.text
@@ -320,7 +343,7 @@ class MadeUp:
 
     def close(self) -> None:
         for child in self._children:
-            with contextlib.suppress(ProcessLookupError):
+            if child.poll() is None:  # else its pid may be another process's by now
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
 
