@@ -60,7 +60,11 @@ class Server:
 
     @property
     def linked(self) -> bool:
-        return parse_info(self.say("INFO")).get("master_link_status") == "up"
+        """Whether the server is a replica with a link; no while it does not answer."""
+        try:
+            return parse_info(self.say("INFO")).get("master_link_status") == "up"
+        except OSError:
+            return False
 
     def down(self) -> None:
         """Kill the server at once, as in a power failure."""
@@ -90,10 +94,13 @@ def pair(folder: Path, *, password: str = "") -> Iterator[tuple[Server, Server]]
 
 @contextmanager
 def watched(folder: Path) -> Iterator[tuple[Server, Server, list[Server]]]:
-    """Run a pair and three Sentinels, and yield them once the Sentinels know each other and the replica."""
+    """Run a pair and three Sentinels, and yield them once the Sentinels know each other and that the replica has its link.
+
+    A server may stand still for a minute: no Sentinel takes it to be down, and promotes the replica without a request.
+    """
     lines = (
         f"sentinel monitor shop 127.0.0.20 {PORT} 2\n"
-        "sentinel down-after-milliseconds shop 5000\nsentinel failover-timeout shop 30000\n"
+        "sentinel down-after-milliseconds shop 60000\nsentinel failover-timeout shop 30000\n"
     )
     sentinels: list[Server] = []
     with pair(folder) as (first, second):
@@ -109,8 +116,9 @@ def watched(folder: Path) -> Iterator[tuple[Server, Server, list[Server]]]:
 
 
 def _knows(sentinel: Server) -> bool:
-    """Return whether the Sentinel knows the replica and the other Sentinels."""
+    """Return whether the Sentinel knows the other Sentinels, and the replica so well that it would promote it."""
     replicas, others = sentinel.say("SENTINEL", "REPLICAS", "shop"), sentinel.say("SENTINEL", "SENTINELS", "shop")
-    return (
-        isinstance(replicas, list) and len(replicas) == 1 and isinstance(others, list) and len(others) == SENTINELS - 1
-    )
+    if not (isinstance(replicas, list) and isinstance(others, list)) or len(others) < SENTINELS - 1:
+        return False
+    fields = [dict(zip(each[::2], each[1::2], strict=True)) for each in replicas if isinstance(each, list)]
+    return [(each["flags"], each["master-link-status"]) for each in fields] == [("slave", "ok")]
