@@ -44,6 +44,26 @@ def test_a_cancel_aborts_the_failover() -> None:
         until(lambda: [words[:2] for words in server.heard if words[0] == "FAILOVER"] == requests)
 
 
+@pytest.mark.parametrize("unanswered", range(5))
+def test_a_server_that_once_does_not_answer_hands_over(unanswered: int) -> None:
+    """Whichever INFO gets no answer, the next one decides."""
+    infos = 0
+
+    def answer_of_own_server(words: list[str]) -> bytes:
+        nonlocal infos
+        if words[0] != "INFO":
+            return b"+OK\r\n"
+        infos += 1
+        if infos - 1 == unanswered:
+            raise OSError("closed")
+        return replica("a", other.address) if me.count("FAILOVER") else master("a", other.address)
+
+    with fake_redis(lambda _: master("b")) as other, fake_redis(answer_of_own_server) as me:
+        redis.prepare(spec_of(me.address), new_run())
+        assert me.count("FAILOVER") == 1
+        assert infos > unanswered
+
+
 def test_a_server_that_follows_a_server_that_is_not_master() -> None:
     """Both servers must confirm the roles, and a server cannot follow itself."""
     with (

@@ -11,6 +11,7 @@ from forewarn.guest.config_values import address, check_keys, read_values, secre
 from forewarn.guest.errors import ConfigError, Interrupted, OutOfTime, StepFailed
 from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
+    POLL_S,
     Spec,
     master_by_sentinels,
     own_server,
@@ -20,7 +21,7 @@ from forewarn.guest.handlers.redis_replication import (
     server_info,
     split_address,
 )
-from forewarn.guest.handlers.redis_takeover import POLL_S, abort_failover, take_over_by_failover, take_over_by_sentinel
+from forewarn.guest.handlers.redis_takeover import abort_failover, take_over_by_failover, take_over_by_sentinel
 from forewarn.guest.steps import Run
 
 UNDOES_AGAIN = True
@@ -58,9 +59,6 @@ def check(spec: Spec) -> List[str]:
 
 
 def prepare(spec: Spec, run: Run) -> None:
-    run.require(
-        lambda: (server_info(spec, run) is not None, f"{spec.address}, this machine's Redis, does not answer"), POLL_S
-    )
     own = own_server(spec, run)
     run.keep(run_id=own.run_id)
     if not own.is_master:

@@ -11,6 +11,7 @@ from forewarn.guest.steps import Run
 
 # A server that does not answer within this does not answer.
 RESPONSE_WITHIN_S = 2.0
+POLL_S = 0.1
 MAX_REPLICAS = 100
 MAX_DIGITS = 20
 
@@ -97,10 +98,20 @@ def server_info(spec: Spec, run: Run, address: str = "") -> Optional[ServerInfo]
 
 
 def own_server(spec: Spec, run: Run) -> ServerInfo:
-    info = server_info(spec, run)
-    if info is None:
-        raise StepFailed(f"{spec.address}, this machine's Redis, does not answer")
-    return info
+    """Return our own server's INFO; ask until it answers."""
+    answers: List[ServerInfo] = []
+
+    def answered() -> Tuple[bool, str]:
+        info = server_info(spec, run)
+        answers.extend([info] if info is not None else [])
+        return bool(answers), no_answer(spec)
+
+    run.require(answered, POLL_S)
+    return answers[0]
+
+
+def no_answer(spec: Spec) -> str:
+    return f"{spec.address}, this machine's Redis, does not answer"
 
 
 def master_by_sentinels(spec: Spec, run: Run) -> str:

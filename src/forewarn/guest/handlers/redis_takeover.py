@@ -13,10 +13,12 @@ from typing import List, Optional, Tuple
 from forewarn.guest.errors import Interrupted, StepFailed
 from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
+    POLL_S,
     RESPONSE_WITHIN_S,
     ServerInfo,
     Spec,
     master_by_sentinels,
+    no_answer,
     own_server,
     send,
     send_required,
@@ -26,7 +28,6 @@ from forewarn.guest.handlers.redis_replication import (
 )
 from forewarn.guest.steps import Run
 
-POLL_S = 0.1
 # How long writes are paused at most while a replica takes over by FAILOVER, or receives the last of the data.
 PAUSE_S = 10.0
 # How long to wait for the outcome of a failover that an earlier agent requested.
@@ -102,7 +103,10 @@ def _online_replicas(spec: Spec, run: Run) -> List[str]:
     online: List[str] = []
 
     def any_online() -> Tuple[Optional[bool], str]:
-        known = [each for each in own_server(spec, run).replicas if spec.replica in ("", each.address)]
+        own = server_info(spec, run)
+        if own is None:
+            return None, no_answer(spec)
+        known = [each for each in own.replicas if spec.replica in ("", each.address)]
         online[:] = [
             each.address for each in sorted(known, key=lambda each: (each.behind, each.address)) if each.online
         ]
@@ -117,8 +121,8 @@ def _online_replicas(spec: Spec, run: Run) -> List[str]:
 
 
 def _no_failover(spec: Spec, run: Run) -> bool:
-    own = own_server(spec, run)
-    return own.no_failover or not own.is_master
+    own = server_info(spec, run)
+    return own is not None and (own.no_failover or not own.is_master)
 
 
 def _pause_ms(run: Run) -> str:
@@ -127,7 +131,10 @@ def _pause_ms(run: Run) -> str:
 
 def _caught_up(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
     """Return whether all replicas have everything: a Sentinel may choose any of them."""
-    online = [each for each in own_server(spec, run).replicas if each.online]
+    own = server_info(spec, run)
+    if own is None:
+        return None, no_answer(spec)
+    online = [each for each in own.replicas if each.online]
     behind = [each.address for each in online if each.behind > 0]
     return bool(
         online
