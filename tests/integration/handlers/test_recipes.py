@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.folders import folder_for_every_user
 from tests.support.own_network import clean_environment
 from tests.support.patroni_cluster import AS_POSTGRES, BINARIES
 from tests.support.waiting import PATIENCE_S, until
@@ -351,9 +351,8 @@ def test_the_transactions_recipe_on_a_real_server(tmp_path: Path) -> None:
 @contextmanager
 def database() -> Iterator[dict[str, str]]:
     """Run a real server in a folder, and yield the variables by which psql finds it."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o711)
+    folder = folder_for_every_user("recipes-")
+    try:
         inner = folder / "data"
         inner.mkdir()
         shutil.chown(inner, "postgres", "postgres")
@@ -370,6 +369,8 @@ def database() -> Iterator[dict[str, str]]:
         finally:
             server.send_signal(signal.SIGQUIT)
             server.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 REASSIGN = "Reassigning work"
