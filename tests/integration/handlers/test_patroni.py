@@ -38,7 +38,7 @@ def test_a_replica_has_nothing_to_do(cluster: Cluster, login: Path) -> None:
     """It is prepared as it is, the leader stays, and it counts as back at once."""
     leader, replica = cluster.members
     spec = spec_of(replica, login)
-    assert patroni.check(spec) == []
+    until(lambda: patroni.check(spec) == [])  # a busy member may answer too late
     patroni.prepare(spec, new_run())
     assert patroni.verify(spec, new_run()) is True
     patroni.recover(spec, new_run())
@@ -51,9 +51,8 @@ def test_what_keeps_a_leader_from_handing_over(cluster: Cluster, login: Path) ->
     assert patroni.verify(spec_of(leader, login), new_run()) is False
     with pytest.raises(StepFailed, match="no member can take over: there is no 'pg7'"):
         patroni.prepare(spec_of(leader, login, candidate="pg7"), new_run())
-    assert patroni.check(spec_of(leader, login, candidate="pg7")) == [
-        "the cluster has no member 'pg7': it has pg0, pg1"
-    ]
+    unknown = ["the cluster has no member 'pg7': it has pg0, pg1"]
+    until(lambda: patroni.check(spec_of(leader, login, candidate="pg7")) == unknown)
     login.write_text("operator:wrong-password")
     with pytest.raises(StepFailed, match="Patroni refuses a switchover: 401") as caught:
         patroni.prepare(spec_of(leader, login), new_run())
@@ -61,7 +60,7 @@ def test_what_keeps_a_leader_from_handing_over(cluster: Cluster, login: Path) ->
     assert cluster.leader is leader
 
 
-@pytest.mark.timeout(120 * BUDGET)
+@pytest.mark.timeout(600 * BUDGET)
 def test_the_leaders_machine_goes_announced_and_another_unannounced(cluster: Cluster, tmp_path: Path) -> None:
     """An announced leader hands over, loses no acknowledged row and returns; the test prints how long writes failed."""
     with writing(lambda: Rows(cluster)) as writer:

@@ -196,10 +196,10 @@ def test_an_unconfirmed_switchover_is_not_approved(tmp_path: Path) -> None:
     """The event stays unapproved, and the log gives the reason."""
     with fake_patroni() as cluster, service_with_event(tmp_path) as service:
         cluster.on_switch = lambda _: (200, "done")
-        agent = service.agent(STEP.format(url=cluster.urls["pg0"]).replace('"20s"', '"2s"'))
+        agent = service.agent(STEP.format(url=cluster.urls["pg0"]).replace('"20s"', '"8s"'))
         agent.up()
         until(lambda: bool(agent.ended("prepare")))
-        # What it saw last, two seconds after its start, depends on the machine; the reasons have tests of their own.
+        # What it saw last, eight seconds after its start, depends on the machine; the reasons have tests of their own.
         assert "no other leader was confirmed: " in agent.log
         assert "approving" not in agent.kinds
         assert service.status is Status.SCHEDULED
