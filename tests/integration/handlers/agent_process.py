@@ -93,11 +93,12 @@ class Agent:
         self.process: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        command = [sys.executable, "-m", "forewarn.guest", "run", "--config", "agent.toml"]
+        agent = [sys.executable, "-m", "forewarn.guest", "run", "--config", "agent.toml"]
+        # Written before the agent can do anything: what an approval starts may read it at once.
+        command = ["/bin/sh", "-c", 'echo $$ >agent.pid && exec "$@"', "sh", *agent]
         with (self.folder / "log").open("ab") as log:
             environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
             self.process = subprocess.Popen(command, cwd=self.folder, stderr=log, env=environment)
-        (self.folder / "agent.pid").write_text(str(self.process.pid))
 
     def kill(self) -> None:
         if self.process is not None:

@@ -58,7 +58,7 @@ class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """Answers every request with its name; a request for /hold waits until it is released."""
 
     daemon_threads = True
-    request_queue_size = 64
+    request_queue_size = 1024  # of all health checks that come while this process stands still
 
     def __init__(self, folder: Path, name: str, held: Requests) -> None:
         self.name = name
