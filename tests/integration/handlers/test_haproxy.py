@@ -199,7 +199,7 @@ def test_a_hanging_proxy_does_not_delay_the_others(web: Pool) -> None:
         between.mode = "hang"
         servers = ["web/web-0", "web/web-1"]
         spec = haproxy.parse({"proxies": [between.address, one], "servers": servers, "keep": 0}, "here")
-        run = new_run(share_s=9.0, time=Time())
+        run = new_run(share_s=12.0, time=Time())
         with pytest.raises(OutOfTime, match=f"^the proxy {between.address} does not answer: timed out$"):
             haproxy.prepare(spec, run)
         assert run.left_s() < CHECK_NEEDS_S, "it was given all of the time"
