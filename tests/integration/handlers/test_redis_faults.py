@@ -64,6 +64,19 @@ def test_a_server_that_once_does_not_answer_hands_over(unanswered: int) -> None:
         assert infos > unanswered
 
 
+def test_a_failover_without_an_answer_is_confirmed_by_the_roles() -> None:
+    """The server may have begun it, as one does that is too busy to answer in time."""
+
+    def answer_of_own_server(words: list[str]) -> bytes:
+        if words[0] == "FAILOVER":
+            raise OSError("closed")
+        return replica("a", other.address) if me.count("FAILOVER") else master("a", other.address)
+
+    with fake_redis(lambda _: master("b")) as other, fake_redis(answer_of_own_server) as me:
+        redis.prepare(spec_of(me.address), new_run())
+        assert me.count("FAILOVER") == 1
+
+
 def test_a_server_that_follows_a_server_that_is_not_master() -> None:
     """Both servers must confirm the roles, and a server cannot follow itself."""
     with (

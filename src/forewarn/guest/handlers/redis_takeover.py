@@ -8,6 +8,7 @@ if the agent dies. The next agent waits for the outcome of the earlier failover 
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import List, Optional, Tuple
 
 from forewarn.guest.errors import Interrupted, StepFailed
@@ -33,6 +34,8 @@ PAUSE_S = 10.0
 # How long to wait for the outcome of a failover that an earlier agent requested.
 EARLIER_FAILOVER_S = 10.0
 
+log = logging.getLogger("forewarn.guest.redis")
+
 
 def take_over_by_failover(spec: Spec, run: Run) -> None:
     """Request the failover; the caller confirms it."""
@@ -41,7 +44,13 @@ def take_over_by_failover(spec: Spec, run: Run) -> None:
         return
     online = _online_replicas(spec, run)
     run.keep(master=online[0])
-    send_required(spec, run, "FAILOVER", "TO", *split_address(online[0]), "TIMEOUT", _pause_ms(run))
+    command = ("FAILOVER", "TO", *split_address(online[0]), "TIMEOUT", _pause_ms(run))
+    try:
+        send(spec, command, seconds=run.timeout_s(RESPONSE_WITHIN_S))
+    except OSError as error:  # it may have received the command: the roles show it
+        log.warning("%s did not answer FAILOVER: %s", spec.address, error)
+    except ErrorReply as error:
+        raise StepFailed(f"{spec.address} refuses FAILOVER: {error}") from None
 
 
 def abort_failover(spec: Spec) -> None:
