@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from scripts.test_parts import LANES, LOGS, PARTS, ROOT, environment_of_a_run, run
 
-MAX_PAUSE_MS = 400
+MAX_PAUSE_MS = 1_000
 # How much of the time each process stands still, and how often it is decided which ones to stop.
 STILL_SHARE = 0.1
 EVERY_S = 0.05
