@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
 from forewarn.guest.config_values import address, check_keys, count, seconds, strings
 from forewarn.guest.errors import ConfigError, NoAnswerInTime, OutOfTime, StepFailed, Unanswered
@@ -25,6 +25,7 @@ ANSWER_AGAIN_WITHIN_S = 1.0
 CHECK_WITHIN_S = 2.0
 POLL_S = 0.2
 MAX_SERVERS = 64
+NOT_REACHED = "it ran out of time"
 _SERVER = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:-]+")
 
 log = logging.getLogger("forewarn.guest.haproxy")
@@ -108,9 +109,8 @@ def _repeat_until_done(servers: List[PoolServer], act: Callable[[PoolServer, Dea
     A proxy that does not answer is tried again. Raises StepFailed when only refused servers are left, and OutOfTime at the end
     of the time.
     """
-    waiting = dict.fromkeys(servers, "it ran out of time")
+    waiting = dict.fromkeys(servers, NOT_REACHED)
     silent: Dict[str, str] = {}
-    answered: Set[str] = set()  # proxies that have answered once
     refused: List[str] = []
 
     def act_on_waiting() -> Tuple[bool, str]:
@@ -123,15 +123,13 @@ def _repeat_until_done(servers: List[PoolServer], act: Callable[[PoolServer, Dea
             try:
                 given_s = run.time_for(most_s)
                 waiting[server] = act(server, Deadline(given_s))
-                answered.add(server.proxy)
             except OutOfTime:  # keep the reason from before
                 if server.proxy in silent_before:
                     silent[server.proxy] = silent_before[server.proxy]
             except NoAnswerInTime as error:
-                # What the end of the step cuts off explains less than the reasons from before.
-                cut_off = given_s < most_s
-                before = silent_before.get(server.proxy, "") if cut_off else ""
-                if before or not cut_off or server.proxy not in answered:
+                # What the end of the step cuts off explains less than a reason from before.
+                before = silent_before.get(server.proxy, "") if given_s < most_s else ""
+                if before or given_s == most_s or waiting[server] == NOT_REACHED:
                     silent[server.proxy] = before or str(error)
             except Unanswered as error:
                 silent[server.proxy] = str(error)
