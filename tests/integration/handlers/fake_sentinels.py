@@ -29,6 +29,7 @@ class FakeSentinels:
         self.looks_needed = 0
         self.promoted = self.follows = False
         self.obeys = True
+        self.ignored_commands: list[str] = []  # the first of each gets no answer
         self.refuses: dict[int, bytes] = {}
         self.closes = False
         self.deaf = threading.Event()
@@ -47,6 +48,9 @@ class FakeSentinels:
 
     def _me(self, words: list[str]) -> bytes:
         self.heard.append(" ".join(words[:2]))
+        if words[0] in self.ignored_commands:
+            self.ignored_commands.remove(words[0])
+            raise OSError("closed")
         if words[0] == "REPLICAOF":
             self.follows = True
         if words[0] != "INFO":

@@ -77,6 +77,37 @@ def test_a_failover_without_an_answer_is_confirmed_by_the_roles() -> None:
         assert me.count("FAILOVER") == 1
 
 
+@pytest.mark.parametrize("second", [b"+OK\r\n", b"-ERR FAILOVER already in progress.\r\n"])
+def test_a_request_without_an_answer_is_repeated(second: bytes) -> None:
+    """It may have been lost before the server saw it. If the server had received it after all, it refuses the second one."""
+
+    def answer_of_own_server(words: list[str]) -> bytes:
+        requests = me.count("FAILOVER")
+        if words[0] == "FAILOVER" and requests == 1:
+            raise OSError("closed")
+        if words[0] == "FAILOVER":
+            return second
+        return replica("a", other.address) if requests == 2 else master("a", other.address)
+
+    with fake_redis(lambda _: master("b")) as other, fake_redis(answer_of_own_server) as me:
+        redis.prepare(spec_of(me.address), new_run())
+        assert me.count("FAILOVER") == 2
+
+
+def test_a_server_that_never_answers_the_request(tmp_path: Path) -> None:
+    """The step fails with that reason, and aborts a failover that the server may begin later."""
+
+    def answer_of_own_server(words: list[str]) -> bytes:
+        if words[:2] == ["FAILOVER", "TO"]:
+            raise OSError("closed")
+        return master("a", "127.0.0.1:9") if words[0] == "INFO" else b"+OK\r\n"
+
+    with fake_redis(answer_of_own_server) as me:
+        with pytest.raises(OutOfTime, match=f"{me.address} did not answer FAILOVER"):
+            redis.prepare(spec_of(me.address), fast_run())
+        until(lambda: ["FAILOVER", "ABORT"] in me.heard)
+
+
 def test_a_server_that_follows_a_server_that_is_not_master() -> None:
     """Both servers must confirm the roles, and a server cannot follow itself."""
     with (

@@ -37,6 +37,14 @@ def test_writes_stay_paused_until_it_follows(group: FakeSentinels) -> None:
     assert "CLIENT UNPAUSE" in after
 
 
+def test_a_server_that_once_does_not_answer_follows(group: FakeSentinels) -> None:
+    """It is asked again, and writes stay paused meanwhile."""
+    group.ignored_commands = ["REPLICAOF"]
+    redis.prepare(group.spec, new_run())
+    assert group.follows
+    assert group.heard.index("CLIENT UNPAUSE") > len(group.heard) - group.heard[::-1].index("REPLICAOF 127.0.0.1") - 1
+
+
 def test_a_cancel_does_not_leave_two_masters(group: FakeSentinels) -> None:
     """A failover that a Sentinel has begun is completed: the old master would lose what it acknowledges."""
     redis.prepare(group.spec, cancelled_run(lambda: not group.failovers()))

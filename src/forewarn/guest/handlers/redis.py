@@ -13,13 +13,12 @@ from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
     POLL_S,
     Spec,
+    follow,
     master_by_sentinels,
     own_server,
     send,
-    send_required,
     send_to_sentinel,
     server_info,
-    split_address,
 )
 from forewarn.guest.handlers.redis_takeover import abort_failover, take_over_by_failover, take_over_by_sentinel
 from forewarn.guest.steps import Run
@@ -120,8 +119,7 @@ def _is_back(spec: Spec, run: Run) -> Tuple[Optional[bool], str]:
         return True, ""  # an operator has made it master again
     if own.run_id == run.kept.get("run_id"):
         return _second_master(spec, leader)
-    send_required(spec, run, "REPLICAOF", *split_address(leader))
-    return False, f"it follows {leader} and has no link to it yet"
+    return False, follow(spec, run, leader) or f"it follows {leader} and has no link to it yet"
 
 
 def _second_master(spec: Spec, leader: str) -> Tuple[Optional[bool], str]:

@@ -67,14 +67,15 @@ def send_to_sentinel(
     return query(address, ("SENTINEL", *arguments), login=login, seconds=seconds)
 
 
-def send_required(spec: Spec, run: Run, *arguments: str) -> None:
-    """Send a command to our own server; raise StepFailed if it does not obey."""
+def follow(spec: Spec, run: Run, leader: str) -> str:
+    """Make our own server follow the leader; return "", or why it may not do so yet. Raise StepFailed if it refuses."""
     try:
-        send(spec, arguments, seconds=run.timeout_s(RESPONSE_WITHIN_S))
+        send(spec, ("REPLICAOF", *split_address(leader)), seconds=run.timeout_s(RESPONSE_WITHIN_S))
     except OSError as error:
-        raise StepFailed(f"{spec.address} did not answer {arguments[0]}: {error}") from None
+        return f"{spec.address} did not answer REPLICAOF: {error}"
     except ErrorReply as error:
-        raise StepFailed(f"{spec.address} refuses {arguments[0]}: {error}") from None
+        raise StepFailed(f"{spec.address} refuses REPLICAOF: {error}") from None
+    return ""
 
 
 def server_info(spec: Spec, run: Run, address: str = "") -> Optional[ServerInfo]:
@@ -98,12 +99,13 @@ def server_info(spec: Spec, run: Run, address: str = "") -> Optional[ServerInfo]
 
 
 def own_server(spec: Spec, run: Run) -> ServerInfo:
-    """Return our own server's INFO; ask until it answers."""
+    """Return our own server's INFO. Repeat the request until it answers; raise OutOfTime at the end of the step's time."""
     answers: List[ServerInfo] = []
 
     def answered() -> Tuple[bool, str]:
         info = server_info(spec, run)
-        answers.extend([info] if info is not None else [])
+        if info is not None:
+            answers.append(info)
         return bool(answers), no_answer(spec)
 
     run.require(answered, POLL_S)

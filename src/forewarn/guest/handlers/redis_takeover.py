@@ -8,21 +8,20 @@ if the agent dies. The next agent waits for the outcome of the earlier failover 
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import List, Optional, Tuple
 
-from forewarn.guest.errors import Interrupted, StepFailed
+from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
 from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
     POLL_S,
     RESPONSE_WITHIN_S,
     ServerInfo,
     Spec,
+    follow,
     master_by_sentinels,
     no_answer,
     own_server,
     send,
-    send_required,
     send_to_sentinel,
     server_info,
     split_address,
@@ -34,23 +33,34 @@ PAUSE_S = 10.0
 # How long to wait for the outcome of a failover that an earlier agent requested.
 EARLIER_FAILOVER_S = 10.0
 
-log = logging.getLogger("forewarn.guest.redis")
-
 
 def take_over_by_failover(spec: Spec, run: Run) -> None:
-    """Request the failover; the caller confirms it."""
+    """Request the failover; the caller confirms that it happened."""
     run.wait_until(lambda: (_no_failover(spec, run), ""), POLL_S)  # an earlier agent may have requested one
     if not own_server(spec, run).is_master:
         return
     online = _online_replicas(spec, run)
     run.keep(master=online[0])
-    command = ("FAILOVER", "TO", *split_address(online[0]), "TIMEOUT", _pause_ms(run))
+    try:
+        run.require(lambda: _request_failover(spec, run, online[0]), POLL_S)
+    except (Interrupted, OutOfTime):
+        abort_failover(spec)
+        raise
+
+
+def _request_failover(spec: Spec, run: Run, replica: str) -> Tuple[Optional[bool], str]:
+    """Send the request, again if no answer came; return whether our server has received one."""
+    command = ("FAILOVER", "TO", *split_address(replica), "TIMEOUT", _pause_ms(run))
     try:
         send(spec, command, seconds=run.timeout_s(RESPONSE_WITHIN_S))
-    except OSError as error:  # it may have received the command: the roles show it
-        log.warning("%s did not answer FAILOVER: %s", spec.address, error)
-    except ErrorReply as error:
-        raise StepFailed(f"{spec.address} refuses FAILOVER: {error}") from None
+    except (OSError, ErrorReply) as error:
+        own = server_info(spec, run)
+        if own is not None and not (own.is_master and own.no_failover):
+            return True, ""  # it received this request, or an earlier one whose answer was lost
+        if own is not None and isinstance(error, ErrorReply):
+            raise StepFailed(f"{spec.address} refuses FAILOVER: {error}") from None
+        return None, f"{spec.address} did not answer FAILOVER: {error}"
+    return True, ""
 
 
 def abort_failover(spec: Spec) -> None:
@@ -184,6 +194,5 @@ def _sentinels_name_another(spec: Spec, run: Run, own: ServerInfo) -> Tuple[Opti
 def _follow_new_master(spec: Spec, run: Run, own: ServerInfo) -> Tuple[Optional[bool], str]:
     """Make our server follow the master that the Sentinels name, once that master confirms it."""
     good, leader = _sentinels_name_another(spec, run, own)
-    if good:
-        send_required(spec, run, "REPLICAOF", *split_address(leader))
-    return good, leader
+    why_not = follow(spec, run, leader) if good else ""
+    return (None, why_not) if why_not else (good, leader)
