@@ -82,9 +82,10 @@ def serve(settings: Settings, print_line: Callable[[str], None]) -> None:
 
 def _wait_for_orders(ticker: Ticker, grace_s: float, stopping: StopSignal) -> None:
     """Wait for the orders under way on this node, at most `grace_s`, or until a second signal. They continue in any case."""
-    if grace_s and ticker.at_work():
-        log.info("waiting up to %g s for %d order(s)", grace_s, ticker.at_work())
-        ticker.drain()
+    if grace_s:
+        ticker.drain()  # first: an order that the ticker hands out just now is at work after it
+        if count := ticker.at_work():
+            log.info("waiting up to %g s for %d order(s)", grace_s, count)
         deadline_s = time.monotonic() + grace_s
         while ticker.at_work() and (left_s := deadline_s - time.monotonic()) > 0:
             if stopping.wait(min(left_s, DRAINED_EVERY_S)):
@@ -153,37 +154,35 @@ def _operator_listener(
 ) -> Iterator[str]:
     """Listen for operators, and yield the URL."""
 
-    def answer() -> AbstractContextManager[None]:
+    def answer(on: socket.socket) -> AbstractContextManager[None]:
         from forewarn.app.operator_server import answering_operators  # importing it takes as long as all the rest
 
         more = more_calls() if more_calls else ()
-        return answering_operators(service, guest_server, token, listener, more, stop_within_s=stop_within_s)
+        return answering_operators(service, guest_server, token, on, more, stop_within_s=stop_within_s)
 
     settings = service.settings
     with bound(settings.operator) as listener:
         scheme = "https" if settings.tls_cert is not None else "http"
         host = host_in_url(settings.operator.rpartition(":")[0].strip("[]"))
         url = f"{scheme}://{host}:{listener.getsockname()[1]}"
-        with answer() if more_calls is None else _at_first_connection(listener, answer, stop_within_s):
+        with answer(listener) if more_calls is None else _at_first_connection(listener, answer, stop_within_s):
             yield url
 
 
 @contextmanager
 def _at_first_connection(
-    listener: socket.socket, answer: Callable[[], AbstractContextManager[None]], stop_within_s: float
+    listener: socket.socket, answer: Callable[[socket.socket], AbstractContextManager[None]], stop_within_s: float
 ) -> Iterator[None]:
     """Accept connections now, and call `answer`, which answers them, at the first one: many tests never make one."""
     listener.listen()
     stopped, stop = socket.socketpair()
-    waiting = listener.dup()  # the thread may begin only after the end, when `listener` is closed
+    own = listener.dup()  # a thread that is late still uses it when the block has ended and `listener` is closed
 
     def run() -> None:
-        with stopped:
+        with stopped, own:
             try:
-                with waiting:
-                    connected = stopped.fileno() not in _readable(waiting, stopped)
-                if connected:
-                    with answer():
+                if stopped.fileno() not in _readable(own, stopped):
+                    with answer(own):
                         _readable(stopped)
             finally:
                 listener.close()  # a caller must not wait for an answer if `answer` failed

@@ -67,8 +67,8 @@ def listening(
 
     thread = threading.Thread(target=serve, name="operator", daemon=True)
     thread.start()
-    _wait_until(lambda: server.started, thread)
     try:
+        _wait_until(lambda: server.started, thread)
         yield
     finally:
         server.end()
