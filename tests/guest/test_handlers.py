@@ -211,6 +211,21 @@ def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], messa
         process.recover(process.parse(table, "here"), run_of())
 
 
+def test_a_process_that_match_never_fits(tmp_path: Path) -> None:
+    """The step fails at the end of its time and says which text it misses."""
+    table = {"pid_file": str(tmp_path / "pid"), "start": ["sleep", "60"], "foreground": True}
+    any_process = process.parse(table, "here")
+
+    class OverOnceStarted(Time):
+        def monotonic(self) -> float:
+            return 0.0 if process.verify(any_process, run_of()) else 2 * PATIENCE_S
+
+    run = Run(step="one", phase="recover", event=event(), share_s=PATIENCE_S, time=OverOnceStarted())
+    with pytest.raises(OutOfTime, match=r"process \d+ runs, but 'nginx' is not in its command line"):
+        process.recover(process.parse({**table, "match": "nginx"}, "here"), run)
+    os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
 def test_a_process_without_a_command_line_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the kernel exchanges the program of a process, there is none, and `match` does not find it yet."""
     exchanging = iter(range(3))

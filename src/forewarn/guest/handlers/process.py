@@ -88,11 +88,17 @@ def recover(spec: Spec, run: Run) -> None:
     else:
         run.command(spec.start)
     up_s = 0.0
-    while up_s < spec.up_for or not _running_pid(spec):
-        if spec.foreground and not alive(pid):
-            raise StepFailed(f"{Path(spec.start[0]).name} ended at once")
-        run.pause(POLL_S)
-        up_s = up_s + POLL_S if _running_pid(spec) else 0.0
+    try:
+        while up_s < spec.up_for or not _running_pid(spec):
+            if spec.foreground and not alive(pid):
+                raise StepFailed(f"{Path(spec.start[0]).name} ended at once")
+            run.pause(POLL_S)
+            up_s = up_s + POLL_S if _running_pid(spec) else 0.0
+    except OutOfTime:
+        other = running_pid(spec.pid_file, "")
+        if other and not _running_pid(spec):
+            raise OutOfTime(f"process {other} runs, but {spec.match!r} is not in its command line") from None
+        raise
 
 
 def _start_detached(spec: Spec) -> int:
