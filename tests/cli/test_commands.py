@@ -217,6 +217,32 @@ def test_a_pipe_that_is_closed_before_the_first_line_is_no_error(cli: CommandLin
         assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        (["machine", "list"], 1, "forewarn: the output cannot be written: No space left on device\n"),
+        (["serve", "--no-such-option"], 2, "No such option"),
+    ],
+)
+def test_output_that_cannot_be_written_is_an_error(
+    cli: CommandLine, command: list[str], code: int, message: str
+) -> None:
+    """One line says so. The exit code of a command that has failed already stays."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*FOREWARN, *command],
+            env=environment(cli.folder),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_shell_completion_is_offered(cli: CommandLine) -> None:
     """Typer prints the script of the shell that the command runs in."""
     # More than one command, so that the shell stays: Typer looks for it among the processes above.

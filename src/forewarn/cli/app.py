@@ -210,14 +210,21 @@ def run() -> None:
 
 
 def _write_the_rest(output: TextIO | None) -> None:
-    """Write what is left of the output, and end with 1 if the reader has closed the pipe, as `head` does."""
+    """Write what is left of the output. If that fails, end with 1, unless the command has failed already.
+
+    `head` closes the pipe when it has read enough: that needs no message.
+    """
     if output is None:  # the program was started without one
         return
     try:
         output.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # Python tries once more when it ends
-        raise SystemExit(1) from None
+        if not isinstance(error, BrokenPipeError):
+            print(f"forewarn: the output cannot be written: {error.strerror}", file=sys.stderr)
+        ending = error.__context__
+        if ending is None or (isinstance(ending, SystemExit) and not ending.code):
+            raise SystemExit(1) from None
 
 
 def _fail(error: ForewarnError, code: int, lines: Sequence[str] = ()) -> None:
