@@ -39,9 +39,9 @@ class ScriptedServer:
                 self.requests.append(_read_request(connection))
                 connection.sendall(prepared)
 
-    def client(self, token: str = SECRET, other_local_url: str = "") -> Client:
+    def client(self, token: str = SECRET, unused_token: str = "") -> Client:
         source = "FOREWARN_TOKEN" if token else ""
-        return Client(Server(url=self.url, token=token, token_from=source, other_local_url=other_local_url))
+        return Client(Server(url=self.url, token=token, token_from=source, unused_token=unused_token))
 
     def close(self) -> None:
         """End the thread first. A thread that still accepts could take a connection of the next server with the same number."""

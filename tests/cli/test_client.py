@@ -92,10 +92,10 @@ def test_without_a_token_the_error_names_the_address_and_the_variable(scripted: 
 def test_without_a_token_the_error_names_the_server_that_gets_the_local_token(
     scripted: Callable[..., ScriptedServer],
 ) -> None:
-    """Its address may be another spelling of the same server, which the user can give instead."""
+    """That may be another spelling of the same address, which the user can give instead."""
     server = scripted(response(401, {}))
-    with pytest.raises(Failed, match=r"the token of this machine is sent only to http://127\.0\.0\.1:9000"):
-        server.client(token="", other_local_url="http://127.0.0.1:9000").get("/v1/clock")
+    with pytest.raises(Failed, match=r"--token-file \(the token in A is sent only to B\)"):
+        server.client(token="", unused_token="the token in A is sent only to B").get("/v1/clock")
 
 
 def test_an_unreachable_server_is_named_with_its_address_and_variable() -> None:

@@ -46,16 +46,19 @@ def test_variables_win_over_local_files_and_options_over_variables(environment: 
 def test_the_local_token_is_used_only_for_the_local_server(environment: dict[str, str]) -> None:
     """Another server gets a token that the user names, or none."""
     elsewhere = find(environment, server="http://localhost:9000")
-    assert (elsewhere.token, elsewhere.other_local_url) == ("", LOCAL_URL)
+    assert (elsewhere.token, elsewhere.unused_token.endswith(f"operator.token is sent only to {LOCAL_URL}")) == (
+        "",
+        True,
+    )
     here = find(environment, server=LOCAL_URL)
-    assert (here.token, here.other_local_url) == (LOCAL_TOKEN, "")
+    assert (here.token, here.unused_token) == (LOCAL_TOKEN, "")
 
 
 def test_without_a_local_service_the_default_address_is_used(tmp_path: Path) -> None:
     """There is no token for it."""
     server = find({"XDG_STATE_HOME": str(tmp_path)})
-    assert (server.url, server.token, server.other_local_url) == ("http://127.0.0.1:8170", "", "")
-    assert find({"XDG_STATE_HOME": str(tmp_path)}, server="http://far:1").other_local_url == ""
+    assert (server.url, server.token, server.unused_token) == ("http://127.0.0.1:8170", "", "")
+    assert find({"XDG_STATE_HOME": str(tmp_path)}, server="http://far:1").unused_token == ""
 
 
 def test_the_system_wide_service_is_found(tmp_path: Path) -> None:

@@ -232,10 +232,10 @@ class Client:
         url, source, status = self.server.url, self.server.token_from, response.status
         if status == 401:
             problem = f"does not accept the token from {source}" if source else "requires a token, and none was found"
-            local = "" if source else self.server.other_local_url
+            unused = "" if source else self.server.unused_token
             return Failed(
                 f"{url} {problem}: set FOREWARN_TOKEN to a token of that server, or name a file with --token-file"
-                + (f" (the token of this machine is sent only to {local})" if local else ""),
+                + (f" ({unused})" if unused else ""),
                 status=status,
             )
         try:

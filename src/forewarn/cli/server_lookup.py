@@ -4,6 +4,7 @@ A service writes its address and an operator token into its state directory. Whi
 configuration. The command line sends that token only to that address. For any other server the user names a token as well.
 """
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import field
@@ -26,14 +27,14 @@ MAX_FILE_BYTES = 4_096
 class Server:
     """A server and the token for it ("" is none). `url_from` and `token_from` say where each was found, for errors.
 
-    `other_local_url` is the address of the service on this machine, to which alone its token is sent, if that is another server.
+    `unused_token` is a sentence about the token of the service on this machine if the server called is another one.
     """
 
     url: str
     token: str = field(default="", repr=False)
     url_from: str = ""
     token_from: str = ""
-    other_local_url: str = ""
+    unused_token: str = ""
     ca_file: Path | None = None
 
 
@@ -56,13 +57,14 @@ def find_server(
     local_url = local_url.rstrip("/") or DEFAULT_URL
     if not token and url == local_url:
         token, token_from = _local_token(folder / TOKEN_FILE)
+    elsewhere = url != local_url and os.path.exists(folder / TOKEN_FILE)  # noqa: PTH110 - without an error
     ca_file = environment.get("FOREWARN_CA_FILE")
     return Server(
         url=url,
         token=_check_token(token, token_from),
         url_from=url_from,
         token_from=token_from,
-        other_local_url=local_url if local_from and url != local_url else "",
+        unused_token=f"the token in {folder / TOKEN_FILE} is sent only to {local_url}" if elsewhere else "",
         ca_file=Path(ca_file).expanduser() if ca_file else None,
     )
 
