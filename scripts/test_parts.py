@@ -77,6 +77,7 @@ QUICK: dict[str, list[str]] = {
 LONG = ("properties", "endpoint", "guest", "handlers", "testing", "crash", "simulation", "chaos", "kvm")
 STARTING = threading.Lock()
 UNDER_WAY: "set[subprocess.Popen[bytes]]" = set()
+INTERRUPTED = threading.Event()  # no more parts begin
 # More than twice the cores: most parts wait for more than half of their time, for programs to start and deadlines to pass.
 LANES = 5
 # How much of a failed part is printed: the tracebacks of a few tests and pytest's summary.
@@ -155,7 +156,7 @@ def run_all(
     """Run the parts in lanes and print a line when each ends. The command `tools` installs what most of them need."""
     results: dict[str, Result] = {}
     logs.mkdir(exist_ok=True)
-    with ThreadPoolExecutor(1) as installer, ThreadPoolExecutor(LANES) as lanes, ended_together(installer, lanes):
+    with ThreadPoolExecutor(1) as installer, ThreadPoolExecutor(LANES) as lanes, ended_together():
         installation = installer.submit(run, "tools", tools, environment) if tools else None
 
         def run_part(name: str) -> Result:
@@ -171,26 +172,27 @@ def run_all(
 
 
 @contextmanager
-def ended_together(*pools: ThreadPoolExecutor) -> Iterator[None]:
+def ended_together() -> Iterator[None]:
     """If the block is interrupted, begin no more parts, and let those under way end their programs."""
     try:
         yield
     except BaseException as error:
-        for pool in pools:
-            pool.shutdown(wait=False, cancel_futures=True)
-        if not isinstance(error, KeyboardInterrupt):  # the terminal has sent Ctrl-C to the parts too
-            with STARTING:
+        with STARTING:
+            INTERRUPTED.set()
+            if not isinstance(error, KeyboardInterrupt):  # the terminal has sent Ctrl-C to the parts too
                 for process in UNDER_WAY:
                     process.send_signal(signal.SIGINT)
         raise
 
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Result:
-    """Run one part to its end. The settings of whoever called this, for Python and pytest too, have no influence on it."""
+    """Run one part to its end. The caller's settings, those for Python and pytest included, do not change its result."""
     environment = {name: value for name, value in neutral(environment).items() if name != "PYTHONPATH"}
     started_s = time.monotonic()
     with tempfile.TemporaryFile() as output:
         with STARTING:
+            if INTERRUPTED.is_set():
+                return Result(name, 0.0, 1, "not begun: the run was interrupted")
             process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, umask=MASK,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,

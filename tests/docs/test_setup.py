@@ -31,15 +31,14 @@ def test_without_venv_and_without_root_it_says_what_to_install(tmp_path: Path) -
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_an_interrupted_run_left_is_made_anew(tmp_path: Path, finished: bool) -> None:
-    """A finished environment is brought up to date. Until that is done it counts as unfinished too."""
+    """A finished environment, or one that a developer has made, is brought up to date. Until that is done it is unfinished."""
     program(tmp_path / "python", 'case "$*" in "-m venv"*) exit 9;; esac')
     venv = tmp_path / "venv"
     part = venv / "lib" / "half-a-package"
     part.mkdir(parents=True)
-    (venv / "pyvenv.cfg").touch()
-    ready = venv / ".ready"
-    if finished:
-        ready.touch()
+    unfinished = venv / ".unfinished"
+    if not finished:
+        unfinished.touch()
     done = subprocess.run(
         [SETUP, venv],
         env={**os.environ, "PYTHON": str(tmp_path / "python")},
@@ -49,4 +48,4 @@ def test_what_an_interrupted_run_left_is_made_anew(tmp_path: Path, finished: boo
     )
     assert done.returncode == 9
     assert part.exists() is finished
-    assert not ready.exists()
+    assert unfinished.exists()
