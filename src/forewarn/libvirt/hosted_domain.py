@@ -247,7 +247,7 @@ class HostedDomain:
             own.close()
 
     def _abort_after(self, time_limit_s: float, ended: threading.Event) -> None:
-        """Abort the migration unless it ends in time. libvirt refuses that before the migration has begun: then ask again."""
+        """Abort the migration when its time is over. Repeat the request: libvirt refuses it until the migration has begun."""
         ended.wait(time_limit_s)
         while not ended.wait(CHECK_EVERY_S):
             with suppress(libvirt.libvirtError, HostUnreachable, DomainMissing):

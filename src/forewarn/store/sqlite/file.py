@@ -21,7 +21,7 @@ APPLICATION_ID = 0x66777264  # "fwrd": tells our file from any other SQLite file
 OLDEST_SQLITE = (3, 38, 0)
 LOCK_WAIT_S = 5.0
 # How long to wait for a lock whose process has ended.
-LEFT_BEHIND_S = 15.0
+LEFT_BEHIND_S = 10.0
 LOCK_AGAIN_S = 0.05
 MIGRATIONS = migrations("sqlite")
 SCHEMA_VERSION = MIGRATIONS[-1].number

@@ -382,7 +382,7 @@ def killed_after_approving(trial: Trial) -> None:
     trial.start()
     trial.wait_approved(event)
     trial.wait_next_poll(event, "Started")
-    trial.agent.kill()  # first, because until then the agent polls
+    trial.agent.kill()  # before the count: a running agent may still send a request
     before, number = trial.answered, trial.emulator.log.last_number
     trial.start()
     trial.wait_next_poll(event, "Started", but=before)
