@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, first_accepted, until
 
 # What a test that stood still did not see counts as waiting for this long at most.
 MAX_SEEN_S = 0.1
@@ -82,14 +82,7 @@ class Served:
 
     def until_ready(self) -> dict[str, object]:
         """Wait until `/readyz` answers 200 and return its body: the first cycle may come after the line `ready`."""
-        answers: list[tuple[int, dict[str, object]]] = []
-
-        def ready() -> bool:
-            answers.append(self.get("/readyz"))
-            return answers[-1][0] == 200
-
-        until(ready, detail=lambda: answers[-1:])
-        return answers[-1][1]
+        return first_accepted(lambda: self.get("/readyz"), lambda answer: answer[0] == 200)[1]
 
     def stop(self) -> tuple[int, float]:
         """Send SIGTERM; return the exit code, and for how many seconds the process waited for something until it ended.
