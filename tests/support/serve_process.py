@@ -19,6 +19,8 @@ from tests.support.waiting import PATIENCE_S, first_accepted, until
 
 # What a test that stood still did not see counts as waiting for this long at most.
 MAX_SEEN_S = 0.1
+# Far more CPU time than a stop takes; a service that computes or serves on, instead of ending, uses it up.
+MAX_STOP_CPU_S = 20.0
 
 
 def forewarn(*arguments: str) -> list[str]:
@@ -56,6 +58,15 @@ def is_waiting(pid: int) -> bool:
     return states == {"S"}
 
 
+def cpu_s(pid: int) -> float:
+    """Return the CPU time that all threads of a process have used; 0 if somebody has waited for its end already."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Served:
     """A running service: its lines up to `ready`, and its operator address."""
 
@@ -88,8 +99,9 @@ class Served:
         """Send SIGTERM; return the exit code, and for how many seconds the process waited for something until it ended.
 
         These seconds do not depend on the machine: while the process computes, or stands still on a busy machine, it does not
-        wait.
+        wait. The CPU time that it uses until it ends is limited, and does not depend on the machine either.
         """
+        most_s = cpu_s(self.process.pid) + MAX_STOP_CPU_S
         self.process.send_signal(signal.SIGTERM)
         waited_s, seen_s, waiting = 0.0, time.monotonic(), False
 
@@ -99,6 +111,7 @@ class Served:
             waiting, seen_s = is_waiting(self.process.pid), time.monotonic()
             if waiting and waited_before:
                 waited_s += min(seen_s - before_s, MAX_SEEN_S)
+            assert cpu_s(self.process.pid) < most_s, f"it computes for more than {MAX_STOP_CPU_S:g} s before it ends"
             return self.process.poll() is not None
 
         until(ended)
