@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, first_accepted
 
 TOKEN = "an-operator-of-these-tests"
 URL = "/metadata/scheduledevents?api-version=2020-07-01"
@@ -84,18 +84,15 @@ class Node:
 
     def document(self, source: str = WEB_0, etag: str = "", wait_s: int = 0) -> Answer:
         """Poll until the answer is not 503, which a node gives as long as its database is too slow for its time limits."""
-        answers: list[Answer] = []
-
-        def answered() -> bool:
-            answers.append(self.poll(source, etag, wait_s))
-            return answers[-1].status != 503
-
-        until(answered)
-        return answers[-1]
+        return first_accepted(lambda: self.poll(source, etag, wait_s), lambda answer: answer.status != 503)
 
     def approve(self, *event_ids: object, source: str = WEB_0) -> Answer:
         body = json.dumps({"StartRequests": [{"EventId": each} for each in event_ids]})
         return self._ask("POST", source, {"Metadata": "true"}, body)
+
+    def approved(self, *event_ids: object) -> Answer:
+        """Approve until the answer is not 503, as `document` polls: to repeat an approval is safe."""
+        return first_accepted(lambda: self.approve(*event_ids), lambda answer: answer.status != 503)
 
     def _ask(
         self, method: str, source: str, headers: dict[str, str], body: str | None = None, wait_s: int = 0
@@ -125,16 +122,13 @@ class Node:
         finally:
             connection.close()
 
-    def answered(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, object]]:
-        """Repeat a request under one key while the answer is 503, "try again", as clients do; return the answer."""
-        key, answers = str(uuid.uuid4()), list[tuple[int, dict[str, object]]]()
+    def answered(self, method: str, path: str, body: object = None, key: str = "") -> tuple[int, dict[str, object]]:
+        """Repeat a request that reads or creates while the answer is 503, "try again", as clients do; return the answer.
 
-        def answered() -> bool:
-            answers.append(self.api(method, path, body, key))
-            return answers[-1][0] != 503
-
-        until(answered, detail=lambda: answers[-1])
-        return answers[-1]
+        All requests have one key, so at most one of them creates something.
+        """
+        key = key or str(uuid.uuid4())
+        return first_accepted(lambda: self.api(method, path, body, key), lambda answer: answer[0] != 503)
 
     def ready(self) -> tuple[int, dict[str, object]]:
         return self.api("GET", "/readyz")

@@ -14,12 +14,12 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import dedent
+from typing import TypeVar
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -27,7 +27,7 @@ from tests.folders import folder_for_every_user
 from tests.support.own_network import clean_environment, own_network
 from tests.support.patroni_cluster import AS_POSTGRES
 from tests.support.processes import kill_with_children
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, first_accepted, until
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide"
 PAGES = ("nodes.md", "balancing.md", "backup.md")
@@ -46,6 +46,10 @@ SECRET = "a secret of more than sixteen bytes"
 SUPERUSER = {"PGPASSWORD": "a-password-of-your-own"}
 URL = f"http://{ENDPOINT}/metadata/scheduledevents?api-version=2020-07-01"
 UP_WITHIN_S = 300.0
+ASK_EVERY_S = 0.1
+# No node has answered, or only that the machine asks too often.
+NOT_ANSWERED = (0, 429, 502, 503, 504)
+T = TypeVar("T")
 FLEET = """
 [[scopes]]
 name = "web"
@@ -170,22 +174,14 @@ class Site:
         body, _, status = done.stdout.rpartition("\n")
         return int(status or 0), body
 
-    def change(self, node: str, path: str, body: object) -> tuple[int, dict[str, object]]:
-        """Repeat a request under one key while nobody answers or the answer is 503, as clients do; return the answer."""
-        key, answers = str(uuid.uuid4()), list[tuple[int, dict[str, object]]]()
+    def create(self, node: str, path: str, body: object) -> tuple[int, dict[str, object]]:
+        """Repeat a request that creates something until it is answered, under one key, as clients do; return the answer."""
+        key = str(uuid.uuid4())
+        return answered(lambda: self.ask(node, path, "POST", body, key=key))
 
-        def answered() -> bool:
-            answers.append(self.ask(node, path, "POST", body, key=key))
-            return answers[-1][0] not in (0, 503)
-
-        until(answered, detail=self.logs)
-        return answers[-1]
-
-    def answered(self, node: str) -> float:
+    def documents_sent(self, node: str) -> float:
         """How many requests of machines a node has answered with a document."""
-        texts: list[str] = []
-        until(lambda: texts.append(str(self.ask(node, "/metrics")[1].get("text", ""))) or texts[-1])  # type: ignore[func-returns-value]
-        text = texts[-1]
+        text = first_accepted(lambda: str(self.ask(node, "/metrics")[1].get("text", "")), bool)
         return sum(
             float(n) for n in re.findall(r'^forewarn_guest_requests_total\{status="200"\} (\S+)$', text, re.MULTILINE)
         )
@@ -358,9 +354,10 @@ def _curl(url: str) -> str:
 
 
 def eventually(ask: Callable[[], tuple[int, str]], status: int) -> str:
-    """The body of the first answer with this status."""
-    deadline_s = time.monotonic() + UP_WITHIN_S
-    while (answer := ask())[0] != status:
-        assert time.monotonic() < deadline_s, answer
-        time.sleep(0.1)
-    return answer[1]
+    """The body of the first answer with this status, for what other nodes and the balancer must hear of first."""
+    return first_accepted(ask, lambda answer: answer[0] == status, UP_WITHIN_S, every_s=ASK_EVERY_S)[1]
+
+
+def answered(ask: Callable[[], tuple[int, T]]) -> tuple[int, T]:
+    """The first answer of a node, whatever its status: where the first answer must be the right one."""
+    return first_accepted(ask, lambda answer: answer[0] not in NOT_ANSWERED, UP_WITHIN_S, every_s=ASK_EVERY_S)

@@ -65,7 +65,7 @@ class Site:
         node.document()
         node.reboot()
         (event,) = node.document().events
-        until(lambda: node.approve(event["EventId"]).status == 200)
+        assert node.approved(event["EventId"]).status == 200
         until(lambda: self.recorded() == ["began 1"])
         return str(event["EventId"])
 

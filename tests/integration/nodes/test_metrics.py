@@ -233,7 +233,7 @@ def test_one_node_ticks_and_all_know_the_same(tmp_path: Path) -> None:
         waits = {'forewarn_events{status="Scheduled"}': 1, "forewarn_machines": 2, "forewarn_overdue_start_seconds": 0}
         for node in both:
             until_shows(node, waits)
-        until(lambda: both[0].approve(event["EventId"]).status == 200)
+        assert both[0].approved(event["EventId"]).status == 200
         started = {'forewarn_orders{state="open"}': 1, 'forewarn_events{status="Started"}': 1}
         well = {"forewarn_clock_held": 0, "forewarn_store_synchronous": 0, "forewarn_store_timeline": 1}
         for node in both:

@@ -65,17 +65,12 @@ def test_what_another_node_did_is_shown_where_it_is_answered_again(nodes: Nodes,
     assert first.document().etag == second.document().etag == '"1"'
     wire.stall()
     request = {"type": "Reboot", "targets": {"machines": ["shop/web-0"]}}
-    made: list[tuple[int, dict[str, object]]] = []
-
-    def is_made() -> bool:
-        made.append(first.api("POST", "/v1/maintenances", request, key="once"))
-        return made[-1][0] == 201
-
-    until(is_made)
+    made = first.answered("POST", "/v1/maintenances", request, key="once")
+    assert made[0] == 201
     again = second.api("POST", "/v1/maintenances", request, key="once")
     assert (again[0], len(second.document().events)) == (503, 0)
     wire.mend()
-    until(lambda: second.api("POST", "/v1/maintenances", request, key="once") == made[-1])
+    until(lambda: second.api("POST", "/v1/maintenances", request, key="once") == made)
     assert len(second.document().events) == 1
 
 
@@ -88,7 +83,7 @@ def test_a_change_reaches_guests_of_every_node(nodes: Nodes) -> None:
     response = second.document(etag='"1"', wait_s=60)
     assert response.status == 200
     (event,) = response.events
-    until(lambda: second.approve(event["EventId"]).status == 200)
+    assert second.approved(event["EventId"]).status == 200
     until(lambda: first.poll().statuses == ["Started"])
     until(lambda: second.poll().statuses == ["Started"])
 
@@ -136,7 +131,7 @@ def test_while_the_database_is_away(nodes: Nodes, wire: Wire, how: str) -> None:
     for each in (node, forgetful):
         assert each.document().statuses == ["Scheduled"]  # nothing was half done
     assert node.document(source=WEB_1).status == 200
-    until(lambda: node.approve(event["EventId"]).status == 200)
+    assert node.approved(event["EventId"]).status == 200
     until(lambda: forgetful.poll().statuses == ["Started"])
 
 
@@ -159,7 +154,7 @@ def test_another_node_ticks_when_the_first_dies(nodes: Nodes) -> None:
     first.kill(signal.SIGSTOP)
     (event,) = second.document().events
     # The frozen node may have stopped in the middle of a change: others are refused until the database ends that.
-    until(lambda: second.approve(event["EventId"]).status == 200)
+    assert second.approved(event["EventId"]).status == 200
     until(lambda: second.poll().statuses == ["Started"])
     first.kill(signal.SIGCONT)
     until(lambda: first.ready()[0] == 200)
@@ -187,7 +182,7 @@ def test_the_order_of_a_dead_node_is_taken_over(nodes: Nodes, tmp_path: Path, re
     second.document()
     second.reboot()
     (event,) = second.document().events
-    until(lambda: second.approve(event["EventId"]).status == 200)
+    assert second.approved(event["EventId"]).status == 200
     until(began.exists)
     first.kill()
     lease_ends = end_of_lease(address, first)
@@ -222,6 +217,6 @@ def test_each_role_does_its_part(nodes: Nodes) -> None:
     assert guest.document().status == 200
     operator.reboot()
     response = guest.document(etag='"1"', wait_s=60)
-    until(lambda: guest.approve(response.events[0]["EventId"]).status == 200)
+    assert guest.approved(response.events[0]["EventId"]).status == 200
     until(lambda: guest.poll().statuses == ["Started"])
     assert "this node ticks" not in guest.log.read_text()

@@ -24,6 +24,7 @@ from tests.integration.nodes.site import (
     SUPERUSER,
     Site,
     a_site,
+    answered,
     block,
     eventually,
     haproxy,
@@ -68,23 +69,24 @@ def test_haproxy_balances_guests_by_source_and_says_who_they_are(site: Site) -> 
         for machine in (WEB_0, DB_1):
             until(lambda machine=machine: shares_of_six(site, machine) == [0, 6])  # type: ignore[misc]
         until(lambda: every_node_answers(site))
-        eventually(lambda: site.guest(STRANGER), 404)
+        assert answered(lambda: site.guest(STRANGER))[0] == 404
         for relayed in (
             "X-Forwarded-For: 10.30.0.13",
             "Forwarded: for=10.30.0.13",
             "Via: 1.1 x",
             "X-Real-IP: 10.30.0.13",
         ):
-            eventually(lambda relayed=relayed: site.guest(WEB_0, "-H", relayed), 400)  # type: ignore[misc]
+            assert answered(lambda relayed=relayed: site.guest(WEB_0, "-H", relayed))[0] == 400  # type: ignore[misc]
         reboot = {"type": "Reboot", "targets": {"machines": ["web/web-0"]}}
-        assert site.change(OPERATORS[0], "/v1/maintenances", reboot)[0] == 201
+        assert site.create(OPERATORS[0], "/v1/maintenances", reboot)[0] == 201
         until(lambda: events_of(site, WEB_1) != [])
         body = eventually(lambda: site.guest(WEB_1), 200)
         (event,) = json.loads(body)["Events"]
         assert json.loads(body)["DocumentIncarnation"] >= 1
         approval = json.dumps({"StartRequests": [{"EventId": event["EventId"]}]})
-        eventually(lambda: site.guest(DB_0, "-d", approval), 400)
-        eventually(lambda: site.guest(WEB_1, "-d", approval, "-H", f"X-Instance-ID: {MACHINES[DB_0]}"), 200)
+        assert answered(lambda: site.guest(DB_0, "-d", approval))[0] == 400
+        forged = f"X-Instance-ID: {MACHINES[DB_0]}"
+        assert answered(lambda: site.guest(WEB_1, "-d", approval, "-H", forged))[0] == 200
         (entry,) = [e for e in _audit(site) if e["action"] == "event approved"]
         assert (entry["who"], entry["scope"]) == ("web/web-1", "web")
 
@@ -96,7 +98,7 @@ def every_node_answers(site: Site) -> bool:
     """
     for machine in (*MACHINES, *MORE):
         site.guest(machine)
-    return all(site.answered(node) > 0 for node in GUESTS)
+    return all(site.documents_sent(node) > 0 for node in GUESTS)
 
 
 def shares_of_six(site: Site, machine: str) -> list[float]:
@@ -104,10 +106,10 @@ def shares_of_six(site: Site, machine: str) -> list[float]:
 
     A node that was not ready for a moment, because the machine is busy, hands its guests to the other.
     """
-    before = [site.answered(node) for node in GUESTS]
+    before = [site.documents_sent(node) for node in GUESTS]
     for _ in range(6):
         eventually(lambda: site.guest(machine), 200)
-    return sorted(site.answered(node) - was for node, was in zip(GUESTS, before, strict=True))
+    return sorted(site.documents_sent(node) - was for node, was in zip(GUESTS, before, strict=True))
 
 
 def events_of(site: Site, machine: str) -> list[dict[str, object]]:
@@ -116,14 +118,9 @@ def events_of(site: Site, machine: str) -> list[dict[str, object]]:
 
 
 def _audit(site: Site) -> list[dict[str, object]]:
-    answers: list[tuple[int, dict[str, object]]] = []
-
-    def answered() -> bool:
-        answers.append(site.ask(OPERATORS[1], "/v1/audit"))
-        return answers[-1][0] == 200
-
-    until(answered)
-    items = answers[-1][1]["items"]
+    status, page = answered(lambda: site.ask(OPERATORS[1], "/v1/audit"))
+    assert status == 200, page
+    items = page["items"]
     assert isinstance(items, list)
     return items
 
@@ -134,7 +131,7 @@ def test_nginx_balances_guests_by_source(site: Site) -> None:
         for machine in MACHINES:
             eventually(lambda machine=machine: site.guest(machine), 200)  # type: ignore[misc]
         until(lambda: shares_of_six(site, DB_0) == [0, 6])
-        eventually(lambda: site.guest(STRANGER), 404)
+        assert answered(lambda: site.guest(STRANGER))[0] == 404
 
 
 def test_a_dump_restored_on_the_same_server_begins_new_epochs(site: Site) -> None:

@@ -15,6 +15,7 @@ from tests.integration.nodes.site import (
     UP_WITHIN_S,
     Site,
     a_site,
+    answered,
     apply_fleet,
     block,
     eventually,
@@ -66,7 +67,7 @@ def test_the_balancer_serves_guests_and_operators(site: Site) -> None:
     for node in NODES:
         until(lambda node=node: "warnings" not in site.ask(node, "/readyz")[1])  # type: ignore[misc]
     assert '"Events":[]' in eventually(lambda: site.guest(WEB_0), 200)
-    eventually(lambda: site.guest(WEB_0, "-H", "X-Forwarded-For: 10.30.0.13"), 400)
+    assert answered(lambda: site.guest(WEB_0, "-H", "X-Forwarded-For: 10.30.0.13"))[0] == 400
     until(lambda: site.ask(BALANCER, "/v1/scopes")[0] == 200)
 
 
