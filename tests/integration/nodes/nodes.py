@@ -130,6 +130,15 @@ class Node:
         key = key or str(uuid.uuid4())
         return first_accepted(lambda: self.api(method, path, body, key), lambda answer: answer[0] != 503)
 
+    def change(self, path: str, body: object = None) -> None:
+        """Change an object, for which there are no keys: repeat the request while the answer is 503.
+
+        A change may be saved although the answer is 503. Its repeat may then be refused, because it is done already.
+        """
+        first = self.api("POST", path, body)
+        status, answer = self.answered("POST", path, body) if first[0] == 503 else first
+        assert status == 200 or (first[0], status) == (503, 409), answer
+
     def ready(self) -> tuple[int, dict[str, object]]:
         return self.api("GET", "/readyz")
 

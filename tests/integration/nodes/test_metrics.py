@@ -81,7 +81,7 @@ def until_shows(node: Node, expected: Mapping[str, float], absent: tuple[str, ..
 def lived(node: Node) -> Node:
     """It has been asked for a document, ticked, and answered an operator, who set budgets."""
     assert node.document().status == 200
-    assert node.answered("POST", "/v1/budget", {"max_machines_down": 10, "max_hosts_down": 10})[0] == 200
+    node.change("/v1/budget", {"max_machines_down": 10, "max_hosts_down": 10})
     node.reboot()
     until(lambda: node.ready()[0] == 200)
     until(lambda: value(node, "forewarn_ticker_leads") == 1)
