@@ -20,7 +20,7 @@ from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
 from tests.support import waiting
-from tests.support.agent_command import agent_command
+from tests.support.agent_command import agent_command, recording_pid
 from tests.support.serve_process import Served, serving
 
 pytestmark = pytest.mark.slow
@@ -66,8 +66,6 @@ for machine in machines:
 while not pathlib.Path("{folder}/done").exists():
     time.sleep(0.02)
 """
-# The pid is in its file before the agent can do anything.
-WITH_PID = 'echo $$ >pid.new && mv pid.new pid && exec "$@"'
 
 
 class Machine:
@@ -83,7 +81,7 @@ class Machine:
         self.agent: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        command = ["/bin/sh", "-c", WITH_PID, "sh", *agent_command("run", "--config", "agent.toml")]
+        command = recording_pid("pid", agent_command("run", "--config", "agent.toml"))
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
         with (self.folder / "log").open("ab") as log:
             self.agent = subprocess.Popen(command, cwd=self.folder, stderr=log, env=environment)

@@ -19,3 +19,8 @@ main()
 def agent_command(*arguments: str) -> list[str]:
     """Return the command of a process that runs `forewarn-agent` with these arguments."""
     return [sys.executable, "-c", PATIENT_AGENT, *arguments]
+
+
+def recording_pid(file: str, command: list[str]) -> list[str]:
+    """Return a command that becomes this one, with its pid in the file before it can do anything."""
+    return ["/bin/sh", "-c", 'echo $$ >"$0.new" && mv "$0.new" "$0" && exec "$@"', file, *command]

@@ -16,6 +16,7 @@ from forewarn.guest.sockets import Deadline
 from forewarn.guest.state import fold_records
 from forewarn.guest.steps import Run
 from forewarn.guest.transport import Response, Transport
+from tests.support.agent_command import recording_pid
 from tests.support.fake_endpoint import StepTime, event
 from tests.support.waiting import PATIENCE_S, until
 
@@ -94,8 +95,7 @@ class Agent:
 
     def up(self) -> None:
         agent = [sys.executable, "-m", "forewarn.guest", "run", "--config", "agent.toml"]
-        # Written before the agent can do anything: what an approval starts may read it at once.
-        command = ["/bin/sh", "-c", 'echo $$ >agent.pid && exec "$@"', "sh", *agent]
+        command = recording_pid("agent.pid", agent)  # what an approval starts may read it at once
         with (self.folder / "log").open("ab") as log:
             environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
             self.process = subprocess.Popen(command, cwd=self.folder, stderr=log, env=environment)
