@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,6 +77,7 @@ QUICK: dict[str, list[str]] = {
 LONG = ("properties", "endpoint", "guest", "handlers", "testing", "crash", "simulation", "chaos", "kvm")
 STARTING = threading.Lock()
 UNDER_WAY: "set[subprocess.Popen[bytes]]" = set()
+WAKE_EVERY_S = 1.0
 INTERRUPTED = threading.Event()  # no more parts begin
 # More than twice the cores: most parts wait for more than half of their time, for programs to start and deadlines to pass.
 LANES = 5
@@ -164,11 +165,21 @@ def run_all(
                 return replace(installed, name=name)
             return run(name, commands[name], environment)
 
-        for done in as_completed([lanes.submit(run_part, name) for name in commands]):
+        for done in as_they_end({lanes.submit(run_part, name) for name in commands}):
             result = results[done.result().name] = done.result()
             (logs / f"{result.name}.log").write_text(result.output, "utf-8")
             print(f"== {len(results)} of {len(commands)}: {result.line()}", flush=True)
     return results
+
+
+def as_they_end(left: "set[Future[Result]]") -> "Iterator[Future[Result]]":
+    """Yield each part when it has ended.
+
+    The handler of a signal runs in the main thread. It does not wake up if another thread has received the signal.
+    """
+    while left:
+        done, left = wait(left, timeout=WAKE_EVERY_S, return_when=FIRST_COMPLETED)
+        yield from done
 
 
 @contextmanager
