@@ -1,8 +1,10 @@
 """`forewarn record`: write what an endpoint answers to a file that the emulator can replay."""
 
+import math
 import signal
 import sys
-from contextlib import nullcontext
+import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Annotated, BinaryIO
@@ -17,6 +19,7 @@ from forewarn.core.errors import ForewarnError
 from forewarn.core.model import NAME
 
 STOPPED = "it was stopped"
+WAKE_EVERY_S = 0.5
 
 
 def record(
@@ -70,10 +73,7 @@ def record(
             on_end=lambda reason: ended.put((reason or "it has reached the largest size of a recording", not reason)),
         )
         recorder.start()
-        try:
-            reason, ok = ended.get(timeout=for_s)
-        except Empty:
-            reason, ok = "the time is up", True
+        reason, ok = _wait_for(ended, for_s)
         recorder.stop()
     if not ok:
         raise ForewarnError(f"the recording ends after {recorder.lines} line(s): {reason}")
@@ -97,6 +97,18 @@ def _ends() -> SimpleQueue[tuple[str, bool]]:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.put((STOPPED, True)))
     return ended
+
+
+def _wait_for(ended: "SimpleQueue[tuple[str, bool]]", for_s: float | None) -> tuple[str, bool]:
+    """Return the first reason to end, or that the time is up.
+
+    Python handles a signal in this thread, which does not wake up if another thread received the signal.
+    """
+    ends_at_s = math.inf if for_s is None else time.monotonic() + for_s
+    while (left_s := ends_at_s - time.monotonic()) > 0:
+        with suppress(Empty):
+            return ended.get(timeout=min(left_s, WAKE_EVERY_S))
+    return "the time is up", True
 
 
 def _open(output: Path | None) -> "BinaryIO | nullcontext[BinaryIO]":

@@ -87,6 +87,7 @@ class Listener:
                         client.path.unlink()
 
     def _accept(self) -> None:
+        system.leave_signals_to_main_thread()  # those that it starts inherit that
         while True:
             for key, _ in self._selector.select():
                 if key.data is None:

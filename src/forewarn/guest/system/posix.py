@@ -54,6 +54,11 @@ def end_on_signals(end: Callable[..., Any]) -> None:
     signal.signal(signal.SIGINT, end)
 
 
+def leave_signals_to_main_thread() -> None:
+    """Let no signal that ends the agent go to this thread: the main thread would not wake up, and it ends the agent."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+
+
 def syslog_facility(name: str) -> Optional[int]:
     """Return the number of the facility of the system log, or None if there is no such facility."""
     import syslog

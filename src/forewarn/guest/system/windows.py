@@ -44,6 +44,7 @@ __all__ = [
     "end_on_signals",
     "find_program",
     "give_away",
+    "leave_signals_to_main_thread",
     "limit_output",
     "lock",
     "make_private_folder",
@@ -154,3 +155,7 @@ def end_on_signals(end: Callable[..., Any]) -> None:
     """End on Ctrl+C and Ctrl+Break. A handler of Python would run only after the current request of the agent."""
     del end
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def leave_signals_to_main_thread() -> None:
+    """Do nothing: no thread runs a handler."""
