@@ -30,8 +30,6 @@ POLL_EVERY_S = 1.0
 # The page's programs run some twenty commands, one after the other.
 WITHIN_S = 4 * PATIENCE_S
 
-pytestmark = pytest.mark.timeout(300)
-
 # The page's loop waits 5 s at a time; a test need not.
 SLEEP = "#!/bin/sh\nexec /bin/sleep 0.02\n"
 

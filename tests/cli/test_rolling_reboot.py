@@ -5,8 +5,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.cli.command_line import DONE, FLEET, CommandLine, serving
 from tests.support.waiting import PATIENCE_S, until
 
@@ -78,7 +76,6 @@ def do_wave(cli: CommandLine, wave: int, wait_for: Callable[[str, int], None], *
     assert not any(line.endswith("|") for line in history), "the line feed at the end of the output begins no line"
 
 
-@pytest.mark.timeout(300)  # it runs some thirty commands, one after the other
 def test_a_rolling_reboot_with_a_failed_order(tmp_path: Path) -> None:
     """Each order is taken and finished with a new host; one order fails and is retried, and `show --follow` shows it all."""
     with serving(tmp_path, "--clock", "manual", fleet="") as cli:

@@ -22,8 +22,6 @@ TUTORIAL = ROOT / "docs" / "guide" / "testing-your-app.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WITHIN_S = 300
 
-pytestmark = pytest.mark.timeout(600)  # packages are downloaded
-
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

@@ -187,7 +187,7 @@ def test_killed_while_a_cancel_interrupts_a_step(zygote: AgentForker, tmp_path: 
         cycle(zygote, tmp_path / str(die_at), die_at, story="cancelled")
 
 
-@pytest.mark.timeout(120 * BUDGET)
+@pytest.mark.timeout(600 * BUDGET)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("story", STORIES)
 def test_killed_at_pairs_of_boundaries(

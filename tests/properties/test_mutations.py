@@ -48,7 +48,6 @@ TRIED_FIRST = {
 }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda each: each.__name__)
 def test_a_bent_rule_is_noticed(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The property machine fails when the rule is bent."""
@@ -57,7 +56,6 @@ def test_a_bent_rule_is_noticed(mutate: Patch, monkeypatch: pytest.MonkeyPatch) 
         run_every_seed(mutate, ServiceMachine)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutate", HOST_MUTATIONS, ids=lambda each: each.__name__)
 def test_a_bent_rule_about_hosts_is_noticed(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The property machine with hosts fails when the rule is bent."""
@@ -66,7 +64,6 @@ def test_a_bent_rule_about_hosts_is_noticed(mutate: Patch, monkeypatch: pytest.M
         run_every_seed(mutate, HostMachine)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutate", WINDOW_MUTATIONS, ids=lambda each: each.__name__)
 def test_a_bent_rule_about_windows_is_noticed(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The property machine with windows fails when the rule is bent."""

@@ -1,6 +1,5 @@
 """`scripts/audit.py`: what counts as a problem, and that our packages can be built again byte by byte."""
 
-import pytest
 from scripts.audit import build_problems, new_secrets, problems_in_report
 
 
@@ -38,7 +37,6 @@ def test_only_known_secrets_are_harmless() -> None:
     assert new_secrets(found, known) == ["b.py:7: Secret Keyword (11)", "c.py:7: Secret Keyword (22)"]
 
 
-@pytest.mark.timeout(120)
 def test_the_same_sources_give_the_same_bytes() -> None:
     """Wheel, source archive and agent, built in two folders."""
     assert build_problems() == []

@@ -67,7 +67,6 @@ TRIED_FIRST = {
 }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda each: each.__name__)
 def test_a_bent_rule_is_noticed(
     mutate: Patch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -40,7 +40,6 @@ AGENTS_AT_ONCE = 3
 ROWS_AT_ONCE = 8
 # A wrong agent fails after this time and several of its polls.
 WRONG_AGENT_PATIENCE_S = 2.0
-pytestmark = pytest.mark.timeout(600)  # the first test runs all the small agents
 SCRIPT = ["sh", str(AGENTS / "shell.sh"), "{endpoint}", "{machine}"]
 NAMES = [each.name for each in BEHAVIOURS]
 # The claims of an agent that does more than watch.

@@ -143,7 +143,6 @@ def test_approval_only_after_the_slowest_client_also_after_a_kill(agent: AgentPr
     assert (agent.folder / "did").read_text() == "prepare\n"
 
 
-@pytest.mark.timeout(240)
 def test_six_clients_cost_at_most_one_request_per_second(agent: AgentProcess, emulator: Emulator) -> None:
     """Six clients poll sixty times each, while the endpoint gets at most 60 GETs."""
     before = len(emulator.requests())

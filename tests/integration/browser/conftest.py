@@ -1,7 +1,6 @@
 """One Chromium for all tests of a session, a fresh context for every page; any error in a console fails the test."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,6 @@ from tests.support.waiting import PATIENCE_S, until
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 NewPage = Callable[..., Page]
-# A test of ten pages takes most of a minute on a busy machine.
-TIME_LIMIT_S = 600
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(TIME_LIMIT_S))
 
 
 @pytest.fixture(scope="session")

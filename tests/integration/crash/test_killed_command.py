@@ -41,9 +41,6 @@ from forewarn.store.sqlite.store import SqliteStore
 from tests.support.budget import chosen_seed
 from tests.support.waiting import PATIENCE_S, until
 
-# Each wait has a limit of its own.
-pytestmark = pytest.mark.timeout(600)
-
 ORDERS = 24
 HOSTS = 8
 KILLS = 3

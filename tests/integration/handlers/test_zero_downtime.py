@@ -241,7 +241,6 @@ def test_with_agents_no_request_fails(tmp_path: Path) -> None:
         assert max(made._times("approved")) <= ROUNDS
 
 
-@pytest.mark.timeout(600)
 def test_without_agents_requests_fail(tmp_path: Path) -> None:
     """The same reboots under the same load lose requests without agents."""
     with shop(tmp_path, agents=False) as made:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from scripts.kvm_bed.bed import accepts_connections
 
 from forewarn.core.fleet import Fleet
@@ -22,9 +21,6 @@ from tests.integration.isolation.test_dhcp import CLIENT
 from tests.support.guide_blocks import block, command
 from tests.support.network_lab import Lab, Namespace
 from tests.support.waiting import until
-
-# A libvirtd, a network and a filter: twenty seconds on a busy machine.
-pytestmark = pytest.mark.timeout(600)
 
 OWN_NETWORK, FILTER = "libvirt's own network", "Anti-spoofing by libvirt"
 # Takes the offer of the client before, and prints the options of the acknowledgement.

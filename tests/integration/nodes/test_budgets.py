@@ -12,9 +12,6 @@ from tests.integration.nodes.nodes import WEB_1, Node, Nodes, some_nodes
 from tests.support.postgres_servers import SHARED
 from tests.support.waiting import until
 
-# Each wait has a limit of its own.
-pytestmark = pytest.mark.timeout(600)
-
 # Transactions that wait for the row of the fleet's rules, which a change of the budget locks first.
 WAITING = """
 SELECT count(*) FROM pg_stat_activity

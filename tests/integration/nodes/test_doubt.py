@@ -15,9 +15,6 @@ from tests.integration.nodes.nodes import Node, Nodes, some_nodes
 from tests.support.postgres_servers import SHARED
 from tests.support.waiting import PATIENCE_S, until
 
-# Each wait has a limit of its own.
-pytestmark = pytest.mark.timeout(600)
-
 # The command ends by itself where a failed test leaves it behind.
 WORK = """#!/bin/sh
 echo "began $FOREWARN_ATTEMPT $$" >>{log}

@@ -19,9 +19,6 @@ from tests.support.records import change, entry, saved_scope, scope
 from tests.support.waiting import until
 from tests.support.webhook_receiver import receiving
 
-# Each wait has a limit of its own.
-pytestmark = pytest.mark.timeout(600)
-
 
 class Pair:
     """A primary, and a replica that follows it."""

@@ -8,16 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.integration.nodes.hook_messages import SCOPES, Messages, create_hooks, secrets_of, wanted_of
 from tests.integration.nodes.nodes import Node, some_nodes
 from tests.support.ports import reserved_port
 from tests.support.postgres_servers import SHARED
 from tests.support.waiting import until
-
-# Each wait has a limit of its own.
-pytestmark = pytest.mark.timeout(600)
 
 # What one maintenance of one machine and its cancellation write: submitted, published, cancelled twice, ended.
 ENTRIES_EACH = 5

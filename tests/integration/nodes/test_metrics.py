@@ -16,9 +16,6 @@ from tests.integration.nodes.nodes import Node, some_nodes, wire_to
 from tests.support.postgres_servers import SHARED
 from tests.support.waiting import PATIENCE_S, until
 
-# Each wait has a limit of its own.
-pytestmark = pytest.mark.timeout(600)
-
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
 RULES: list[dict[str, Any]] = yaml.safe_load((ROOT / "packaging/forewarn-alerts.yml").read_text())["groups"][0]["rules"]

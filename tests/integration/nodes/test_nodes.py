@@ -14,9 +14,6 @@ from tests.integration.nodes.nodes import WEB_1, Node, Nodes, Wire, some_nodes, 
 from tests.support.postgres_servers import SHARED
 from tests.support.waiting import PATIENCE_S, until
 
-# Each wait has a limit of its own.
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:

@@ -37,7 +37,7 @@ from tests.support.processes import kill_with_children
 from tests.support.waiting import until
 
 # Each wait of the fixture has a limit of its own: a busy machine needs long for three databases and four nodes.
-pytestmark = pytest.mark.timeout(600, func_only=True)
+pytestmark = pytest.mark.timeout(func_only=True)
 
 NODES, FAILURES = ((GUIDE / page).read_text("utf-8") for page in ("nodes.md", "failures.md"))
 WEB_0, WEB_1, DB_0, DB_1 = MACHINES

@@ -27,7 +27,7 @@ from tests.support.patroni_cluster import AS_POSTGRES
 from tests.support.postgres_servers import program
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.timeout(600, func_only=True)
+pytestmark = pytest.mark.timeout(func_only=True)
 
 PAGE = ("three-nodes.md",)
 NODES = DATABASES

@@ -6,7 +6,6 @@ import shutil
 import signal
 from pathlib import Path
 
-import pytest
 from scripts.build_agent import build
 
 from forewarn.guest.journal import read
@@ -86,7 +85,6 @@ def install_service(machine: WineMachine) -> Ended:
     return machine.run("cmd.exe", "/c", "C:\\service.cmd", "install", PYTHON, "C:\\agent.pyz")
 
 
-@pytest.mark.timeout(10 * PATIENCE_S)
 def test_a_reboot_is_prepared_approved_and_recovered_from(machine: WineMachine, tmp_path: Path) -> None:
     """The agent is killed while it prepares; the next one waits for the program, approves, and after the boot recovers."""
     with Emulator(clock="system") as emulator:
