@@ -16,11 +16,10 @@ from forewarn.core.model import Actor, EventType, MaintenanceRequest, OrderState
 from forewarn.service.settings import load
 from forewarn.store import EventQuery, Focus
 from forewarn.store.sqlite.store import SqliteStore
+from tests.integration.kvm.site import GUEST_PATIENCE_S
 from tests.support.serve_process import Served, forewarn
 from tests.support.waiting import until
 
-# An emulated guest on a busy machine starts the agent within this time; it only ends a test that has failed.
-GUEST_PATIENCE_S = 300.0
 OPERATOR = Actor("operator", "test")
 AGENT = """\
 endpoint = "http://169.254.169.254"

@@ -54,7 +54,6 @@ def test_whoever_waits_in_line_too_long_is_told_and_not_written() -> None:
         assert status(first.ask(get())) == status(second.ask(get())) == 200
         (hangs, waits) = served.reboot("shop", "web-0"), served.reboot("shop", "web-1")
         line = line_of(served)
-        served.endpoint.max_queued_s = PATIENCE_S  # the first is to run, however long its thread takes to begin
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: line and line[0].running())
@@ -75,7 +74,6 @@ def test_whoever_hangs_up_does_not_stay_in_line() -> None:
         assert status(first.ask(get())) == status(other.ask(get())) == 200
         hangs, waits = served.reboot("shop", "web-0"), served.reboot("shop", "web-1")
         line = line_of(served)
-        served.endpoint.max_queued_s = PATIENCE_S
         served.store.go.clear()
         first.send(post(hangs))
         until(lambda: line and line[0].running())
