@@ -28,6 +28,7 @@ from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.outcomes import FAILED, NOT_REACHED, NOT_SHOWN, OUTCOMES, PASSED, SKIPPED
 from forewarn.testing.conform.report import BehaviourRow, Report
 from forewarn.testing.conform.trial import CLAIMS, PATIENCE_POLLS, AgentSetup, Delays, Trial
+from tests.support.agent_command import agent_command
 from tests.support.budget import BUDGET
 from tests.support.commands import run_here
 from tests.support.processes import is_gone
@@ -120,7 +121,7 @@ def agents_on_the_path() -> Iterator[None]:
         yield
 
 
-def agent_command(name: str) -> list[str]:
+def small_agent_command(name: str) -> list[str]:
     return [sys.executable, "-S", "-m", f"tests.testing.agents.{name}"]
 
 
@@ -142,7 +143,7 @@ def reports() -> dict[str, Report]:
     """Test all the small agents, several at once because they mostly wait."""
 
     def test_agent(name: str) -> Report:
-        command = SCRIPT if name == "shell" else agent_command(name)
+        command = SCRIPT if name == "shell" else small_agent_command(name)
         without = ACTIVE_CLAIMS if name == "brittle" else ()
         delays = LONG_DELAYS if name in ("restless", "shell") else SHORTENED
         patience_s = PATIENCE_S if name == "toy" else WRONG_AGENT_PATIENCE_S
@@ -167,7 +168,7 @@ def test_our_agent_passes_everything(tmp_path: Path) -> None:
     config = Path(shutil.copy(ROOT / "examples/conform-agent.toml", tmp_path))
     config.chmod(0o600)
     soak = BUDGET >= 10
-    command = [sys.executable, "-m", "forewarn.guest", "run", "--config", str(config)]
+    command = agent_command("run", "--config", str(config))
     report = conform(command, parallel=ROWS_AT_ONCE, patience_s=PATIENCE_S, delays=REAL_TIME if soak else SHORTENED)
     assert report.names(PASSED) == NAMES, report_text(report)
 
@@ -303,7 +304,7 @@ def test_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
 def test_behaviours_without_a_claim_are_skipped() -> None:
     """The reason names the missing claim."""
     only = ["approves", "prepares-once", "lost-approval"]
-    report = conform(agent_command("mute"), without=["approval", "recover"], only=only, patience_s=PATIENCE_S)
+    report = conform(small_agent_command("mute"), without=["approval", "recover"], only=only, patience_s=PATIENCE_S)
     assert [(row.behaviour.name, row.outcome, row.reason) for row in report.rows] == [
         ("approves", SKIPPED, "the agent does not claim approval"),
         ("prepares-once", PASSED, ""),
@@ -372,7 +373,7 @@ def test_an_agent_has_three_tries_to_end(ends: tuple[bool, ...], outcome: str, m
         return next(results)
 
     monkeypatch.setattr(Trial, "ends_on_sigterm", ends_on_sigterm)
-    (row,) = conform(agent_command("toy"), only=["ends-when-told"], patience_s=PATIENCE_S).rows
+    (row,) = conform(small_agent_command("toy"), only=["ends-when-told"], patience_s=PATIENCE_S).rows
     assert (row.outcome, len(processes)) == (outcome, 3)
 
 
@@ -468,7 +469,7 @@ def test_the_command_prints_a_table_and_writes_files(tmp_path: Path) -> None:
     """It writes JSON and JUnit XML, and exits with 0 if the agent has everything it claims."""
     files = ["--json", str(tmp_path / "r.json"), "--junit", str(tmp_path / "r.xml")]
     only = ["--only", "approves", "--only", "api-version", "--only", "killed-before-undoing", "--without", "restart"]
-    result = run("--patience", "60s", *files, *only, "--", *agent_command("toy"))
+    result = run("--patience", "60s", *files, *only, "--", *small_agent_command("toy"))
     assert result.exit_code == 0, result.output
     assert "approves               passed" in result.stdout
     assert "killed-before-undoing  skipped  0.0      the agent does not claim restart" in result.stdout
@@ -521,7 +522,7 @@ def test_real_time_makes_outages_long(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(kit, "REAL_TIME", Delays(first_answer_s=1, outage_s=4.0))
     file = tmp_path / "r.json"
     result = run(
-        "--patience", "60s", "--real-time", "--json", str(file), "--only", "gone-410", "--", *agent_command("toy")
+        "--patience", "60s", "--real-time", "--json", str(file), "--only", "gone-410", "--", *small_agent_command("toy")
     )
     assert result.exit_code == 0, result.output
     (row,) = json.loads(file.read_text())["behaviours"]

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from forewarn.guest.sockets import Deadline
 from forewarn.guest.state import fold_records
 from forewarn.guest.steps import Run
 from forewarn.guest.transport import Response, Transport
-from tests.support.agent_command import recording_pid
+from tests.support.agent_command import agent_command, recording_pid
 from tests.support.fake_endpoint import StepTime, event
 from tests.support.waiting import PATIENCE_S, until
 
@@ -94,8 +93,9 @@ class Agent:
         self.process: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        agent = [sys.executable, "-m", "forewarn.guest", "run", "--config", "agent.toml"]
-        command = recording_pid("agent.pid", agent)  # what an approval starts may read it at once
+        command = recording_pid(
+            "agent.pid", agent_command("run", "--config", "agent.toml")
+        )  # what an approval starts reads it
         with (self.folder / "log").open("ab") as log:
             environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
             self.process = subprocess.Popen(command, cwd=self.folder, stderr=log, env=environment)

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.guest.journal import read
+from tests.support.agent_command import agent_command
 from tests.support.budget import BUDGET
 from tests.support.network_lab import Lab, Namespace, laboratory
 from tests.support.waiting import until
@@ -113,11 +114,7 @@ class Shop:
         until(lambda: self.host.run(f"cat /sys/class/net/{name}/brport/state").strip() == FORWARDING)
         folder = self.folder / name
         folder.mkdir()
-        agent = (
-            f"{shlex.quote(sys.executable)} -m forewarn.guest run --config agent.toml >>log 2>&1 &"
-            if self._agents
-            else ""
-        )
+        agent = f"{shlex.join(agent_command('run', '--config', 'agent.toml'))} >>log 2>&1 &" if self._agents else ""
         files = {
             "space": space.name,
             "address": address,
