@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -176,10 +176,15 @@ sys.exit(test_parts.main())
 def test_a_run_that_is_terminated_leaves_nothing_running(tmp_path: Path) -> None:
     """Parts end as after Ctrl-C, so that they end their programs too, and parts that wait do not begin."""
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "FOLDER": str(tmp_path)}) as process:
-        until(lambda: {each.name for each in tmp_path.glob("*.begun")} == {"a.begun", "b.begun"})
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 143
+    environment = {**os.environ, "FOLDER": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as process:
+        try:
+            until(lambda: {each.name for each in tmp_path.glob("*.begun")} == {"a.begun", "b.begun"})
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 143
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     assert {each.name for each in tmp_path.glob("?.*")} == {"a.begun", "a.ended", "b.begun", "b.ended"}
 
 
