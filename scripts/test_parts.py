@@ -198,14 +198,13 @@ def ended_together() -> Iterator[None]:
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Result:
     """Run one part to its end. The caller's settings, those for Python and pytest included, do not change its result."""
-    environment = {name: value for name, value in neutral(environment).items() if name != "PYTHONPATH"}
     started_s = time.monotonic()
     with tempfile.TemporaryFile() as output:
         with STARTING:
             if INTERRUPTED.is_set():
                 return Result(name, 0.0, 1, "not begun: the run was interrupted")
             process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, umask=MASK,
+                command, cwd=ROOT, env=neutral(environment), umask=MASK,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
             UNDER_WAY.add(process)

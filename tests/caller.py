@@ -1,4 +1,4 @@
-"""What tests leave behind of the shell, the desktop or the CI system that started them: settings that change their results."""
+"""Remove settings of the caller that change the results of tests."""
 
 import os
 import re
@@ -21,8 +21,8 @@ _OTHERS = {
     "STATE_DIRECTORY", "RUNTIME_DIRECTORY", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID",
     "LISTEN_FDNAMES", "JOURNAL_STREAM",
 }  # fmt: skip
-# Without influence on results, and chosen on purpose; PYTHONPATH matters only before Python has started.
-_KEPT = {"PYTHONHASHSEED", "PYTHONPYCACHEPREFIX", "PYTHONPATH"}
+# Set on purpose, and without influence on results.
+_KEPT = {"PYTHONHASHSEED", "PYTHONPYCACHEPREFIX"}
 _PROXIES = {"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"}
 # Paths of temporary folders appear in shell scripts, and those of sockets have at most 107 bytes.
 _FIT_FOR_TESTS = re.compile(r"/[A-Za-z0-9_./-]{,29}")

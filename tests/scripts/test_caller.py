@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PROXY = {"https_proxy": "http://127.0.0.1:9", "NO_PROXY": "a.example"}
 HOSTILE = {
     "FOREWARN_SERVER": "http://127.0.0.1:9", "PYTEST_ADDOPTS": "--no-such-option", "PYTHONWARNINGS": "error",
-    "PYTHONOPTIMIZE": "2", "PGHOST": "elsewhere", "COLUMNS": "20", "FORCE_COLOR": "1", "MAKEFLAGS": "B",
+    "PYTHONOPTIMIZE": "2", "PYTHONPATH": "/nowhere", "PGHOST": "elsewhere", "COLUMNS": "20", "FORCE_COLOR": "1", "MAKEFLAGS": "B",
     "LC_ALL": "de_DE.ISO-8859-1", "LANGUAGE": "de",
 }  # fmt: skip
 
