@@ -121,9 +121,8 @@ def test_requests_behind_a_pending_one_are_buffered_up_to_a_limit() -> None:
 
 def test_the_limit_of_a_body_is_exact() -> None:
     """A body of the configured limit is read; a larger one gets 413, although the guest was still sending."""
-    with serving(
-        guest_body_bytes=1_024, stopped=True
-    ) as served:  # the service waits only two seconds for a guest to close
+    # Stopped time: the service waits only two seconds for a guest to close.
+    with serving(guest_body_bytes=1_024, stopped=True) as served:
         padding = " " * (1_024 - len(post("x").partition(b"\r\n\r\n")[2]))
         exact = f'{{"StartRequests":[{{"EventId":"x"}}]}}{padding}'.encode()
         head = get(URL, "Content-Length: 1024", method="POST")

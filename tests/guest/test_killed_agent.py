@@ -105,7 +105,7 @@ def wrong_after_cancel(folder: Path, killed: int) -> Iterator[str]:
     if count["prepare slow"] > 1 or (folder / "approvals").exists():
         yield f"prepared twice or approved: {did}"
     pids = (folder / "pids").read_text().split() if (folder / "pids").exists() else []
-    for pid in pids:  # the time in which a killed program ends is no time for its agent
+    for pid in pids:  # A killed program may take a moment to end.
         until(lambda pid=pid: not alive(int(pid)), detail=lambda: "its program still runs")  # type: ignore[misc]
     kinds = Counter(record["kind"] for record in read(folder / "state" / "journal.jsonl")[0])
     if (kinds["seen"], kinds["over"], kinds["in-service"], kinds["approving"]) != (1, 1, 1, 0):

@@ -162,9 +162,8 @@ def test_an_order_has_few_threads(tmp_path: Path) -> None:
 def test_a_host_without_a_connection_cannot_be_asked(executor: LibvirtExecutor) -> None:
     """libvirt would otherwise answer for the machine that forewarn runs on."""
     assert executor.machines_on("kvm-a", "") is None
-    until(
-        lambda: executor.machines_on("kvm-a", "test:///default") == ("test",)
-    )  # None if it does not answer soon enough
+    # None if it does not answer soon enough.
+    until(lambda: executor.machines_on("kvm-a", "test:///default") == ("test",))
 
 
 def test_a_time_limit_of_orders_leaves_room_for_the_work() -> None:

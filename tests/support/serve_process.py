@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.waiting import PATIENCE_S, first_accepted, until
 
-# What a test that stood still did not see counts as waiting for this long at most.
+# The longest time between two samples that counts as waiting.
 MAX_SEEN_S = 0.1
 # Far more CPU time than a stop takes; a service that computes or serves on, instead of ending, uses it up.
 MAX_STOP_CPU_S = 20.0

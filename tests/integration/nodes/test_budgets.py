@@ -35,9 +35,8 @@ def test_two_nodes_cannot_exceed_the_budget_of_the_fleet_together(nodes: Nodes) 
     """Both have decided and wait to save. The second to save decides again, and its event waits for the budget."""
     address = SHARED.fresh()
     first, second = nodes.start(address), nodes.start(address)
-    assert (
-        first.document().status == first.document(WEB_1).status == 200
-    )  # their scopes are enabled: events get their notice
+    # Their scopes are enabled: events get their notice.
+    assert first.document().status == first.document(WEB_1).status == 200
     first.change("/v1/budget", {"max_machines_down": 1})
     made: dict[str, Any] = {}
     submissions = [

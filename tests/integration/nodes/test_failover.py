@@ -107,7 +107,8 @@ def test_lost_commits_do_not_come_again_under_the_same_names(pair: Pair, tmp_pat
 
         receiver.status = 204
         for hook in hooks.values():
-            first.change(f"/v1/hooks/{hook['id']}/enable")  # saves the test the wait for the next attempt
+            # This saves the test the wait for the next attempt.
+            first.change(f"/v1/hooks/{hook['id']}/enable")
         wanted = {scope: wanted_of(first, scope) for scope in SCOPES}
         assert wanted[""][: len(survive)] == survive
         assert len(wanted[""]) > len(survive) > 0
@@ -126,9 +127,8 @@ def test_new_epochs_begin_whatever_a_node_knew_of_standbys(pair: Pair) -> None:
     feed = cut_off.feed()
     until(lambda: not feed.poll(None, 0.0).warning)
     other.apply(change(scopes=[scope(epoch=3, incarnation=7)]))
-    until(
-        pair.caught_up
-    )  # its commit need not have waited: the server's processes read the settings one after the other
+    # Its commit need not have waited: the server's processes read the settings one after the other.
+    until(pair.caught_up)
     pair.primary.execute("ALTER SYSTEM RESET synchronous_standby_names")
     pair.primary.execute("SELECT pg_reload_conf()")
     pair.part()
@@ -262,9 +262,8 @@ def test_what_was_read_before_the_nodes_agreed_does_not_count() -> None:
     position = feed.poll(None, 0.0).position
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("UPDATE forewarn.cluster SET timeline = 99")
-    position = replace(
-        position, cluster=(position.cluster[0], 99)
-    )  # so far as this node knows, that was it all the time
+    # As far as this node knows, the timeline was 99 all the time.
+    position = replace(position, cluster=(position.cluster[0], 99))
     store.adopt = lambda: other.adopt() and False  # type: ignore[method-assign]
     assert feed.poll(position, 0.0).everything
     feed.close()

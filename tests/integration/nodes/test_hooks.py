@@ -72,7 +72,8 @@ def test_every_entry_arrives_whoever_is_killed(tmp_path: Path) -> None:
         until(lambda: all(second.api("GET", path)[1].get("state") == "failing" for path in paths))
         with receiver(port, log, secrets_of(hooks)) as process:
             for path in paths:
-                second.change(f"{path}/enable")  # saves the test the wait for the next attempt
+                # This saves the test the wait for the next attempt.
+                second.change(f"{path}/enable")
             until(lambda: received(log))
             process.kill()
             work(third)
@@ -80,7 +81,8 @@ def test_every_entry_arrives_whoever_is_killed(tmp_path: Path) -> None:
             first.kill()
             work(second)
             for path in paths:
-                second.change(f"{path}/enable")  # again, after the attempts that failed meanwhile
+                # Again, after the attempts that failed meanwhile.
+                second.change(f"{path}/enable")
             wanted = {scope: wanted_of(third, scope) for scope in SCOPES}
 
             def missing() -> dict[str, set[int]]:
