@@ -10,7 +10,7 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -333,10 +333,10 @@ def test_the_agent_gets_placeholders_and_environment(tmp_path: Path, monkeypatch
     assert not Path(folder).exists()
 
 
-def impatient_trial(folder: Path) -> Trial:
+def impatient_trial(folder: Path, command: Sequence[str] = ("sleep", "600")) -> Trial:
     delays = Delays(first_answer_s=0, outage_s=0)
     setup = AgentSetup(
-        command=["sleep", "600"],
+        command=command,
         claims=frozenset(),
         environment=os.environ,
         delays=delays,
@@ -424,6 +424,45 @@ def test_a_poll_before_a_kill_is_none_after_it(monkeypatch: pytest.MonkeyPatch) 
     only, events = ["killed-after-approving"], ["type=Reboot"]
     (row,) = conform(command, only=only, events=events, patience_s=PATIENCE_S).rows
     assert row.reason == "it prepared 2 times for one event"
+
+
+# It says in a file that it has sent a request, and reads no answer.
+SENDING = r"""
+import os, socket, time
+from pathlib import Path
+host, _, port = os.environ["FOREWARN_ENDPOINT"].removeprefix("http://").rpartition(":")
+with socket.create_connection((host, int(port))) as connection:
+    connection.sendall(b"GET /metadata/scheduledevents HTTP/1.1\r\nHost: x\r\n\r\n")
+    Path(os.environ["CONFORM_FOLDER"], "sent").touch()
+    time.sleep(600)
+"""
+
+
+def test_a_killed_agent_sends_no_later_request(tmp_path: Path) -> None:
+    """What it had sent is in the log after the kill, even if the emulator was too busy to read it before."""
+    trial = impatient_trial(tmp_path, [sys.executable, "-S", "-c", SENDING])
+    held, goes_on, killed = threading.Event(), threading.Event(), threading.Event()
+    logged: list[int] = []
+
+    def hold() -> None:
+        held.set()
+        goes_on.wait(PATIENCE_S)
+
+    def kill() -> None:
+        trial.kill()
+        logged.append(trial.emulator.log.last_number)
+        killed.set()
+
+    with trial.run_emulator():
+        trial.emulator._loop.call_from_thread(hold)
+        assert held.wait(PATIENCE_S)
+        trial.start()
+        until((tmp_path / "sent").exists)
+        threading.Thread(target=kill).start()
+        until(lambda: trial.agent._process is None)
+        goes_on.set()
+        assert killed.wait(PATIENCE_S)
+    assert logged == [1]
 
 
 def test_the_agents_processes_are_killed(tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ class Emulator:
             running(self.service, connection=connection, more_calls=self._api_calls, write_address=False)
         )
         self._urls = guest_server.listener.urls
+        self._loop = guest_server.endpoint.loop
         self._refusals = Refusals(
             guest_server.endpoint, guest_server.listener, lambda: self._fault_plan, self.clock.now
         )

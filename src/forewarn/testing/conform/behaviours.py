@@ -36,7 +36,8 @@ class Behaviour:
 
     If `needs_a_document` and the agent never gets one, the outcome is `not reached`. `suits` chooses the kinds of events that
     the check can use, and `needs_event` describes them. With `probe_check`, the results of the probe decide, and the check only
-    if the agent handled none. `after` is the behaviour without which this one has no meaning.
+    if the agent handled none. `after` is the behaviour without which this one has no meaning. An agent fails only if it failed
+    `tries` times, each time started anew with an emulator of its own.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Behaviour:
     needs_event: str = "an event that it handles"
     probe_check: ProbeCheck | None = None
     after: str = ""
+    tries: int = 1
 
 
 FIRST_TWO = {"requests": "1-2", "method": "GET"}
@@ -83,7 +85,7 @@ BEHAVIOURS = (
     Behaviour(
         "ends-when-told", (), f"ends within {checks.ENDS_WITHIN_S:g} s of SIGTERM",
         "a machine that shuts down waits for the agent, and then kills it in the middle of its work",
-        checks.ends_on_signal, shown_by=ShownBy.REQUESTS,
+        checks.ends_on_signal, shown_by=ShownBy.REQUESTS, tries=checks.TRIES,
     ),
     Behaviour(
         "own-events-only", (), "does nothing about an event whose Resources do not name it",

@@ -106,20 +106,9 @@ def ignores_proxies(trial: Trial) -> None:
 
 
 def ends_on_signal(trial: Trial) -> None:
-    ended = any(_ends_on_signal(trial) for _ in range(TRIES))
-    trial.expect(ended, f"it still ran {ENDS_WITHIN_S:g} s after SIGTERM")
-
-
-def _ends_on_signal(trial: Trial) -> bool:
-    """Start the agent anew, and return whether it ends on SIGTERM when it polls."""
-    trial.agent.kill()
-    before = trial.emulator.log.last_number
     trial.start()
-    trial.until(
-        lambda: any(each.number > before and each.incarnation is not None for each in trial.polls),
-        "the agent gets a document",
-    )
-    return trial.ends_on_sigterm(ENDS_WITHIN_S)
+    trial.first_poll()
+    trial.expect(trial.ends_on_sigterm(ENDS_WITHIN_S), f"it still ran {ENDS_WITHIN_S:g} s after SIGTERM")
 
 
 # -- events of other machines
@@ -371,7 +360,7 @@ def killed_before_approving(trial: Trial) -> None:
         lambda: any(event.id in each.approves and each.status is not None for each in trial.requests),
         "the agent tries to approve the event",
     )  # answered with 503: until then the approval could still succeed when the fault is gone
-    trial.agent.kill()
+    trial.kill()
     trial.emulator.set_faults(())
     trial.start()
     trial.wait_approved(event)
@@ -382,7 +371,7 @@ def killed_after_approving(trial: Trial) -> None:
     trial.start()
     trial.wait_approved(event)
     trial.wait_next_poll(event, "Started")
-    trial.agent.kill()  # before the count: a running agent may still send a request
+    trial.kill()
     before, number = trial.answered, trial.emulator.log.last_number
     trial.start()
     trial.wait_next_poll(event, "Started", but=before)
@@ -396,7 +385,7 @@ def killed_before_undoing(trial: Trial) -> None:
     trial.start()
     trial.wait_prepared()
     trial.wait_next_poll(event)
-    trial.agent.kill()
+    trial.kill()
     trial.emulator.cancel(event)
     trial.start()
     _wait_recovered_once(trial)

@@ -110,6 +110,16 @@ class Run:
         return _row(behaviour, FAILED, finding.reason, finding.result)
 
     def _try(self, behaviour: Behaviour, results: Sequence[KindResult], usable: Sequence[KindResult]) -> BehaviourRow:
+        row = self._try_once(behaviour, results, usable)
+        for _ in range(behaviour.tries - 1):
+            if row.outcome != FAILED or self._stopping.is_set():
+                break
+            row = self._try_once(behaviour, results, usable)
+        return row
+
+    def _try_once(
+        self, behaviour: Behaviour, results: Sequence[KindResult], usable: Sequence[KindResult]
+    ) -> BehaviourRow:
         with tempfile.TemporaryDirectory(prefix="conform-", ignore_cleanup_errors=True) as folder:
             trial = Trial(self._setup, Path(folder), self._stopping, results, usable, behaviour.faults)
             outcome, reason = _outcome(behaviour, trial)

@@ -161,6 +161,11 @@ class Trial:
         }
         self.agent.start([_fill_in(argument, values) for argument in self.setup.command], environment)
 
+    def kill(self) -> None:
+        """Kill the agent, and log every request that it sent: no later request is from this process."""
+        self.agent.kill()
+        self.emulator.read_what_was_sent()
+
     def ends_on_sigterm(self, within_s: float) -> bool:
         self.agent.terminate()
         deadline_s = time.monotonic() + within_s

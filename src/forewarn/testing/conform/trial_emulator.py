@@ -1,5 +1,6 @@
 """The emulator of a trial: every caller is the agent, and an approval is stored with the number of preparations before it."""
 
+import threading
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
@@ -69,6 +70,14 @@ class TrialEmulator(Emulator):
         """Schedule an event of this kind, also if the service publishes its type only for the platform."""
         self._kind = kind
         return self.schedule(kind.type, *machines, source=kind.published_source, duration_s=kind.duration_s, **options)
+
+    def read_what_was_sent(self) -> None:
+        """Log every request that guests sent before this call, although the guests may have ended."""
+        read = threading.Event()
+        # The turn under way may have begun before this call. The next one reads all requests, and accepts connections at its end.
+        loop = self._loop
+        loop.call_from_thread(lambda: loop.call_soon(lambda: loop.call_soon(read.set)))
+        read.wait()
 
     def _new_recorded_id(self) -> str:
         """Record an event's id before the event is published, so that no guest sees the event with another source."""
