@@ -2,12 +2,14 @@
 
 import html
 import re
+import subprocess
 from pathlib import Path
 
 import jinja2
+import pytest
 
 from forewarn.core.fleet import parse_fleet
-from forewarn.demo.messages import poll_command, welcome
+from forewarn.demo.messages import START_REQUEST, poll_command, welcome
 from forewarn.demo.run import DEFAULT_PORT, FLEET
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,6 +27,33 @@ def test_the_terminal_picture_shows_the_printed_text() -> None:
         assert line in text
     assert "approved by shop/web-0" in text
     assert not re.search(r"/work/|/root/|/home/|@import|@font-face|url\(.?http", svg)
+
+
+OWN, SHARED = '["web-0"]', '["web-0","web-3"]'
+
+
+@pytest.mark.parametrize(
+    ("events", "approved"),
+    [
+        ([("A", "Scheduled", OWN)], "A"),
+        ([("A", "Scheduled", OWN), ("B", "Scheduled", SHARED)], "B"),
+        ([("A", "Scheduled", SHARED), ("B", "Started", OWN)], "A"),
+        ([("A", "Scheduled", OWN), ("B", "Scheduled", '["web-2"]')], "A"),
+        ([("A", "Started", OWN), ("B", "Scheduled", '["web-2"]')], ""),
+        ([], ""),
+    ],
+)
+def test_the_printed_command_approves_only_events_of_web_0(events: list[tuple[str, str, str]], approved: str) -> None:
+    """It takes the last one that is Scheduled, whatever else the document has before and after it."""
+    listed = (
+        f'{{"EventId":"{event_id}","EventStatus":"{status}","EventType":"Reboot","ResourceType":"VirtualMachine",'
+        f'"Resources":{resources},"NotBefore":"","Description":"Scheduled for web-0","EventSource":"User",'
+        '"DurationInSeconds":-1}'
+        for event_id, status, resources in events
+    )
+    document = f'{{"DocumentIncarnation":2,"Events":[{",".join(listed)}]}}'
+    done = subprocess.run(["sh", "-c", START_REQUEST], input=document, capture_output=True, text=True, check=True)
+    assert done.stdout == (f'{{"StartRequests":[{{"EventId":"{approved}"}}]}}' if approved else "")
 
 
 def test_the_guide_has_the_printed_poll_command() -> None:

@@ -4,7 +4,10 @@ from forewarn.core.durations import duration_text
 
 QUARTER_HOUR_S = 900
 PATH = "/metadata/scheduledevents?api-version=2020-07-01"
-START_REQUEST = """sed -n 's/.*"EventId":"\\([^"]*\\)".*/{"StartRequests":[{"EventId":"\\1"}]}/p'"""
+# The Resources of an event end with the first "]" after its id.
+START_REQUEST = (
+    """sed -n 's/.*"EventId":"\\([^"]*\\)[^]]*Scheduled[^]]*"web-0".*/{"StartRequests":[{"EventId":"\\1"}]}/p'"""
+)
 
 
 def poll_command(guest: str) -> str:
@@ -13,7 +16,7 @@ def poll_command(guest: str) -> str:
 
 
 def approve_command(guest: str) -> str:
-    """Return the command that approves the newest event of the document, in three lines."""
+    """Return the command that approves the last Scheduled event of web-0 in the document, in three lines."""
     return f"{poll_command(guest)} |\n    {START_REQUEST} |\n    curl -s -H Metadata:true -d @- '{guest}{PATH}'"
 
 
