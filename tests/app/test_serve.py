@@ -18,7 +18,7 @@ from forewarn.core.model import Actor, EventType, MaintenanceRequest, Status, Ta
 from forewarn.service.settings import load
 from forewarn.store import EventQuery
 from forewarn.store.sqlite.store import SqliteStore
-from tests.support.serve_process import Served, forewarn, run, serving
+from tests.support.serve_process import Served, clean_environment, forewarn, run, serving
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -68,6 +68,41 @@ def test_many_signals_at_once_stop_a_service_in_time(tmp_path: Path) -> None:
         code, waited_s = service.stop()
     assert code == 0
     assert waited_s < 5
+
+
+# Python empties the module sys at its very end, when it no longer runs handlers of signals.
+ENDING_SLOWLY = """
+import os
+import sys
+from forewarn.cli.app import run
+
+class Last:
+    def __del__(self, write=os.write, read=os.read):
+        write(1, b"ending\\n")
+        read(0, 1)
+
+sys.last = Last()
+run()
+"""
+
+
+def test_a_signal_at_the_very_end_of_a_service_does_not_kill_it(tmp_path: Path) -> None:
+    """The service has stopped, and says so with its exit code."""
+    options = ["--store", f"sqlite:{tmp_path}/f.db", "--guest", "127.0.0.1:0", "--operator", "127.0.0.1:0"]
+    command = [sys.executable, "-c", ENDING_SLOWLY, "serve", *options]
+    with (
+        clean_environment() as environment,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as service,
+    ):
+        assert service.stdin is not None
+        assert service.stdout is not None
+        assert any(line.startswith("ready ") for line in service.stdout)
+        service.send_signal(signal.SIGTERM)
+        assert any(line == "ending\n" for line in service.stdout)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            service.send_signal(number)
+        service.stdin.close()
+    assert service.returncode == 0
 
 
 def test_applying_the_same_fleet_again_changes_nothing(tmp_path: Path, fleet: str) -> None:

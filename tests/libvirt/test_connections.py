@@ -1,5 +1,6 @@
 """Connections to libvirt, against its driver for tests, which lives in this process."""
 
+import itertools
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import libvirt
 from forewarn.libvirt import connections as connections_module
 from forewarn.libvirt.connections import HostConnections, HostUnreachable
 from forewarn.libvirt.hosted_domain import LibvirtHost
+from tests.support.waiting import PATIENCE_S
 
 TEST_DRIVER = "test:///default"
 
@@ -82,14 +84,24 @@ def test_threads_that_come_at_once_start_one_event_loop(monkeypatch: pytest.Monk
     """A second loop would work on the same events of libvirt at the same time."""
     connections_module._run_event_loop()  # the real one, which later tests need
     loops: list[object] = []
-    second = threading.Event()
+    arrived, second, lock = itertools.count(1), threading.Event(), threading.Lock()
+
+    class NotedLock:
+        def __enter__(self) -> None:
+            if next(arrived) == 2:
+                second.set()
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
 
     def register() -> None:
         loops.append(None)
-        if len(loops) > 1:
+        if len(loops) == 2:  # nothing kept the second thread out
             second.set()
-        second.wait(0.2)  # long enough for a thread that nothing keeps out
+        second.wait(PATIENCE_S)
 
+    monkeypatch.setattr(connections_module, "_starting_event_loop", NotedLock())
     monkeypatch.setattr(libvirt, "virEventRegisterDefaultImpl", register)
     monkeypatch.setattr(connections_module, "_loop", lambda: None)
     connections_module._start_event_loop.cache_clear()

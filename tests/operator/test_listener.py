@@ -235,6 +235,7 @@ def test_a_listener_that_ends_late_ends_without_an_error(monkeypatch: pytest.Mon
 
     bound = socket.create_server(("127.0.0.1", 0))
     address = bound.getsockname()
+    others = threading.enumerate()  # the listener of an earlier test may still be ending
     with ExitStack() as opened:
         with listening(
             hold_up_everything,
@@ -245,7 +246,7 @@ def test_a_listener_that_ends_late_ends_without_an_error(monkeypatch: pytest.Mon
             open_connections=OpenConnections(),
             stop_within_s=0.0,
         ):
-            (thread,) = [each for each in threading.enumerate() if each.name == "operator"]
+            (thread,) = [each for each in threading.enumerate() if each.name == "operator" and each not in others]
             opened.enter_context(socket.create_connection(address, timeout=PATIENCE_S)).sendall(
                 b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
             )
@@ -253,7 +254,7 @@ def test_a_listener_that_ends_late_ends_without_an_error(monkeypatch: pytest.Mon
         released.set()
         thread.join(PATIENCE_S)
     assert not thread.is_alive()
-    assert failures == []
+    assert [each for each in failures if each.thread is thread] == []
 
 
 # -- files in the state directory

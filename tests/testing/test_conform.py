@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,6 @@ from forewarn.cli.app import build
 from forewarn.core.errors import Invalid
 from forewarn.testing import conform as kit
 from forewarn.testing.conform import REAL_TIME, SHORTENED, conform
-from forewarn.testing.conform.agent_process import AgentProcess
 from forewarn.testing.conform.behaviours import BEHAVIOURS
 from forewarn.testing.conform.outcomes import FAILED, NOT_REACHED, NOT_SHOWN, OUTCOMES, PASSED, SKIPPED
 from forewarn.testing.conform.report import BehaviourRow, Report
@@ -45,8 +43,9 @@ SCRIPT = ["sh", str(AGENTS / "shell.sh"), "{endpoint}", "{machine}"]
 NAMES = [each.name for each in BEHAVIOURS]
 # The claims of an agent that does more than watch.
 ACTIVE_CLAIMS = ("approval", "prepare", "recover", "restart")
-# Longer than the six seconds after which the restless agent and the script hang up, and than four failures of the former take.
-LONG_DELAYS = Delays(first_answer_s=9, outage_s=9.0)
+# Far longer than the six seconds after which the restless agent and the script hang up, and longer than four failures of the
+# former take.
+LONG_DELAYS = Delays(first_answer_s=60, outage_s=9.0)
 
 # All rows that each wrong agent fails, with the slowest agents first.
 WRONG: dict[str, set[str]] = {
@@ -411,15 +410,15 @@ SlowAndForgetful().run()
 
 def test_a_poll_before_a_kill_is_none_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of what an agent remembers waits for the agent that was started again, however late the kill comes."""
-    kill = AgentProcess.kill
+    kill = Trial.kill
 
-    def kill_late(process: AgentProcess) -> None:
+    def kill_late(trial: Trial) -> None:
         """Let the agent poll before the kill, as if this thread had stood still."""
-        if process._process is not None:
-            time.sleep(1.0)
-        kill(process)
+        before = trial.emulator.log.last_number
+        until(lambda: trial.emulator.log.last_number > before)
+        kill(trial)
 
-    monkeypatch.setattr(AgentProcess, "kill", kill_late)
+    monkeypatch.setattr(Trial, "kill", kill_late)
     command = [sys.executable, "-S", "-c", SLOW_AND_FORGETFUL]
     only, events = ["killed-after-approving"], ["type=Reboot"]
     (row,) = conform(command, only=only, events=events, patience_s=PATIENCE_S).rows

@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -206,7 +207,18 @@ def run() -> None:
     except BrokenPipeError:
         raise SystemExit(1) from None
     finally:
+        _ignore_handled_signals()
         _write_the_rest(output)
+
+
+def _ignore_handled_signals() -> None:
+    """Ignore the signals that the command has handled.
+
+    Python restores their default action when it ends, so that a second one would still kill a command that has stopped.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler, None):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _write_the_rest(output: TextIO | None) -> None:

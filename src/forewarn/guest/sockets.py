@@ -12,6 +12,8 @@ import time
 from contextlib import suppress
 from typing import Any, List, Optional, Tuple
 
+from forewarn.guest.system import system
+
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
 
@@ -57,7 +59,8 @@ def _resolve(host: str, port: int, deadline: Deadline) -> List[Tuple[int, Any]]:
             failures.append(OSError(f"{host} cannot be looked up: {error}"))
 
     thread = threading.Thread(target=resolve, daemon=True)
-    thread.start()
+    with system.no_signals_for_new_threads():
+        thread.start()
     with suppress(socket.timeout):  # the start of the thread may have taken the rest of the time
         thread.join(deadline.left_s())
     if failures:

@@ -144,7 +144,8 @@ def test_approval_only_after_the_slowest_client_also_after_a_kill(agent: AgentPr
 
 
 def test_six_clients_cost_at_most_one_request_per_second(agent: AgentProcess, emulator: Emulator) -> None:
-    """Six clients poll sixty times each, while the endpoint gets at most 60 GETs."""
+    """Six clients poll sixty times each, while the endpoint gets at most one GET a second."""
+    begun_s = time.monotonic()
     before = len(emulator.requests())
     polled: list[str] = []
 
@@ -163,5 +164,7 @@ def test_six_clients_cost_at_most_one_request_per_second(agent: AgentProcess, em
     for thread in threads:
         thread.join()
     assert len(polled) == POLLS * len(NAMES)
-    assert sum(each.method == "GET" for each in emulator.requests()[before:]) <= POLLS
+    gets = sum(each.method == "GET" for each in emulator.requests()[before:])
+    assert gets <= time.monotonic() - begun_s + 2  # one at the beginning and one at the end
+    assert gets < len(polled) / 2
     agent.stop()

@@ -83,12 +83,12 @@ def recover(spec: Spec, run: Run) -> None:
         return
     if spec.foreground:
         pid = _start_detached(spec)
-        while running_pid(spec.pid_file, "") != pid and alive(pid):
-            run.pause(POLL_S)
     else:
         run.command(spec.start)
     up_s = 0.0
     try:
+        while spec.foreground and running_pid(spec.pid_file, "") != pid and alive(pid):
+            run.pause(POLL_S)
         while up_s < spec.up_for or not _running_pid(spec):
             if spec.foreground and not alive(pid):
                 raise StepFailed(f"{Path(spec.start[0]).name} ended at once")
@@ -106,7 +106,8 @@ def _start_detached(spec: Spec) -> int:
     argv = checked_program(spec.start)
     with new_pid_file(spec.pid_file) as file:
         child = start_detached(argv, file)
-    threading.Thread(target=child.wait, daemon=True).start()  # reaps the child when it ends
+    with system.no_signals_for_new_threads():
+        threading.Thread(target=child.wait, name="reaper", daemon=True).start()  # reaps the child when it ends
     return child.pid
 
 

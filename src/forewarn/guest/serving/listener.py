@@ -62,7 +62,8 @@ class Listener:
             listening.setblocking(False)  # a connection may be gone again before it is accepted
             self._selector.register(listening, selectors.EVENT_READ, client)
         self._selector.register(self._closing[0], selectors.EVENT_READ)
-        self._thread.start()
+        with system.no_signals_for_new_threads():  # those that it starts get none either
+            self._thread.start()
 
     def ports(self) -> Dict[str, int]:
         """Return the port of each client that has one; a test lets the system choose it."""
@@ -87,7 +88,6 @@ class Listener:
                         client.path.unlink()
 
     def _accept(self) -> None:
-        system.leave_signals_to_main_thread()  # those that it starts inherit that
         while True:
             for key, _ in self._selector.select():
                 if key.data is None:

@@ -54,9 +54,17 @@ def end_on_signals(end: Callable[..., Any]) -> None:
     signal.signal(signal.SIGINT, end)
 
 
-def leave_signals_to_main_thread() -> None:
-    """Let no signal that ends the agent go to this thread: the main thread would not wake up, and it ends the agent."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+@contextlib.contextmanager
+def no_signals_for_new_threads() -> Iterator[None]:
+    """Block the signals that end the agent in threads that are started in this block.
+
+    If such a thread got one, the main thread, which ends the agent, would not wake up.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def syslog_facility(name: str) -> Optional[int]:

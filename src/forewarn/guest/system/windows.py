@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -44,10 +45,10 @@ __all__ = [
     "end_on_signals",
     "find_program",
     "give_away",
-    "leave_signals_to_main_thread",
     "limit_output",
     "lock",
     "make_private_folder",
+    "no_signals_for_new_threads",
     "others_may_change",
     "others_may_read",
     "others_may_write",
@@ -157,5 +158,7 @@ def end_on_signals(end: Callable[..., Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def leave_signals_to_main_thread() -> None:
+@contextlib.contextmanager
+def no_signals_for_new_threads() -> Iterator[None]:
     """Do nothing: no thread runs a handler."""
+    yield

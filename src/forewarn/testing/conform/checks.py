@@ -340,11 +340,12 @@ def waits_for_the_first_answer(trial: Trial) -> None:
     event = trial.schedule()
     trial.start()
     trial.until(lambda: trial.polls, "the agent polls")
-    trial.quiet(delay_s)
-    first = trial.until(
-        lambda: next((each for each in trial.polls[:1] if each.left or each.answered_s is not None), None),
-        "the first answer is sent",
-    )
+
+    def ended() -> LoggedRequest | None:
+        return next((each for each in trial.polls[:1] if each.left or each.answered_s is not None), None)
+
+    trial.quiet(delay_s, until=ended)
+    first = trial.until(ended, "the first answer is sent")
     sooner = any(each.at_s < (first.answered_s or 0.0) for each in trial.polls[1:])
     trial.expect(not first.left and not sooner, "it did not wait for the first answer")
     trial.wait_handled(event)
