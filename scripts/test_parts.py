@@ -79,6 +79,7 @@ STARTING = threading.Lock()
 UNDER_WAY: "set[subprocess.Popen[bytes]]" = set()
 WAKE_EVERY_S = 1.0
 INTERRUPTED = threading.Event()  # no more parts begin
+TERMINATED = threading.Event()  # by SIGTERM; an exception of its handler would leave locks of `wait` locked
 # More than twice the cores: most parts wait for more than half of their time, for programs to start and deadlines to pass.
 LANES = 5
 # How much of a failed part is printed: the tracebacks of a few tests and pytest's summary.
@@ -120,7 +121,7 @@ def main() -> int:
         parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     commands = QUICK if arguments.quick else PARTS
     names = arguments.parts or (LONG if arguments.soak else tuple(commands))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, lambda *_: TERMINATED.set())
     started_s = time.monotonic()
     with environment_of_a_run(SOAK_FACTOR if arguments.soak else 1) as environment:
         results = run_all({name: commands[name] for name in names}, environment, TOOLS if arguments.tools else ())
@@ -179,6 +180,8 @@ def as_they_end(left: "set[Future[Result]]") -> "Iterator[Future[Result]]":
     """
     while left:
         done, left = wait(left, timeout=WAKE_EVERY_S, return_when=FIRST_COMPLETED)
+        if TERMINATED.is_set():
+            sys.exit(143)
         yield from done
 
 

@@ -58,7 +58,5 @@ def test_a_single_test_is_as_independent() -> None:
     """The tests that print help see neither the width nor the colours of the caller's terminal."""
     harmful = {"COLUMNS": "20", "FORCE_COLOR": "1", "GITHUB_ACTIONS": "true", "FOREWARN_SERVER": "http://127.0.0.1:9"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/cli/test_options.py"]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **harmful}, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **harmful}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -103,6 +103,10 @@ class Run:
         """Return `most_s`, or what is left if that is less, but never nothing: for a request that must be made."""
         return max(0.1, min(most_s, self.left_s()))
 
+    def last_timeout_s(self, most_s: float) -> float:
+        """Return `most_s`, also if nothing is left: for a last request that ends what the step has begun."""
+        return most_s
+
     def pause(self, seconds: float) -> None:
         """Sleep; raise OutOfTime, or Interrupted when no event needs the step any more."""
         self._time.sleep(self.time_for(seconds))

@@ -216,7 +216,8 @@ def test_what_was_answered_is_in_the_embedded_store(tmp_path: Path) -> None:
 def test_what_was_answered_is_in_postgresql(tmp_path: Path) -> None:
     """The same holds for a node on PostgreSQL."""
     with server() as postgres:
-        store = postgres.address(postgres.database())
+        # Nothing here is about how long a connect may take.
+        store = f"{postgres.address(postgres.database())}?connect_timeout={PATIENCE_S:.0f}"
         with closing(open_store(store)):  # creates the schema
             pass
         kill_after_answers(flags_of(store, tmp_path), KILLS["postgres"])

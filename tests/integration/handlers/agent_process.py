@@ -28,6 +28,9 @@ class UnhurriedRun(Run):
     def timeout_s(self, most_s: float) -> float:
         return PATIENCE_S
 
+    def last_timeout_s(self, most_s: float) -> float:
+        return PATIENCE_S
+
     def time_for(self, most_s: float) -> float:
         super().time_for(most_s)
         return PATIENCE_S

@@ -32,8 +32,9 @@ class FakeSentinels:
         self.ignored_commands: list[str] = []  # the first of each gets no answer
         self.refuses: dict[int, bytes] = {}
         self.closes = False
+        self.ignores: dict[int, str] = {}  # the command to which a Sentinel gives no answer: it closes the connection
         self.deaf = threading.Event()
-        self.deaf_to: dict[int, str] = {}
+        self.deaf_to: dict[int, str] = {}  # the command at which a Sentinel hangs until `deaf` is set
         self.other = stack.enter_context(
             fake_redis(lambda _: master("b") if self.promoted else replica("b", "127.0.0.1:9"))
         )
@@ -65,7 +66,7 @@ class FakeSentinels:
         self.heard.append(f"{number} {words[1]}")
         if self.deaf_to.get(number) == words[1]:
             self.deaf.wait()
-        if self.closes:
+        if self.closes or self.ignores.get(number) == words[1]:
             raise OSError("closed")
         if words[1] == "FAILOVER":
             if self.obeys and number not in self.refuses:

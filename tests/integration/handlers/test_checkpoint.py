@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.model import Status
-from forewarn.guest.clock import Time
 from forewarn.guest.errors import ConfigError, OutOfTime, StepFailed
 from forewarn.guest.handlers import checkpoint
 from forewarn.guest.handlers.pid_files import running_pid
@@ -204,7 +203,7 @@ def test_the_checkpoint_is_synced_before_it_is_recorded(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
     kept: list[Mapping[str, object]] = []
     run = Run(
-        step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
+        step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=StepTime(),
         record_kept=lambda facts: kept.append({**facts, "synced": len(synced)}),
     )  # fmt: skip
     words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]
@@ -301,7 +300,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path) -> None:
         file.write_text("x" * next(sizes))
 
     run = Run(
-        step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=Time(),
+        step="one", phase="prepare", event={"EventId": "x"}, share_s=10, time=StepTime(),
         poll=write,
     )  # fmt: skip
     words = ["/bin/sh", "-c", "echo saved > {checkpoint}"]

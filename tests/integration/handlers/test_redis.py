@@ -69,7 +69,7 @@ def test_a_master_hands_over_and_comes_back_as_a_replica(tmp_path: Path) -> None
     """No acknowledged write is lost; a server that restarts as a master follows the one that took over."""
     with pair(tmp_path) as (first, second):
         spec = spec_of(first)
-        assert redis.check(spec) == []
+        until(lambda: redis.check(spec) == [])
         assert redis.verify(spec, new_run()) is False
         run = new_run()
         with writing(lambda: Keys([first, second])) as writer:
@@ -171,12 +171,13 @@ def test_through_sentinel(tmp_path: Path) -> None:
             return Keys([each for each in (first, second) if split_address(each.address)[0] == master[0]])
 
         spec = page_step(1, first, sentinels)
-        assert redis.check(spec) == []
+        until(lambda: redis.check(spec) == [])
         assert redis.verify(spec, new_run()) is False
         with writing(named) as writer:
             # A Sentinel that was held up for seconds accepts the request, and does nothing for the next 30 s (its TILT mode).
             redis.prepare(spec, new_run(90))
-            assert (first.role, second.role) == ("slave", "master")
+            # A Sentinel may close the connections of the server that it demotes.
+            until(lambda: (first.role, second.role) == ("slave", "master"))
             went_on(writer, writer.last_s)
         print(f"Sentinel: {writer.longest_gap_s():.2f} s without writes")
         assert set(writer.acknowledged) - stored(second) == set()
@@ -199,7 +200,7 @@ def test_a_failover_requested_by_a_killed_agent(tmp_path: Path) -> None:
         # Its time passes ten times slower than ours: the other Sentinels may learn late who is master.
         run = new_run(time=StepTime(rate=0.1), told=new_run().event["EventId"])
         redis.prepare(page_step(1, first, sentinels), run)
-        assert (first.role, second.role) == ("slave", "master")
+        until(lambda: (first.role, second.role) == ("slave", "master"))
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,22 @@ def test_a_server_that_never_answers_the_request(tmp_path: Path) -> None:
         until(lambda: ["FAILOVER", "ABORT"] in me.heard)
 
 
+def test_a_request_without_an_answer_is_aborted_if_the_server_then_refuses() -> None:
+    """The server may have begun the failover before it refused to say how far it is."""
+
+    def answer_of_own_server(words: list[str]) -> bytes:
+        if words[:2] == ["FAILOVER", "TO"]:
+            raise OSError("closed")
+        if words[0] == "INFO":
+            return b"-LOADING\r\n" if me.count("FAILOVER") else master("a", "127.0.0.1:9")
+        return b"+OK\r\n"
+
+    with fake_redis(answer_of_own_server) as me:
+        with pytest.raises(StepFailed, match=f"{me.address}: LOADING"):
+            redis.prepare(spec_of(me.address), new_run())
+        until(lambda: ["FAILOVER", "ABORT"] in me.heard)
+
+
 def test_a_server_that_follows_a_server_that_is_not_master() -> None:
     """Both servers must confirm the roles, and a server cannot follow itself."""
     with (

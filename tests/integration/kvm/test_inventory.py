@@ -170,9 +170,8 @@ def test_the_import_writes_a_fleet_file_of_the_hosts(bed: Bed) -> None:
     def agent_has_answered() -> bool:
         """Whether the guest agent answered in the time that an import gives it: a guest on a busy machine may be slower."""
         done = run("fleet", "import", "libvirt", *(f"--uri={uri}" for uri in bed.hosts.values()))
-        assert done.returncode == 0, done.stderr
-        imported.append(done.stdout)
-        return "(guest agent)" in done.stdout
+        imported.append(done.stdout or done.stderr)  # a busy host may not answer in time either
+        return done.returncode == 0 and "(guest agent)" in done.stdout
 
     until(agent_has_answered, GUEST_PATIENCE_S, detail=lambda: imported[-1])
     fleet = parse_fleet(imported[-1], "fleet.toml")

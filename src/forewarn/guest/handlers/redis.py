@@ -69,10 +69,10 @@ def prepare(spec: Spec, run: Run) -> None:
     try:
         why = run.wait_until(lambda: _another_is_master(spec, run), POLL_S)
     except Interrupted:
-        abort_failover(spec)
+        abort_failover(spec, run)
         raise
     if why:
-        abort_failover(spec)
+        abort_failover(spec, run)
         raise OutOfTime(f"no other master was confirmed: {why}")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import List, Optional, Tuple
 
-from forewarn.guest.errors import Interrupted, OutOfTime, StepFailed
+from forewarn.guest.errors import Interrupted, StepFailed
 from forewarn.guest.handlers.redis_protocol import ErrorReply
 from forewarn.guest.handlers.redis_replication import (
     POLL_S,
@@ -43,8 +43,8 @@ def take_over_by_failover(spec: Spec, run: Run) -> None:
     run.keep(master=online[0])
     try:
         run.require(lambda: _request_failover(spec, run, online[0]), POLL_S)
-    except (Interrupted, OutOfTime):
-        abort_failover(spec)
+    except (Interrupted, StepFailed):
+        abort_failover(spec, run)
         raise
 
 
@@ -63,10 +63,10 @@ def _request_failover(spec: Spec, run: Run, replica: str) -> Tuple[Optional[bool
     return True, ""
 
 
-def abort_failover(spec: Spec) -> None:
+def abort_failover(spec: Spec, run: Run) -> None:
     """Abort an unfinished failover, which would otherwise go on and pause writes after the step's time."""
     with contextlib.suppress(OSError, ErrorReply, StepFailed):
-        send(spec, ("FAILOVER", "ABORT"), seconds=1.0)
+        send(spec, ("FAILOVER", "ABORT"), seconds=run.last_timeout_s(RESPONSE_WITHIN_S))
 
 
 def take_over_by_sentinel(spec: Spec, run: Run) -> None:
@@ -82,7 +82,7 @@ def take_over_by_sentinel(spec: Spec, run: Run) -> None:
     # From here on our server would lose what it acknowledges: writes stay paused until it follows the new master.
     run.finish = True
     run.require(lambda: _pause_writes(spec, run) or _follow_new_master(spec, run, own), POLL_S, "no replica took over")
-    _unpause(spec)
+    _unpause(spec, run)
 
 
 def _promote(spec: Spec, run: Run) -> None:
@@ -96,7 +96,7 @@ def _promote(spec: Spec, run: Run) -> None:
         if why:
             raise StepFailed(f"no replica took over: {why}")
     except (StepFailed, Interrupted):
-        _unpause(spec)
+        _unpause(spec, run)
         raise
 
 
@@ -112,9 +112,9 @@ def _pause_writes(spec: Spec, run: Run) -> Optional[Tuple[None, str]]:
     return None
 
 
-def _unpause(spec: Spec) -> None:
+def _unpause(spec: Spec, run: Run) -> None:
     with contextlib.suppress(OSError, ErrorReply, StepFailed):
-        send(spec, ("CLIENT", "UNPAUSE"), seconds=RESPONSE_WITHIN_S)
+        send(spec, ("CLIENT", "UNPAUSE"), seconds=run.last_timeout_s(RESPONSE_WITHIN_S))
 
 
 def _online_replicas(spec: Spec, run: Run) -> List[str]:
