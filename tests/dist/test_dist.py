@@ -123,7 +123,7 @@ def _script(page: str) -> str:
         name = re.search(r"title=(\S+)", info)
         if name:
             steps.append(f"cat > {name[1]} <<'END'\n{body}END")
-        elif language == "sh" and not body.startswith("pip install"):
+        elif language == "sh" and "pip install" not in body:
             commands = body.replace("curl -s ", "echo; curl -s ")
             if "fails" in info:
                 # What the run that passes waits for may take long on a busy machine.

@@ -3,6 +3,7 @@
 A command imports its own module and not those of the others: importing all of them takes longer than most commands run.
 """
 
+import atexit
 import gc
 import io
 import logging
@@ -193,6 +194,7 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any name can be printed
     output = sys.stdout
+    atexit.register(_ignore_handled_signals)
     try:
         command_line = build(*sys.argv[1:2])
         if sys.argv[1:2] not in (["serve"], ["emulate"]):  # these import more, and collect once they are ready
@@ -207,14 +209,13 @@ def run() -> None:
     except BrokenPipeError:
         raise SystemExit(1) from None
     finally:
-        _ignore_handled_signals()
         _write_the_rest(output)
 
 
 def _ignore_handled_signals() -> None:
-    """Ignore the signals that the command has handled.
+    """Ignore the signals that the command handled, when Python ends.
 
-    Python restores their default action when it ends, so that a second one would still kill a command that has stopped.
+    Python then restores their default action, so that a second signal would kill a command that has stopped.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler, None):
