@@ -79,7 +79,7 @@ def end(*_):
 signal.signal(signal.SIGTERM, signal.SIG_IGN if os.path.exists("stubborn") else end)
 pathlib.Path("new").write_text(str(os.getpid()))
 pathlib.Path("new").rename("worker.pid")
-time.sleep(60)
+[time.sleep(0.02) for _ in range(3_000)]  # a signal just before a long sleep is handled after it
 ' celery >/dev/null 2>&1 </dev/null & ;;
 """
 
