@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -214,14 +213,14 @@ def test_a_process_that_does_not_come_up(tmp_path: Path, start: list[str], messa
         process.recover(process.parse(table, "here"), run_of())
 
 
-@pytest.mark.parametrize("looked_before", [True, False])
+@pytest.mark.parametrize("pid_file_checked_too_early", [True, False])
 def test_a_process_that_match_never_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, looked_before: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, pid_file_checked_too_early: bool
 ) -> None:
     """The step fails at the end of its time and says which text it misses, also if the program had just written its pid."""
     table = {"pid_file": str(tmp_path / "pid"), "start": ["sleep", "60"], "foreground": True}
     started, start = threading.Event(), process._start_detached
-    misses = iter([True] if looked_before else [])
+    early_checks = iter([True] if pid_file_checked_too_early else [])
 
     def start_and_wait(spec: process.Spec) -> int:
         pid = start(spec)
@@ -230,7 +229,7 @@ def test_a_process_that_match_never_fits(
         return pid
 
     def find(pid_file: str, match: str) -> int:
-        return 0 if started.is_set() and next(misses, False) else running_pid(pid_file, match)
+        return 0 if started.is_set() and next(early_checks, False) else running_pid(pid_file, match)
 
     class OverOnceStarted(Time):
         def monotonic(self) -> float:
@@ -241,19 +240,6 @@ def test_a_process_that_match_never_fits(
     run = Run(step="one", phase="recover", event=event(), share_s=PATIENCE_S, time=OverOnceStarted())
     with pytest.raises(OutOfTime, match=r"process \d+ runs, but 'nginx' is not in its command line"):
         process.recover(process.parse({**table, "match": "nginx"}, "here"), run)
-    os.kill(int((tmp_path / "pid").read_text()), 9)
-
-
-def test_no_thread_but_the_main_thread_gets_the_signals_that_end_the_agent(tmp_path: Path) -> None:
-    """The main thread, which ends the agent, would not wake up if the thread that waits for the program got one."""
-    table = {"pid_file": str(tmp_path / "pid"), "start": ["sleep", "60"], "foreground": True, "up_for": "0"}
-    others = threading.enumerate()
-    process.recover(process.parse(table, "here"), run_of())
-    (reaper,) = [each for each in threading.enumerate() if each.name == "reaper" and each not in others]
-    status = Path(f"/proc/self/task/{reaper.native_id}/status").read_text()
-    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
-    assert [number for number in (signal.SIGTERM, signal.SIGINT) if not blocked & 1 << number - 1] == []
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
     os.kill(int((tmp_path / "pid").read_text()), 9)
 
 

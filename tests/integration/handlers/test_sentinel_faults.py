@@ -105,6 +105,14 @@ def test_killed_between_requesting_the_failover_and_following(group: FakeSentine
         assert group.failovers() == ["0 FAILOVER"]
 
 
+def test_the_next_agent_waits_for_the_failover_of_an_earlier_one(group: FakeSentinels) -> None:
+    """It requests no second failover while the Sentinels still name the old master."""
+    group.promoted, group.looks_needed = True, 3
+    redis.prepare(group.spec, new_run(told=new_run().event["EventId"]))
+    assert group.failovers() == []
+    assert group.follows
+
+
 @pytest.mark.parametrize("named", [("x", "y"), ("127.0.0.1", ""), ("127.0.0.1", "²"), ("a\0b", "1"), ("", "9" * 5000)])
 def test_an_address_that_is_none(group: FakeSentinels, named: tuple[str, str]) -> None:
     """Named by the Sentinels, it is a server that does not answer and no fault of ours."""

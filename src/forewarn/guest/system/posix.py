@@ -60,8 +60,10 @@ def no_signals_for_new_threads() -> Iterator[None]:
 
     If such a thread got one, the main thread, which ends the agent, would not wake up.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        # It also runs handlers that are due. If one raises, as Ctrl-C does, nothing stays blocked.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

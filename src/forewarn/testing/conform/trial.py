@@ -295,7 +295,7 @@ class Trial:
         self.quiet(QUIET_S + max((each.took_s for each in self.usable), default=0.0))
 
     def quiet(self, for_s: float = QUIET_S, *, until: Callable[[], object] = lambda: None) -> None:
-        """Let the time pass, or wait until `until` is true before, and check that the agent keeps running."""
+        """Wait for this time, or less if `until` becomes true, and check that the agent keeps running."""
         end_s = time.monotonic() + for_s
         while time.monotonic() < end_s and not until():
             self._check_going()

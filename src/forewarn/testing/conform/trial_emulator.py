@@ -15,6 +15,8 @@ from forewarn.testing.emulated_connection import EmulatedConnection, EmulatorPar
 from forewarn.testing.emulator import Emulator, Scheduled
 from forewarn.testing.faults import Fault
 
+# Far more than a loop needs that runs.
+READ_WITHIN_S = 60.0
 # The first pair whose names do not contain the name of the agent's machine.
 OTHER_MACHINES = (("vm-1", "vm-2"), ("db-1", "db-2"))
 
@@ -77,7 +79,8 @@ class TrialEmulator(Emulator):
         # The turn under way may have begun before this call. The next one reads all requests, and accepts connections at its end.
         loop = self._loop
         loop.call_from_thread(lambda: loop.call_soon(lambda: loop.call_soon(read.set)))
-        read.wait()
+        if not read.wait(READ_WITHIN_S):
+            raise RuntimeError("the emulator's event loop does not run")
 
     def _new_recorded_id(self) -> str:
         """Record an event's id before the event is published, so that no guest sees the event with another source."""
