@@ -81,6 +81,16 @@ def state_of(machine: WineMachine, service: str) -> str:
     return next(line.split()[-1] for line in output.splitlines() if "STATE" in line)
 
 
+def start_service(machine: WineMachine, service: str) -> None:
+    """Start a service of Wine. Its manager may refuse that once on a busy machine, and its sc.exe does not say why."""
+
+    def runs() -> bool:
+        machine.run("sc.exe", "start", service)
+        return state_of(machine, service) == "RUNNING"
+
+    until(runs)
+
+
 def install_service(machine: WineMachine) -> Ended:
     return machine.run("cmd.exe", "/c", "C:\\service.cmd", "install", PYTHON, "C:\\agent.pyz")
 
@@ -98,7 +108,7 @@ def test_a_reboot_is_prepared_approved_and_recovered_from(machine: WineMachine, 
         assert "nme" in refused.output
         config.write_text(CONFIG.format(endpoint=emulator.environment["FOREWARN_ENDPOINT"], python=PYTHON))
         (machine.drive / "slow.py").write_text(SLOW_STEP)
-        assert machine.run("sc.exe", "start", "Spooler").code == 0
+        start_service(machine, "Spooler")
 
         installed = install_service(machine)
         assert installed.code == 0, installed.output
